@@ -1,0 +1,85 @@
+"""An algorithm is a tuple of parts, innermost first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from steppe.core.layout import Tensors
+from steppe.core.part import Part
+
+States = dict[str, Tensors]  # part name -> its tensors
+
+
+class CompositionError(ValueError):
+    """These parts make no sense together; the text says why and what to choose instead."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Parts, innermost first: each wraps the gradient oracle of those before it. Order is meaning."""
+
+    parts: tuple[Part, ...]
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.parts]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise CompositionError(
+                f"two parts are named {', '.join(map(repr, twice))}, so they would share one state: "
+                "keep one of them, or give your own part a name of its own"
+            )
+        for i, inner in enumerate(self.parts):
+            outer = [p.name for p in self.parts[i + 1 :] if p.asks > 1 and not p.repeats_inner]
+            if inner.once and outer:
+                raise CompositionError(
+                    f"'{inner.name}' updates its state inside the gradient, and '{outer[0]}' outside it would ask for "
+                    f"that gradient more than once a step: put '{outer[0]}' inside '{inner.name}', or leave one out"
+                )
+        if len({p.frozen for p in self.parts if p.frozen}) > 1:
+            raise CompositionError("one part freezes the head and another the body: nothing would be trained")
+
+    def plus(self, *parts: Part, outermost: bool = False) -> Algorithm:
+        """The same algorithm with these parts closest to the loss, or around everything."""
+        together = self.parts + parts if outermost else parts + self.parts
+        return Algorithm(together, self.name)
+
+    def using(self, hook: str) -> tuple[Part, ...]:
+        """The parts that have something to say at this hook."""
+        if hook not in self._using:
+            self._using[hook] = tuple(p for p in self.parts if p.has(hook))
+        return self._using[hook]
+
+    @cached_property
+    def _using(self) -> dict[str, tuple[Part, ...]]:
+        return {}
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        return frozenset().union(*(p.needs for p in self.parts))
+
+    @cached_property
+    def frozen(self) -> str:
+        return next((p.frozen for p in self.parts if p.frozen), "")
+
+    @cached_property
+    def batches_per_step(self) -> int:
+        return max((p.batches_per_step for p in self.parts), default=1)
+
+    def server_state(self, x: Tensor) -> States:
+        return {p.name: p.server_state(x) for p in self.parts}
+
+    def client_state(self, x: Tensor) -> States:
+        return {p.name: p.client_state(x) for p in self.parts}
+
+    def local_steps(self, epochs: int, batches: int) -> int:
+        chosen = self.using("local_steps")
+        return chosen[-1].local_steps(epochs, batches) if chosen else epochs * batches
+
+    def effective_steps(self, steps: Tensor) -> Tensor:
+        for p in self.using("effective_steps"):
+            steps = p.effective_steps(steps)
+        return steps

@@ -1,0 +1,195 @@
+"""One client's round as three pure functions: begin, step, end.
+
+`step` is what is vmapped over clients, compiled and captured; `begin` and `end` frame it. None of them
+knows whether it runs in a simulator, on another rank, or on the far side of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from steppe.core.algorithm import Algorithm, States
+from steppe.core.layout import Tensors
+from steppe.core.part import Oracle, Part, Scope, Term
+from steppe.core.task import Outputs, Task
+
+
+class Sent(NamedTuple):
+    """What every client of a round receives."""
+
+    x: Tensor
+    down: States
+    buffers: Tensors
+    lr: Tensor
+    round: Tensor
+
+
+class Live(NamedTuple):
+    """A client in the middle of its round."""
+
+    w: Tensor
+    parts: States
+    buffers: Tensors
+    core: Tensors  # the sum of the batches' losses and, where a part moved it, the starting point
+
+
+class Reply(NamedTuple):
+    """What a client uploads (update, up, buffers, loss) and what it keeps (state)."""
+
+    update: Tensor
+    up: States
+    buffers: Tensors
+    loss: Tensor
+    state: States
+
+
+@dataclass
+class Meter:
+    """Counts what a step asks for; Python runs once however many clients are batched."""
+
+    gradients: int = 0  # a forward and a backward pass of the student
+    forwards: int = 0  # forward passes alone, of teachers
+
+
+HeadShift = Callable[[Tensor, Tensor], Tensor]  # (w, features) -> what to add to w before the head is applied
+Objective = Callable[[Tensor], tuple[Tensor, Any]]
+Differentiate = Callable[[Objective, Tensor], tuple[Tensor, Tensor, Any]]  # -> gradient, value, the rest
+
+
+def by_autograd(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
+    """For one client at a time: the cheapest way."""
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        value, rest = objective(leaf)
+        (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient, value.detach(), rest
+
+
+def by_transform(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
+    """For use under vmap."""
+    gradient, (value, rest) = torch.func.grad_and_value(objective, has_aux=True)(at)
+    return gradient, value, rest
+
+
+def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Tensor) -> Live:
+    """A client's parameters and states at the start of its round."""
+    w = sent.x
+    parts = {p.name: {**state[p.name], **p.round_state(sent.x)} for p in algorithm.parts}
+    for p in algorithm.using("start"):
+        w = p.start(w, _scope(p, algorithm, task, sent, parts, w, steps))
+    core = {"loss": torch.zeros_like(sent.lr)}
+    if algorithm.using("start"):
+        core["start"] = w
+    return Live(w, parts, dict(sent.buffers), core)
+
+
+def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tuple[Tensors, ...], index: Tensor,
+         steps: Tensor, differentiate: Differentiate = by_autograd, meter: Meter | None = None) -> Live:  # fmt: skip
+    """One local step of one client: w ← w − lr · oracle(w), the parts wrapped around the plain gradient."""
+    meter = Meter() if meter is None else meter
+    parts = {name: dict(tensors) for name, tensors in live.parts.items()}
+    start = live.core.get("start", sent.x)
+    first: list[tuple[Tensor, Tensors]] = []  # loss and statistics of the student's first pass: the only ones kept
+    decay: dict[str, float] = {}
+    trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
+
+    def differentiated(term: Callable[[Tensor, Outputs], Tensor], at: Tensor, batch: Tensors) -> Tensor:
+        meter.gradients += 1
+
+        def objective(v: Tensor) -> tuple[Tensor, Tensors]:
+            out = task.forward(v, batch["x"], live.buffers, algorithm.needs)
+            return term(v, out), out.buffers
+
+        gradient, value, buffers = differentiate(objective, at)
+        if not first:
+            first.append((value, buffers))
+        return gradient if trained is None else gradient * trained
+
+    def head_gradient_of(term: Term, at: Tensor, features: Tensor) -> Tensor:
+        """With respect to the head alone, from features that are there already: no pass through the body."""
+
+        def objective(v: Tensor) -> tuple[Tensor, None]:
+            return term(v, Outputs(task.head_forward(v, features), features, (), {})), None
+
+        return differentiate(objective, at.detach())[0]
+
+    def scopes_for(batch: Tensors) -> dict[str, Scope]:
+        cache: dict[int, tuple[Tensor, Outputs]] = {}
+
+        def forward(at: Tensor) -> Outputs:  # several observers of one model share its pass
+            if id(at) not in cache:
+                meter.forwards += 1
+                out = task.forward(at, batch["x"], live.buffers, algorithm.needs, learning=False)
+                cache[id(at)] = (at, out)
+            return cache[id(at)][1]
+
+        def gradient_of(term: Term, at: Tensor) -> Tensor:
+            return differentiated(term, at, batch)
+
+        scopes = {}
+        for p in algorithm.parts:
+            s = scopes[p.name] = _scope(p, algorithm, task, sent, parts, start, steps)
+            s.w, s.index, s.batch, s.decay = live.w, index, batch, decay
+        for p in algorithm.using("observe"):
+            scopes[p.name].forward = forward
+            scopes[p.name].seen = p.observe(scopes[p.name])
+        for s in scopes.values():
+            s.gradient_of, s.head_gradient_of = gradient_of, head_gradient_of
+        return scopes
+
+    scopes = [scopes_for(batch) for batch in batches]
+
+    def plain(at: Tensor, on: int = 0, head: HeadShift | None = None) -> Tensor:
+        def term(v: Tensor, out: Outputs) -> Tensor:
+            if head is not None and out.features is not None:
+                shift = head(v.detach(), out.features.detach())
+                out = out._replace(logits=task.head_forward(v + shift, out.features))
+            total = task.loss(out.logits, batches[on])
+            for p in algorithm.using("penalty"):
+                total = total + p.penalty(v, out, scopes[on][p.name])
+            return total
+
+        return differentiated(term, at, batches[on])
+
+    oracle: Oracle = plain
+    for p in algorithm.using("gradient"):
+        oracle = _wrapped(p, oracle, scopes)
+    direction = oracle(live.w)
+    w = live.w - sent.lr * (direction if trained is None else direction * trained)
+    loss, buffers = first[0]
+    return Live(w, parts, buffers, {**live.core, "loss": live.core["loss"] + loss})
+
+
+def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, Scope]]) -> Oracle:
+    """The part's oracle. What it is asked beyond w is passed on: which of the step's batches, and a head shift."""
+
+    def oracle(w: Tensor, on: int = 0, head: HeadShift | None = None) -> Tensor:
+        return part.gradient(lambda v, on=on, head=head: inner(v, on, head), w, scopes[on][part.name])
+
+    return oracle
+
+
+def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor) -> Reply:
+    """What the client uploads and what it keeps."""
+    parts = {name: dict(tensors) for name, tensors in live.parts.items()}
+    update, up = live.w - sent.x, {}
+    for p in algorithm.parts:
+        s = _scope(p, algorithm, task, sent, parts, live.core.get("start", sent.x), steps)
+        s.w = live.w
+        update = p.finish(update, s)
+        up[p.name] = s.up
+    kept = {p.name: {k: parts[p.name][k] for k in p.client_state(sent.x)} for p in algorithm.parts}
+    return Reply(update, up, live.buffers, live.core["loss"] / steps, kept)
+
+
+def _scope(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor,
+           steps: Tensor) -> Scope:  # fmt: skip
+    return Scope(
+        task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start=start,
+        relaxed=bool(algorithm.using("start")), steps=steps, effective_steps=algorithm.effective_steps(steps),
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Random numbers that are a function of a key, not of a history.
+
+A shared stream would tie a client's batches to who else was sampled, and to the executor. Here every
+draw is a hash of (seed, round, client, …), computed in integer arithmetic that is the same on every
+device, so executors, ranks and federated nodes agree to the bit and a resumed run goes on as if
+nothing had happened.
+
+    >>> a = uniform(key(0, 3, 7), 4)
+    >>> bool((a == uniform(key(0, 3, 7), 4)).all()), bool((a == uniform(key(0, 3, 8), 4)).any())
+    (True, False)
+    >>> int(permutation(key(1), 5).sum())
+    10
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed 64-bit integer
+_MIX1 = -4658895280553007687  # the multipliers of the splitmix64 finaliser
+_MIX2 = -7723592293110705685
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The splitmix64 finaliser; int64 products wrap, and the masks make the shifts logical."""
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _MIX1
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _MIX2
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def key(*parts: int | Tensor) -> Tensor:
+    """One int64 key from any integers; tensors broadcast, so a batch of clients gets a batch of keys."""
+    state = torch.zeros((), dtype=torch.int64)
+    for part in parts:
+        part = torch.as_tensor(part, dtype=torch.int64)
+        state = _mix((state.to(part.device) if state.ndim == 0 else state) * 31 + part + _GOLDEN)
+    return state
+
+
+def bits(k: Tensor, n: int) -> Tensor:
+    """n independent 63-bit non-negative integers for each key: shape (*k.shape, n)."""
+    counter = torch.arange(1, n + 1, device=k.device, dtype=torch.int64) * _GOLDEN
+    return _mix(_mix(k)[..., None] + counter) & ((1 << 63) - 1)
+
+
+def uniform(k: Tensor, n: int) -> Tensor:
+    """n float64 numbers in [0, 1) for each key."""
+    return (bits(k, n) >> 10).to(torch.float64) / (1 << 53)
+
+
+def permutation(k: Tensor, n: int) -> Tensor:
+    """A random order of range(n) for each key."""
+    return torch.argsort(bits(k, n), dim=-1, stable=True)
+
+
+def as_seed(k: Tensor) -> int:
+    """A Python integer for libraries that want a seed of their own."""
+    return int(k) & ((1 << 63) - 1)

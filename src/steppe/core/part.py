@@ -1,0 +1,168 @@
+"""One idea of one paper, and what it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from steppe.core.layout import Layout, Tensors
+from steppe.core.task import Outputs, mean
+
+# w -> a descent direction at w. Keywords: `on`, which of the step's batches; `head`, a function (w, features) ->
+# shift that moves the head after the body has run, so that a head-only perturbation costs one pass of the body.
+Oracle = Callable[..., Tensor]
+Term = Callable[[Tensor, Outputs], Tensor]  # (w, what the model shows at w) -> a scalar
+
+
+def _absent(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("this is not available here: forwards belong to `observe`, gradients to `gradient`")
+
+
+@dataclass
+class Scope:
+    """All that a part sees: of a client's round or step, or of the server's turn.
+
+    `state`, `up` and `decay` are written to; they are born in the call and returned from it, so the
+    functions around them stay pure.
+    """
+
+    layout: Layout
+    x: Tensor  # the global model: as the clients received it; on the server, before the round's update
+    lr: Tensor  # of this round
+    round: Tensor  # its number, from 0
+    state: Tensors  # this part's own, the client's or the server's
+    down: Tensors = field(default_factory=dict)  # this part's broadcast
+    up: Tensors = field(default_factory=dict)  # this part's upload; on the server, already reduced
+
+    # on a client
+    start: Tensor = field(default=None)  # type: ignore[assignment]  # where it began; x unless a part moved it
+    relaxed: bool = False  # whether a part did
+    w: Tensor = field(default=None)  # type: ignore[assignment]  # its parameters before this step
+    index: Tensor = field(default=None)  # type: ignore[assignment]  # the step's number, from 0
+    steps: Tensor = field(default=None)  # type: ignore[assignment]  # how many it takes this round
+    effective_steps: Tensor = field(default=None)  # type: ignore[assignment]  # the same, corrected for momentum
+    batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
+    seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
+    decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
+    forward: Callable[[Tensor], Outputs] = _absent  # for `observe`: the model at any w on this batch
+    gradient_of: Callable[..., Tensor] = _absent  # for `gradient`: (term, w) -> its gradient on this batch
+    head_gradient_of: Callable[..., Tensor] = _absent  # (term, w, features) -> its gradient through the head alone
+
+    # on the server
+    clients: int = 1  # all of them
+    active: int = 1  # those of this round
+    ids: tuple[int, ...] = ()  # their numbers
+    rows: Tensors = field(default_factory=dict)  # in `prepare`: their states, stacked, before the round
+    everyone: Callable[[str], Tensor] = _absent  # the rows of one state, of all clients that ever took part
+    sum_over_all: Callable[[], Tensor] = _absent  # (1/N) Σ over the round's clients of their updates
+
+    def mean(self, each: Tensor) -> Tensor:
+        """Over the real examples of the batch."""
+        return mean(each, self.batch)
+
+
+class Part:
+    """One idea of one paper. Subclasses are frozen dataclasses whose fields are its hyper-parameters.
+
+    Every hook is optional, and its default does nothing. Parts never differentiate by themselves: every
+    gradient comes from the oracle or the scope, which is how costs can be derived.
+    """
+
+    name: ClassVar[str]  # the namespace of its state and messages
+    down: tuple[str, ...] = ()  # entries of the server's state that are broadcast
+    reduction: dict[str, str] = {}  # noqa: RUF012  # upload -> "weights" (default), "mean", or "sum" (over all N)
+    needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
+    frozen: str = ""  # "head" or "body": parameters that this part keeps as they are
+    asks: int = 1  # how often `gradient` calls the oracle that it wraps
+    once: bool = False  # `gradient` writes state, so it must be called once a step
+    repeats_inner: bool = False  # … unless the outer part means to call it again
+    batches_per_step: int = 1
+
+    def has(self, hook: str) -> bool:
+        return getattr(type(self), hook) is not getattr(Part, hook)
+
+    def server_state(self, x: Tensor) -> Tensors:
+        """What the server keeps, at the start; x is the initial model."""
+        return {}
+
+    def client_state(self, x: Tensor) -> Tensors:
+        """What a client keeps between its rounds, before the first; x is the initial model."""
+        return {}
+
+    def round_state(self, x: Tensor) -> Tensors:
+        """What a client keeps for one round only."""
+        return {}
+
+    def prepare(self, s: Scope) -> None:
+        """On the server, before the broadcast: may write s.state, knowing who will take part."""
+
+    def send(self, x: Tensor, s: Scope) -> Tensor:
+        """What is broadcast instead of x."""
+        return x
+
+    def start(self, w: Tensor, s: Scope) -> Tensor:
+        """Where a client begins."""
+        return w
+
+    def observe(self, s: Scope) -> Tensors:
+        """Once a batch, outside any gradient: what teachers say about it."""
+        return {}
+
+    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+        """Added to the loss."""
+        return torch.zeros_like(s.lr)
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        """Wraps the oracle: where the gradient is taken, and what is done to it."""
+        return grad(w)
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        """After the last step: may write s.up and s.state; returns the update to upload."""
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        """The server's rule: from the clients' mean update to the change of the global model."""
+        return delta
+
+    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+        """The model that is judged, where it is not the one that is trained."""
+        return x
+
+    def local_steps(self, epochs: int, batches: int) -> int:
+        """Steps of a client's round, from its epochs and the batches of one epoch."""
+        return epochs * batches
+
+    def effective_steps(self, steps: Tensor) -> Tensor:
+        """How many plain gradient steps these are worth; momentum makes it more."""
+        return steps
+
+
+class SettingError(ValueError):
+    """A hyper-parameter is out of its range; the text names it."""
+
+
+def require(**settings: tuple[float, float, float]) -> None:
+    """Check `name=(value, low, high)`.
+
+    >>> require(rho=(-1, 0, float("inf")))
+    Traceback (most recent call last):
+    steppe.core.part.SettingError: rho is -1, but must be at least 0
+    """
+    for name, (value, low, high) in settings.items():
+        if not low <= value <= high:  # also catches nan
+            bound = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
+            raise SettingError(f"{name} is {value:g}, but must be {bound}")
+
+
+def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+    """v at length one; zero where its norm is at most `floor`, because noise must not become an ascent.
+
+    >>> unit(torch.tensor([3.0, 4.0])).tolist(), unit(torch.zeros(2)).tolist()
+    ([0.6000000238418579, 0.800000011920929], [0.0, 0.0])
+    """
+    norm = torch.linalg.vector_norm(v)
+    return v * torch.where(norm > floor, 1 / (norm + eps), 0.0)

@@ -1,0 +1,1 @@
+"""The ideas, one a file: citation, equation, deviations, code."""

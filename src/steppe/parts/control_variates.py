@@ -1,0 +1,50 @@
+"""Control variates of SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), option II.
+
+    direction = g(w) + c − c_i
+    c_i⁺ = c_i − c − Δ_i / (K η),        Δ_i = w_i − x
+    c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)   uniformly, whatever weights the models
+
+The client keeps c_i; c goes down, c_i⁺ − c_i goes up. All states start at 0.
+
+Deviations: K is the client's own step count corrected for momentum (`effective`, as in the FedSoL code;
+the plain count without momentum) or the count itself (`steps`, as printed; with momentum 0.9 it
+overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
+released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope
+
+
+@dataclass(frozen=True)
+class ControlVariates(Part):
+    name = "control_variates"
+    down = ("c",)
+    reduction = {"dc": "sum"}  # noqa: RUF012
+    divisor: str = "effective"
+    scale: float = 1.0
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"c": torch.zeros_like(x)}
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"c": torch.zeros_like(x)}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        return grad(w) + self.scale * (s.down["c"] - s.state["c"])
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        steps = s.effective_steps if self.divisor == "effective" else s.steps
+        change = -s.down["c"] - delta / (steps * s.lr)
+        s.up["dc"], s.state["c"] = change, s.state["c"] + change
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["c"] = s.state["c"] + s.up["dc"]
+        return delta

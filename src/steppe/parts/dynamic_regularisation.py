@@ -1,0 +1,76 @@
+"""Dynamic regularisation of FedDyn (Acar et al., ICLR 2021, arXiv:2111.04263): a dual for each client.
+
+    direction = g(w) − h_i + α (w − x)
+    h_i ← h_i − α Δ_i,                  Δ_i = w_i − x
+    h   ← h − (α/N) Σ_{i∈S} Δ_i         over all N clients, uniformly: always the mean of all h_i
+    x   ← x + Δ̄ − h/α
+
+The client keeps h_i; nothing but the models travels. FedSpeed, FedSMOO, FedLESAM-D and FedGMT share it.
+
+One sign for all papers: h_i is like a gradient. (FL-Simulator stores Σ Δ_i = −h_i/α, FedSpeed ĝ_i = h_i,
+FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
+
+`over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
+         w_i − h_i/α (FedSpeed and FedGMT as printed); N/n times stronger.
+`prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − x), of the FL-SAM code. none: FedGMT.
+`order`  textbook: the pull α (w − x) is clipped with the gradient. official: g − h_i − α x is clipped and α w
+         added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
+         the first step for a ResNet-18.
+
+Where a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope, require, unit
+
+
+@dataclass(frozen=True)
+class DynamicRegularisation(Part):
+    name = "dynamic_regularisation"
+    reduction = {"moved": "sum"}  # noqa: RUF012
+    alpha: float
+    over: str = "all"
+    prox: str = "square"
+    order: str = "textbook"
+
+    def __post_init__(self) -> None:
+        require(alpha=(self.alpha, 1e-12, float("inf")))
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"h": torch.zeros_like(x)} if self.over == "all" else {}
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"h": torch.zeros_like(x)}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        direction = grad(w) - s.state["h"]
+        if self.prox == "norm":
+            return direction + self.alpha / 2 * unit(w - s.start)
+        if self.prox == "none":
+            return direction
+        if self.order == "official":
+            s.decay[self.name] = self.alpha
+            return direction - self.alpha * s.start
+        return direction + self.alpha * (w - s.start)
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        moved = delta + (s.x - s.start) if s.relaxed else delta
+        h = s.state["h"] = s.state["h"] - self.alpha * moved
+        if self.over == "active":
+            return delta - h / self.alpha
+        if s.relaxed:  # the server cannot work it out from the update alone
+            s.up["moved"] = moved
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        if self.over == "active":
+            return delta
+        moved = s.up["moved"] if "moved" in s.up else s.sum_over_all()
+        h = s.state["h"] = s.state["h"] - self.alpha * moved
+        return delta - h / self.alpha

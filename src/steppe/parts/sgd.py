@@ -1,0 +1,57 @@
+"""Local SGD, the outermost part: clip, decay, momentum.
+
+    d ← clip_c(oracle(w)) + λ w          clip_c(v) = v · min(1, c / (‖v‖ + 1e-6)), over all parameters together
+    m ← μ m + d                          m starts at 0 in every round and is never uploaded
+    w ← w − η m
+
+The decay is outside the clip and coupled (it enters the momentum), as in PyTorch's SGD after
+`clip_grad_norm_`, and acts on the unperturbed w, also when the oracle looks elsewhere (SAM).
+
+The FedSMOO code (github.com/woodenchild95/FL-Simulator) clips before it adds the proximal pull α·w: a part
+hands such a coefficient over in `s.decay`, and it joins λ here. The textbook order, the pull inside the
+clip, is what happens when a part adds its pull to the oracle instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope, require
+
+
+@dataclass(frozen=True)
+class SGD(Part):
+    name = "sgd"
+    momentum: float = 0.0
+    decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        require(momentum=(self.momentum, 0, 1), weight_decay=(self.decay, 0, float("inf")))
+        require(clip=(1.0 if self.clip is None else self.clip, 1e-12, float("inf")))
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.momentum > 0
+
+    def round_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"m": torch.zeros_like(x)} if self.momentum else {}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        d = grad(w)
+        if self.clip is not None:
+            d = d * (self.clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1)
+        decay = self.decay + sum(s.decay.values())
+        if decay:
+            d = d + decay * s.w
+        if self.momentum:
+            d = s.state["m"] = self.momentum * s.state["m"] + d
+        return d
+
+    def effective_steps(self, steps: Tensor) -> Tensor:
+        """‖a‖₁ of FedNova: (K − μ(1−μᴷ)/(1−μ)) / (1−μ), which is K without momentum."""
+        mu = self.momentum
+        return (steps - mu * (1 - mu**steps) / (1 - mu)) / (1 - mu) if mu else steps

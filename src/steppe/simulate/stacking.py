@@ -1,0 +1,19 @@
+"""Trees of tensors (dicts and named tuples) with clients along the first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Many trees of one shape as one tree of stacked rows."""
+    return tree_map(lambda *rows: torch.stack(rows), *trees)
+
+
+def row(tree: Any, i: int) -> Any:
+    """One client's tree out of a stacked one."""
+    return tree_map(lambda rows: rows[i], tree)
