@@ -14,9 +14,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from steppe.core.algorithm import Algorithm
 from steppe.core.part import Part
 from steppe.errors import SteppeError, nearest
+from steppe.parts.contrast import Contrast
 from steppe.parts.control_variates import ControlVariates
+from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
+from steppe.parts.frozen_head import FrozenHead
+from steppe.parts.look_ahead import FixedRate, LookAhead
+from steppe.parts.nearest_neighbours import NearestNeighbours
+from steppe.parts.normalised_averaging import NormalisedAveraging
+from steppe.parts.own_model import OwnModel
 from steppe.parts.proximal import Proximal
+from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
 from steppe.parts.sam import ASAM, SAM
 from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
 
@@ -88,6 +96,105 @@ def fedasam(rho: float = 1.0, eta: float = 0.0, variant: Literal["official", "pa
     return (ASAM(rho, eta),)
 
 
+def fednova(variant: Literal["nova", "ccvr", "official"] = "nova") -> Parts:
+    """FedNova (Wang et al., NeurIPS 2020): average directions, not distances."""
+    return (NormalisedAveraging("none" if variant == "nova" else variant),)
+
+
+def fedntd(beta: float = 1.0, tau: float = 1.0) -> Parts:
+    """FedNTD (Lee et al., NeurIPS 2022): distil the global model's view of the classes that are not the true one."""
+    return (Distillation(beta * tau**2, tau, not_true=True),)
+
+
+def moon(mu: float = 0.1, tau: float = 0.5) -> Parts:
+    """MOON (Li, He & Song, CVPR 2021): features near the global model's, far from the client's last."""
+    return (Contrast(mu, tau),)
+
+
+def fedsol(rho: float = 1.0, on: Literal["all", "head", "body"] = "all",
+           proximal: Literal["kl", "ntd", "l2", "scaffold", "fednova", "feddyn", "moon"] = "kl", tau: float = 3.0,
+           first_step: Literal["safe", "official"] = "safe",
+           radius: Literal["adaptive", "layer", "fixed"] = "adaptive") -> Parts:  # fmt: skip
+    """FedSoL (Lee et al., CVPR 2024): descend on the local loss where a proximal loss is higher."""
+    if on == "head" and proximal == "moon":
+        raise SteppeError("on='head' does nothing with proximal='moon', which acts on features: take 'all' or 'body'")
+    # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
+    terms: dict[str, Part] = {
+        "kl": Distillation(tau=tau), "ntd": Distillation(tau=tau, not_true=True), "l2": Proximal(1.0),
+        "scaffold": ControlVariates(), "fednova": NormalisedAveraging("ccvr"),
+        "feddyn": DynamicRegularisation(0.1), "moon": Contrast(1.0),
+    }  # fmt: skip
+    return (ProximalAscent(rho, terms[proximal], on, radius, first_step),)
+
+
+Ablation = Literal["kl", "l2"]
+
+
+def fedsol_a0(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A0 (Lee et al., CVPR 2024, Table 6): g(w), which is FedAvg."""
+    return ()
+
+
+def fedsol_a1(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A1 (Lee et al., CVPR 2024, Table 6): g(w + ε), which is FedSoL with a fixed radius."""
+    return (ProximalAscent(rho, _term(proximal, prox_scale), radius="fixed"),)
+
+
+def fedsol_a2(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A2 (Lee et al., CVPR 2024, Table 6): g(w) + β g_p(w + ε)."""
+    return (ProximalAblation(rho, _term(proximal, prox_scale), radius="fixed", kind="a2", beta=beta),)
+
+
+def fedsol_a3(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A3 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w + ε)."""
+    ascent = ProximalAscent(rho, _term(proximal, prox_scale), radius="fixed")
+    return (_term(proximal, beta * prox_scale), ascent)
+
+
+def fedsol_a4(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A4 (Lee et al., CVPR 2024, Table 6): g + β g_p at w + ρ unit(g + g_p)."""
+    term = _term(proximal, prox_scale)
+    if beta == 1:  # SAM on the sum: the same at half the cost
+        return (term, SAM(rho))
+    return (ProximalAblation(rho, term, radius="fixed", kind="a4", beta=beta),)
+
+
+def fedsol_a5(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A5 (Lee et al., CVPR 2024, Table 6): g(w) + β g_p(w), the plain proximal method."""
+    return (_term(proximal, beta * prox_scale),)
+
+
+def fedsol_a6(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+    """FedSoL-A6 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w)."""
+    return (ProximalAblation(rho, _term(proximal, prox_scale), radius="fixed", kind="a6", beta=beta),)
+
+
+def _term(proximal: str, weight: float) -> Part:
+    return Distillation(weight) if proximal == "kl" else Proximal(weight)
+
+
+def perfedavg(inner_lr: float | None = None, outer_lr: float = 0.01,
+              variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
+    """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
+    return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))
+
+
+def fedbabu() -> Parts:
+    """FedBABU (Oh et al., ICLR 2022): train the body only; each client fits the head afterwards."""
+    return (FrozenHead(),)
+
+
+def knnper(k: int = 5, weight: float = 0.5, scale: float = 1.0,
+           variant: Literal["probabilities", "logits"] = "probabilities") -> Parts:  # fmt: skip
+    """kNN-Per (Marfoq et al., ICML 2022): FedAvg, then predictions mixed with the nearest local examples'."""
+    return (NearestNeighbours(k, weight, scale, variant),)
+
+
+def local() -> Parts:
+    """Local: every client trains alone, nothing is averaged."""
+    return (OwnModel(),)
+
+
 Entry = Callable[..., Parts]
 CATALOGUE: dict[str, Entry] = {
     name: f
@@ -101,7 +208,9 @@ def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add
     if name not in CATALOGUE:
         raise SteppeError(f"there is no algorithm {name!r}{nearest(name, CATALOGUE)}")
     parts = configured(CATALOGUE[name], f"algorithm {name!r}", settings or {})
-    return Algorithm((*add, *parts, optimiser), "+".join([name, *(p.name for p in add)]))
+    inside = [p for p in (*add, *parts) if not p.around_optimiser]
+    around = [p for p in (*add, *parts) if p.around_optimiser]
+    return Algorithm((*inside, optimiser, *around), "+".join([name, *(p.name for p in add)]))
 
 
 def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
@@ -136,3 +245,10 @@ def _cast(what: str, key: str, value: Any, hint: Any) -> Any:
     expected = " or ".join({"float": "a number", "int": "a whole number", "str": "text"}.get(k.__name__, k.__name__)
                            for k in kinds)  # fmt: skip
     raise SteppeError(f"{key} of {what} must be {expected}, not {value!r}")
+
+
+PARTS: dict[str, Callable[..., Part]] = {}  # parts that can be added by name
+
+
+def parse_addition(text: str) -> Part:
+    raise SteppeError(f"no part {text}")

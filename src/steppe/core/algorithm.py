@@ -66,6 +66,10 @@ class Algorithm:
         return next((p.frozen for p in self.parts if p.frozen), "")
 
     @cached_property
+    def alone(self) -> bool:
+        return any(p.alone for p in self.parts)
+
+    @cached_property
     def batches_per_step(self) -> int:
         return max((p.batches_per_step for p in self.parts), default=1)
 
@@ -73,7 +77,7 @@ class Algorithm:
         return {p.name: p.server_state(x) for p in self.parts}
 
     def client_state(self, x: Tensor) -> States:
-        return {p.name: p.client_state(x) for p in self.parts}
+        return {p.name: {**p.client_state(x), **(p.round_state(x) if self.alone else {})} for p in self.parts}
 
     def local_steps(self, epochs: int, batches: int) -> int:
         chosen = self.using("local_steps")

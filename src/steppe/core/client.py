@@ -39,13 +39,18 @@ class Live(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a client uploads (update, up, buffers, loss) and what it keeps (state)."""
+    """What a client uploads, what it tells of its round (loss, drift), and what it keeps (state)."""
 
     update: Tensor
     up: States
     buffers: Tensors
-    loss: Tensor
+    loss: Tensor  # the mean over its batches
+    drift: Tensor  # ‖w − x‖
     state: States
+
+
+# In a client's state beside its parts: running statistics that stay with the client instead of being shared.
+OWN_BUFFERS = "@buffers"
 
 
 @dataclass
@@ -79,13 +84,15 @@ def by_transform(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]
 def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Tensor) -> Live:
     """A client's parameters and states at the start of its round."""
     w = sent.x
-    parts = {p.name: {**state[p.name], **p.round_state(sent.x)} for p in algorithm.parts}
+    parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("start"):
         w = p.start(w, _scope(p, algorithm, task, sent, parts, w, steps))
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
-    return Live(w, parts, dict(sent.buffers), core)
+    if OWN_BUFFERS in state:
+        parts[OWN_BUFFERS] = {}
+    return Live(w, parts, dict(state.get(OWN_BUFFERS, sent.buffers)), core)
 
 
 def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tuple[Tensors, ...], index: Tensor,
@@ -94,11 +101,12 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     meter = Meter() if meter is None else meter
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     start = live.core.get("start", sent.x)
-    first: list[tuple[Tensor, Tensors]] = []  # loss and statistics of the student's first pass: the only ones kept
+    losses: list[Tensor] = []
+    statistics: list[Tensors] = []  # only the student's first pass commits them
     decay: dict[str, float] = {}
     trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
 
-    def differentiated(term: Callable[[Tensor, Outputs], Tensor], at: Tensor, batch: Tensors) -> Tensor:
+    def differentiated(term: Term, at: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
         meter.gradients += 1
 
         def objective(v: Tensor) -> tuple[Tensor, Tensors]:
@@ -106,17 +114,17 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
             return term(v, out), out.buffers
 
         gradient, value, buffers = differentiate(objective, at)
-        if not first:
-            first.append((value, buffers))
-        return gradient if trained is None else gradient * trained
+        statistics.append(buffers)
+        return gradient if trained is None else gradient * trained, value
 
     def head_gradient_of(term: Term, at: Tensor, features: Tensor) -> Tensor:
         """With respect to the head alone, from features that are there already: no pass through the body."""
 
-        def objective(v: Tensor) -> tuple[Tensor, None]:
-            return term(v, Outputs(task.head_forward(v, features), features, (), {})), None
+        def objective(v: Tensor) -> tuple[Tensor, Tensors]:
+            return term(v, Outputs(task.head_forward(v, features), features, (), {})), {}
 
-        return differentiate(objective, at.detach())[0]
+        gradient = differentiate(objective, at.detach())[0]
+        return gradient if trained is None else gradient * trained
 
     def scopes_for(batch: Tensors) -> dict[str, Scope]:
         cache: dict[int, tuple[Tensor, Outputs]] = {}
@@ -129,12 +137,13 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
             return cache[id(at)][1]
 
         def gradient_of(term: Term, at: Tensor) -> Tensor:
-            return differentiated(term, at, batch)
+            return differentiated(term, at, batch)[0]
 
         scopes = {}
         for p in algorithm.parts:
             s = scopes[p.name] = _scope(p, algorithm, task, sent, parts, start, steps)
             s.w, s.index, s.batch, s.decay = live.w, index, batch, decay
+            s.innermost = p in algorithm.using("gradient")[:1]
         for p in algorithm.using("observe"):
             scopes[p.name].forward = forward
             scopes[p.name].seen = p.observe(scopes[p.name])
@@ -154,15 +163,16 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
                 total = total + p.penalty(v, out, scopes[on][p.name])
             return total
 
-        return differentiated(term, at, batches[on])
+        gradient, loss = differentiated(term, at, batches[on])
+        losses.append(loss)
+        return gradient
 
     oracle: Oracle = plain
     for p in algorithm.using("gradient"):
         oracle = _wrapped(p, oracle, scopes)
     direction = oracle(live.w)
     w = live.w - sent.lr * (direction if trained is None else direction * trained)
-    loss, buffers = first[0]
-    return Live(w, parts, buffers, {**live.core, "loss": live.core["loss"] + loss})
+    return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
 
 
 def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, Scope]]) -> Oracle:
@@ -183,8 +193,11 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor)
         s.w = live.w
         update = p.finish(update, s)
         up[p.name] = s.up
-    kept = {p.name: {k: parts[p.name][k] for k in p.client_state(sent.x)} for p in algorithm.parts}
-    return Reply(update, up, live.buffers, live.core["loss"] / steps, kept)
+    kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
+    if OWN_BUFFERS in live.parts:
+        kept[OWN_BUFFERS] = live.buffers
+    drift = torch.linalg.vector_norm(live.w - sent.x)
+    return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
 
 
 def _scope(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor,

@@ -51,7 +51,7 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors) -> Cost:
     with counter, torch.no_grad():
         live = step(algorithm, task, sent, live, batches, scalar, scalar, meter=meter)
     reply = end(algorithm, task, sent, live, scalar)
-    unsent = task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0
+    unsent = size if algorithm.alone else task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0
 
     def count(tree: Any) -> int:
         return sum(v.numel() for v in tree_leaves(tree) if isinstance(v, Tensor))

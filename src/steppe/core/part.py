@@ -51,14 +51,17 @@ class Scope:
     forward: Callable[[Tensor], Outputs] = _absent  # for `observe`: the model at any w on this batch
     gradient_of: Callable[..., Tensor] = _absent  # for `gradient`: (term, w) -> its gradient on this batch
     head_gradient_of: Callable[..., Tensor] = _absent  # (term, w, features) -> its gradient through the head alone
+    innermost: bool = False  # no part inside this one changes the oracle
 
     # on the server
     clients: int = 1  # all of them
     active: int = 1  # those of this round
+    share: float | Tensor = 1.0  # of all clients' weight, what this round's have
     ids: tuple[int, ...] = ()  # their numbers
     rows: Tensors = field(default_factory=dict)  # in `prepare`: their states, stacked, before the round
     everyone: Callable[[str], Tensor] = _absent  # the rows of one state, of all clients that ever took part
     sum_over_all: Callable[[], Tensor] = _absent  # (1/N) Σ over the round's clients of their updates
+    mean_times: Callable[[str], Tensor] = _absent  # the mean update, each first times one of its scalar uploads
 
     def mean(self, each: Tensor) -> Tensor:
         """Over the real examples of the batch."""
@@ -81,6 +84,9 @@ class Part:
     once: bool = False  # `gradient` writes state, so it must be called once a step
     repeats_inner: bool = False  # … unless the outer part means to call it again
     batches_per_step: int = 1
+    around_optimiser: bool = False  # belongs outside the local optimiser, not inside it
+    alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
+    outer: bool = False  # where it goes when added to an algorithm: around its parts, not closest to the loss
 
     def has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Part, hook)
@@ -127,6 +133,9 @@ class Part:
     def server(self, delta: Tensor, s: Scope) -> Tensor:
         """The server's rule: from the clients' mean update to the change of the global model."""
         return delta
+
+    def settle(self, x: Tensor, s: Scope) -> None:
+        """On the server, when every part's rule has been applied: x is the new global model; may write s.state."""
 
     def evaluated(self, x: Tensor, s: Scope) -> Tensor:
         """The model that is judged, where it is not the one that is trained."""

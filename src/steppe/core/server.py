@@ -44,8 +44,12 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
-              clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None) -> Server:  # fmt: skip
-    """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P)."""
+              clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None,
+              total: float | None = None) -> Server:  # fmt: skip
+    """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
+
+    `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
+    """
     count = len(weights)
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / count),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
@@ -56,16 +60,25 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
 
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     update = reduced(replies.update)
-    for p in algorithm.using("server"):
+
+    def scope(p: Part) -> Scope:
         up = {k: reduced(v, p.reduction.get(k, "weights")) for k, v in replies.up[p.name].items()}
         s = Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), up,
                   start=sent.x, clients=clients, active=count, ids=tuple(ids))  # fmt: skip
+        s.share = count / clients if total is None else weights.sum() / total
         s.sum_over_all = lambda: reduced(replies.update, "sum")
+        s.mean_times = lambda name: reduced(replies.update * replies.up[p.name][name][:, None])
         if everyone is not None:
             s.everyone = partial(everyone, p.name)
-        update = p.server(update, s)
+        return s
+
+    for p in algorithm.using("server"):
+        update = p.server(update, scope(p))
+    x = server.x + update
+    for p in algorithm.using("settle"):
+        p.settle(x, scope(p))
     buffers = {k: reduced(v) for k, v in replies.buffers.items()}
-    return Server(server.x + update, state, buffers)
+    return Server(x, state, buffers)
 
 
 def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class Task:
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
         """The head alone, on features that the body has already made."""
-        params = {k: v for k, v in {**self.layout.unflatten(w), **self.constants}.items()}
+        params = {**self.layout.unflatten(w), **self.constants}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
         logits: Tensor = functional_call(self.learner.get_submodule(self.head), mine, (features,))

@@ -9,12 +9,15 @@ The client keeps c_i; c goes down, c_i⁺ − c_i goes up. All states start at 0
 Deviations: K is the client's own step count corrected for momentum (`effective`, as in the FedSoL code;
 the plain count without momentum) or the count itself (`steps`, as printed; with momentum 0.9 it
 overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
-released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1).
+released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
+as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
+FedDC as printed, where the direction still contains c − c_i. Where a part moves the start, Δ_i is measured from it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,8 +30,10 @@ class ControlVariates(Part):
     name = "control_variates"
     down = ("c",)
     reduction = {"dc": "sum"}  # noqa: RUF012
-    divisor: str = "effective"
+    outer = True
+    divisor: Literal["effective", "steps"] = "effective"
     scale: float = 1.0
+    estimate: Literal["corrected", "plain"] = "corrected"
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
@@ -41,10 +46,14 @@ class ControlVariates(Part):
 
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
         steps = s.effective_steps if self.divisor == "effective" else s.steps
-        change = -s.down["c"] - delta / (steps * s.lr)
-        s.up["dc"], s.state["c"] = change, s.state["c"] + change
+        mean = (s.start - s.w) / (steps.clamp(min=1) * s.lr)  # of the directions that the client took
+        if self.estimate == "plain":
+            s.up["c"] = s.state["c"] = mean
+            return delta
+        s.up["dc"] = change = mean - s.down["c"]
+        s.state["c"] = s.state["c"] + change
         return delta
 
     def server(self, delta: Tensor, s: Scope) -> Tensor:
-        s.state["c"] = s.state["c"] + s.up["dc"]
+        s.state["c"] = s.up["c"] if self.estimate == "plain" else s.state["c"] + s.up["dc"]
         return delta

@@ -11,7 +11,8 @@ One sign for all papers: h_i is like a gradient. (FL-Simulator stores Σ Δ_i = 
 FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 
 `over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
-         w_i − h_i/α (FedSpeed and FedGMT as printed); N/n times stronger.
+         w_i − h_i/α (FedSpeed and FedGMT as printed); N/n times stronger. divided: as all, but the server divides
+         its share once more by the number of active clients (FedGloSS as released).
 `prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − x), of the FL-SAM code. none: FedGMT.
 `order`  textbook: the pull α (w − x) is clipped with the gradient. official: g − h_i − α x is clipped and α w
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
@@ -23,6 +24,7 @@ Where a part moves the start (FedInit), Δ_i and the pull are measured from it, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,16 +36,17 @@ from steppe.core.part import Oracle, Part, Scope, require, unit
 class DynamicRegularisation(Part):
     name = "dynamic_regularisation"
     reduction = {"moved": "sum"}  # noqa: RUF012
+    outer = True
     alpha: float
-    over: str = "all"
-    prox: str = "square"
-    order: str = "textbook"
+    over: Literal["all", "active", "divided"] = "all"
+    prox: Literal["square", "norm", "none"] = "square"
+    order: Literal["textbook", "official"] = "textbook"
 
     def __post_init__(self) -> None:
         require(alpha=(self.alpha, 1e-12, float("inf")))
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"h": torch.zeros_like(x)} if self.over == "all" else {}
+        return {} if self.over == "active" else {"h": torch.zeros_like(x)}
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"h": torch.zeros_like(x)}
@@ -60,7 +63,7 @@ class DynamicRegularisation(Part):
         return direction + self.alpha * (w - s.start)
 
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
-        moved = delta + (s.x - s.start) if s.relaxed else delta
+        moved = s.w - s.start
         h = s.state["h"] = s.state["h"] - self.alpha * moved
         if self.over == "active":
             return delta - h / self.alpha
@@ -72,5 +75,6 @@ class DynamicRegularisation(Part):
         if self.over == "active":
             return delta
         moved = s.up["moved"] if "moved" in s.up else s.sum_over_all()
-        h = s.state["h"] = s.state["h"] - self.alpha * moved
+        share = self.alpha / s.active if self.over == "divided" else self.alpha
+        h = s.state["h"] = s.state["h"] - share * moved
         return delta - h / self.alpha

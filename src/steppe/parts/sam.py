@@ -11,6 +11,10 @@ SAM has T = 1. ASAM scales with the weights, so that rescaling a layer changes n
 tensor (`official`, as in the FedSoL code), or T = |w| + η on tensors named "weight" and 1 on the others
 (`paper`). Keeps nothing, sends nothing, asks for two gradients.
 
+`mix`    SAM's direction is (1−mix) g(w) + mix g(w + ε): the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
+         arXiv:2302.10429). 1 is SAM, 0 the plain gradient, at the price of two either way.
+`ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 is a constant one.
+
 Deviations: the ascent gradient is neither clipped nor decayed (as in all released codes). eps is 1e-12 as
 in the FedSoL code; FL-Simulator uses 1e-7, the ASAM authors 1e-16.
 """
@@ -31,12 +35,22 @@ class SAM(Part):
     asks = 2
     rho: float
     eps: float = 1e-12
+    mix: float = 1.0
+    ramp: int = 0
 
     def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")))
+        require(rho=(self.rho, 0, float("inf")), mix=(self.mix, 0, 1), ramp=(self.ramp, 0, float("inf")))
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
-        return grad(w + self.rho * unit(grad(w), self.eps))
+        g = grad(w)
+        there = grad(w + ramped(self.rho, self.ramp, s) * unit(g, self.eps))
+        return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
+
+
+def ramped(rho: float, ramp: int, s: Scope) -> float | Tensor:
+    """The radius of this round."""
+    low = min(rho, 1e-3)
+    return low + (rho - low) * (s.round / ramp).clamp(max=1) if ramp else rho
 
 
 @dataclass(frozen=True)

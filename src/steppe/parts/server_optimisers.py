@@ -16,6 +16,7 @@ Everything stays on the server. `paper` starts v at τ² with τ = 1e-3; FL-Simu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from steppe.core.part import Part, Scope, require
 @dataclass(frozen=True)
 class ServerMomentum(Part):
     name = "server_momentum"
+    outer = True
     lr: float = 1.0
     momentum: float = 0.0
 
@@ -44,7 +46,8 @@ class ServerMomentum(Part):
 @dataclass(frozen=True)
 class ServerAdaptive(Part):
     name = "server_adaptive"
-    kind: str
+    outer = True
+    kind: Literal["adam", "yogi", "adagrad"]
     lr: float
     beta1: float
     beta2: float

@@ -41,10 +41,11 @@ class SGD(Part):
         return {"m": torch.zeros_like(x)} if self.momentum else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        s.decay[self.name] = self.decay  # said before asking: a part inside may make a move of its own
         d = grad(w)
         if self.clip is not None:
             d = d * (self.clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1)
-        decay = self.decay + sum(s.decay.values())
+        decay = sum(s.decay.values())
         if decay:
             d = d + decay * s.w
         if self.momentum:

@@ -6,13 +6,14 @@ f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), exact gradients, float64. `trace` re
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from steppe.algorithms import make
+from steppe.algorithms import make, parse_addition
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import begin, end, step
 from steppe.core.server import Server, aggregate, broadcast
@@ -82,10 +83,10 @@ class Quadratic(nn.Module):
         return 0.5 * torch.einsum("ni,nij,nj->n", w - b, A, w - b)
 
 
-def trace(name: str, problem: Problem, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+def trace(name: str, problem: Problem, settings: dict[str, Any] | None = None, add: Sequence[str] = ()) -> dict[str, Any]:
     """Every round's global model, server states and client states, as nested lists of float64."""
     optimiser = SGD(problem.momentum, problem.weight_decay, problem.clip)
-    return trace_algorithm(make(name, optimiser, settings), problem)
+    return trace_algorithm(make(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
         raise SteppeError(f"{algorithm.name} needs a model's {wants}, which a quadratic does not have: "
                           "trace an algorithm that works on parameters alone")  # fmt: skip
     x0 = torch.tensor(problem.x0, dtype=torch.float64)
-    assert problem.tensors is not None and isinstance(problem.steps, list)
+    assert problem.tensors is not None
+    assert isinstance(problem.steps, list)
     task = Task(Quadratic(x0, problem.tensors), loss=lambda outputs, _: outputs, head="head")
     batches = []
     for c in problem.clients:
@@ -126,7 +128,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
 
         weights = torch.tensor([sizes[i] for i in active], dtype=torch.float64)
         server = aggregate(algorithm, task.layout, server, sent, stack(replies), weights, len(problem.clients),
-                           active, everyone)  # fmt: skip
+                           active, everyone, sum(sizes))  # fmt: skip
         if not all(math.isfinite(v) for v in server.x.tolist()):
             raise SteppeError(f"{algorithm.name} diverged in round {t}: the global model is {server.x.tolist()}")
         clients = {str(i): _plain(s) for i, s in sorted(states.items())}

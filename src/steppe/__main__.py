@@ -1,0 +1,3 @@
+from steppe.cli import main
+
+main()

@@ -1,0 +1,114 @@
+"""The library's front door: `run` and `load`. The command line is a thin layer over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from steppe import config as configuration
+from steppe import data as datasets
+from steppe import models
+from steppe.core.algorithm import Algorithm
+from steppe.core.part import Part
+from steppe.core.task import Each
+from steppe.data import Data
+from steppe.errors import SteppeError
+from steppe.simulate import folder
+from steppe.simulate.run import Result, Watch, simulate
+from steppe.simulate.setup import catalogue_settings, experiment
+
+
+def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
+        data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
+        head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
+        **options: Any) -> Result:  # fmt: skip
+    """Train a federation and return its result.
+
+    algorithm  a name of the catalogue, or your own part or parts (the local optimiser is put around them), or
+               a complete Algorithm
+    model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
+    data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
+    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value for each sample
+    metric     "accuracy", "mse", or such a function
+    head       the module that is the classifier head (default: the last one with parameters)
+    out        a folder for records, checkpoints and the model; without it nothing is written
+    options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
+    """
+    own_data = None if data is None or isinstance(data, str) else _data(data)
+    named = {"algorithm": algorithm, "model": model, "data": data}
+    values = {k: v for k, v in named.items() if isinstance(v, str)}
+    config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
+    built = experiment(config, algorithm, model if isinstance(model, nn.Module) else None, own_data, loss, metric, head)
+    return simulate(built, Path(out) if out is not None else None, resume, watch)
+
+
+def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the algorithm may stand beside the run's keys."""
+    settings = catalogue_settings(algorithm) if isinstance(algorithm, str) else {}
+    sorted_: dict[str, Any] = {"settings": dict(options.pop("settings", {}))}
+    for key, value in options.items():
+        if key in settings:
+            sorted_["settings"][key] = value
+        elif key in configuration.Config.model_fields:
+            sorted_[key] = value
+        else:
+            configuration.assign(f"{key}=0", settings)  # says which keys there are
+    return sorted_
+
+
+def _data(given: Any) -> Data:
+    if isinstance(given, Data):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 4:
+        return datasets.from_arrays(*given)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return datasets.from_dataset(*given)
+    raise SteppeError("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), or two torch data sets "
+                      "(train, test).")  # fmt: skip
+
+
+@dataclass
+class Run:
+    """A run read back from its folder."""
+
+    folder: Path
+    config: dict[str, Any]
+    about: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+    summary: dict[str, Any] | None  # None: not finished
+    model: nn.Module | None = field(repr=False, default=None)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trained model's weights under their ordinary names."""
+        path = self.folder / "model.safetensors"
+        if not path.exists():
+            raise SteppeError(f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder}).")
+        return load_file(path)
+
+
+def load(path: str | Path, model: nn.Module | None = None) -> Run:
+    """A run's records and its trained module, ready to predict.
+
+    For a run of your own nn.Module, pass a fresh instance of it; its weights are replaced.
+    """
+    where = Path(path)
+    config = folder.read_json(where / "config.json")
+    done = where / folder.DONE
+    summary = folder.read_json(done) if done.exists() else None
+    run = Run(where, config, folder.read_json(where / "about.json"), folder.history(where), summary)
+    if summary is not None:
+        if model is None:
+            about = run.about.get("model")
+            if about is None:
+                raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
+            model = models.build(about["name"], about["classes"], tuple(about["shape"]))
+        try:
+            model.load_state_dict(run.state_dict())
+        except RuntimeError as error:
+            raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
+        run.model = model.eval()
+    return run

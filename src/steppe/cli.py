@@ -1,0 +1,399 @@
+"""The command line: a thin layer over the library. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steppe.errors import SteppeError
+from steppe.report.progress import Progress
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+                  context_settings={"help_option_names": ["-h", "--help"]},
+                  help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
+
+Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE",
+                                        help="A key of the run or a setting of the algorithm; may be repeated.")]  # fmt: skip
+Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; progress goes to standard error.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", "-r", help="Rounds of training.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
+
+
+def main() -> None:
+    """Run the command line; errors that a user can fix are one sentence and exit code 2."""
+    try:
+        app()
+    except SteppeError as error:
+        if "--debug" in sys.argv:
+            raise
+        from rich.console import Console
+
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("\ninterrupted; go on with the same command and --resume", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False) -> None:
+    if version:
+        from steppe import __version__
+
+        print(f"steppe {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
+        config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
+        resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+        as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Train one federation and record everything in a folder."""
+    from steppe.report.figures import curves
+    from steppe.simulate import folder
+    from steppe.simulate.run import simulate
+    from steppe.simulate.setup import experiment
+
+    if resume and out is not None and (out / "config.json").exists() and not (algorithm or config or sets or add or rounds):
+        from steppe.config import resolve
+
+        chosen = resolve(folder.read_json(out / "config.json"), str(out / "config.json"))
+    else:
+        chosen = _config(algorithm, config, sets, add, rounds)
+    label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
+    where = out or _folder(f"{label}-{chosen.hash}", resume)
+    if resume:
+        _check_resumable(where, chosen)
+    elif out is not None and (out / "config.json").exists():
+        raise SteppeError(f"{out} already holds a run: choose another --out, or go on with it by --resume.")
+    built = experiment(chosen)
+    with Progress(chosen.rounds, quiet=as_json) as progress:
+        progress.begin(label)
+        result = simulate(built, where, resume, progress.round, progress.say)
+    curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}")
+    if as_json:
+        print(json.dumps({"folder": str(where), **result.summary}))
+        return
+    s = result.summary
+    _print(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
+           f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
+           f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    _print(f"records, model and curves.png are in {where}")
+
+
+@app.command()
+def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
+            everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+            config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
+            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
+            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Run several algorithms under one protocol: a table of mean ± standard deviation and a plot.
+
+    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    """
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from steppe.algorithms import CATALOGUE
+    from steppe.report.figures import curves
+    from steppe.report.tables import line, size, spread
+    from steppe.simulate import folder
+    from steppe.simulate.compare import compare as run_all
+
+    names = list(CATALOGUE) if everything else algorithms or []
+    if not names:
+        raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
+    spelled = {name: _spelled(name) for name in dict.fromkeys(names)}
+    shared = _shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    configs = {name: _config(algorithm, config, [*shared[algorithm], *own], add, rounds)
+               for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
+    where = out or _folder("compare", resume=False)
+
+    def watch(label: str, seed: int) -> Any:
+        progress.begin(f"{label}, seed {seed}" if seeds > 1 else label)
+        return progress.round
+
+    first = next(iter(configs.values()))
+    with Progress(first.rounds, quiet=as_json) as progress:
+        entries = run_all(configs, seeds, where, watch, progress.say)
+    lines = [line(e.algorithm, e.summaries, e.cost) for e in entries if e.summaries]
+    failed = {e.algorithm: e.failed for e in entries if e.failed}
+    title = f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
+    histories = {e.algorithm: e.histories for e in entries if e.histories}
+    if histories:
+        curves(histories, where / "curves.png", title)
+    folder.write_json(where / "comparison.json", {"lines": [asdict(one) for one in lines], "failed": failed})
+    if as_json:
+        print(json.dumps({"folder": str(where), "lines": [asdict(one) for one in lines], "failed": failed}))
+    else:
+        table = Table(title=title, title_justify="left")
+        for name in ("algorithm", "last", "mean of last ten", "best", "loss", "bytes a round", "gradients a step", "seconds"):
+            table.add_column(name, justify="left" if name == "algorithm" else "right")
+        for one in lines:
+            passes = str(one.gradients) + (f" + {one.forwards} fwd" if one.forwards else "")
+            table.add_row(one.algorithm, spread(one.last, one.seeds), spread(one.mean_of_last_ten, one.seeds),
+                          spread(one.best, one.seeds), spread(one.loss, one.seeds, percent=False),
+                          size(one.bytes_round), passes, f"{one.seconds:.1f}")  # fmt: skip
+        _console().print(table)
+        _print("accuracy in %, on the test set; bytes are of one client, down and up")
+        _print(f"runs, comparison.json and curves.png are in {where}")
+    if failed:
+        for name, reasons in failed.items():
+            print(f"failed: {name}: {'; '.join(reasons.values())}", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+@app.command("list")
+def list_(as_json: Json = False, debug: Debug = False) -> None:
+    """Algorithms, parts, data sets, partitions, models, recipes and their settings."""
+    from rich.table import Table
+
+    from steppe.report.listing import catalogue
+
+    everything = catalogue()
+    if as_json:
+        print(json.dumps(everything, indent=1))
+        return
+    for kind, entries in everything.items():
+        table = Table(title=kind, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, entry in entries.items():
+            settings = "  ".join(f"{k}={v}" for k, v in entry.get("settings", {}).items())
+            table.add_row(f"[bold]{_escape(name)}[/]", _escape(entry["about"]), f"[dim]{_escape(settings)}[/]")
+        _console().print(table)
+        _console().print()
+
+
+@app.command()
+def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue.")] = None,
+         everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+         model: Annotated[str, typer.Option("--model", help="The model whose size counts.")] = "cnn",
+         shape: Annotated[str, typer.Option("--shape", help="Its input, channels×height×width.")] = "3x32x32",
+         classes: Annotated[int, typer.Option("--classes", min=2)] = 10,
+         batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size, for the FLOPs a step.")] = 50,
+         sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
+    """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    from rich.table import Table
+
+    from steppe.report.listing import cost_rows
+    from steppe.report.tables import size
+
+    names = None if everything or algorithm is None else [algorithm]
+    rows, parameters = cost_rows(names, model, _shape(shape), classes, batch, sets, add)
+    if as_json:
+        print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
+        return
+    table = Table(title=f"one client's round; {model}, {parameters:,} parameters, batch {batch}", title_justify="left")
+    for name in ("algorithm", "down", "up", "kept", "bytes down+up", "× FedAvg", "gradients", "forwards", "GFLOP a step",
+                 "× FedAvg"):  # fmt: skip
+        table.add_column(name, justify="left" if name == "algorithm" else "right")
+    for r in rows:
+        table.add_row(r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
+                      size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]),
+                      str(r["forwards"]), f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}")  # fmt: skip
+    _console().print(table)
+    _print("down, up and kept are multiples of the model; a gradient is a forward and a backward pass")
+
+
+@app.command()
+def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
+         out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
+         debug: Debug = False) -> None:  # fmt: skip
+    """Curves of finished or unfinished runs in one picture."""
+    from steppe.report.figures import curves
+    from steppe.simulate import folder
+
+    histories: dict[str, list[Any]] = {}
+    for where in runs:
+        found = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
+        if not found:
+            raise SteppeError(f"{where} holds no run: give the folder that steppe run or steppe compare wrote.")
+        for one in found:
+            records = folder.history(one)
+            if not any("accuracy" in r for r in records):
+                raise SteppeError(f"{one} has no evaluated round yet, so there is nothing to draw.")
+            label = one.parent.name if one.name.startswith("seed-") else one.name
+            histories.setdefault(label, []).append(records)
+    curves(histories, out)
+    _print(f"wrote {out}")
+
+
+@app.command()
+def partition(data: Annotated[str, typer.Option("--data", help="A data set (steppe list).")] = "digits",
+              rule: Annotated[str, typer.Option("--partition", help="Such as lda(0.1) or sharding(2).")] = "lda(0.3)",
+              clients: Annotated[int, typer.Option("--clients", min=1)] = 20,
+              seed: Annotated[int | None, typer.Option("--seed", help="Default: the rule's official one.")] = None,
+              save: Annotated[Path | None, typer.Option("--save", help="Write it to a file (.npz).")] = None,
+              picture: Annotated[Path | None, typer.Option("--plot", help="Draw clients × classes.")] = None,
+              data_folder: Annotated[str | None, typer.Option("--data-folder")] = None,
+              as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Split a data set over clients; show, save or draw the split."""
+    from steppe.data import load
+    from steppe.data.partition import make
+
+    loaded = load(data, data_folder)
+    split = make(rule, loaded.train_targets, clients, seed, classes=loaded.classes)
+    if save:
+        split.save(save)
+    if picture:
+        split.plot(loaded.train_targets, loaded.classes or 1, picture)
+    sizes = split.sizes
+    told = {"data": data, "rule": split.rule, "seed": split.seed, "hash": split.hash, "clients": len(sizes),
+            "smallest": int(sizes.min()), "median": float(sorted(sizes)[len(sizes) // 2]), "largest": int(sizes.max())}  # fmt: skip
+    if as_json:
+        print(json.dumps({**told, "sizes": sizes.tolist()}))
+    else:
+        _print("  ".join(f"{k} {v}" for k, v in told.items()))
+
+
+@app.command()
+def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue.")],
+          problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
+          sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
+    """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
+    from pydantic import ValidationError
+
+    from steppe.config import assign
+    from steppe.simulate.setup import catalogue_settings
+    from steppe.simulate.trace import Problem
+    from steppe.simulate.trace import trace as run_trace
+
+    try:
+        content = json.loads(problem.read_text())
+        checked = Problem(**content)
+    except FileNotFoundError:
+        raise SteppeError(f"There is no problem file {problem}.") from None
+    except (json.JSONDecodeError, TypeError) as error:
+        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
+    except ValidationError as error:
+        raise SteppeError(f"{problem}: {_first_error(error, list(Problem.model_fields))}") from None
+    settings = {}
+    for text in sets:
+        key, value = assign(text, catalogue_settings(algorithm))
+        if not key.startswith("settings."):
+            raise SteppeError(f"--set {text}: {key} belongs to the problem file here, as lr, momentum and the rest.")
+        settings[key.removeprefix("settings.")] = value
+    print(json.dumps(run_trace(algorithm, checked, settings, add)))
+
+
+def _first_error(error: Any, known: list[str]) -> str:
+    from steppe.errors import nearest
+
+    first = error.errors()[0]
+    where = ".".join(str(p) for p in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"there is no key {where!r}{nearest(where.rpartition('.')[2], known)}"
+    return (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")
+
+
+def _config(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None) -> Any:
+    """A checked configuration from a file, then the command line's words; what is wrong is named with its source."""
+    from steppe.config import assign, read, resolve
+    from steppe.simulate.setup import catalogue_settings
+
+    values = read(path) if path else {}
+    if path:
+        resolve(values, str(path))  # the file's own errors, before the command line's
+    if algorithm:
+        if algorithm != values.get("algorithm"):
+            values.pop("settings", None)  # they were meant for another algorithm
+        values["algorithm"] = algorithm
+    settings = dict(values.get("settings", {}))
+    for text in sets:
+        key, value = assign(text, catalogue_settings(values.get("algorithm", "fedavg")))
+        if key.startswith("settings."):
+            settings[key.removeprefix("settings.")] = value
+        else:
+            values[key] = value
+    values["settings"] = settings
+    if add:
+        values["add"] = [*values.get("add", []), *add]
+    if rounds is not None:
+        values["rounds"] = rounds
+    return resolve(values, str(path) if path and not sets else "the command line")
+
+
+def _spelled(name: str) -> tuple[str, list[str], list[str]]:
+    """`fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings, and further parts.
+
+    >>> _spelled("fedsam:rho=0.5,eps=0+man:weight=0.1+ema")
+    ('fedsam', ['rho=0.5', 'eps=0'], ['man:weight=0.1', 'ema'])
+    """
+    first, *add = name.split("+")
+    algorithm, _, settings = first.partition(":")
+    return algorithm, [s for s in settings.split(",") if s], add
+
+
+def _shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
+    """Of the words given to all, those that each algorithm knows; one that none knows is an error."""
+    from steppe.config import Config, assign
+    from steppe.simulate.setup import catalogue_settings
+
+    known = {a: catalogue_settings(a) for a in algorithms}
+    for text in sets:
+        key = text.partition("=")[0].strip()
+        if key not in Config.model_fields and not any(key in settings for settings in known.values()):
+            assign(text, {k: None for settings in known.values() for k in settings})
+    return {a: [t for t in sets if t.partition("=")[0].strip() in {*Config.model_fields, *known[a]}] for a in algorithms}
+
+
+def _folder(name: str, resume: bool) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
+    from itertools import count
+
+    taken = []
+    for k in count(1):
+        where = Path("runs") / (name if k == 1 else f"{name}-{k}")
+        if not where.exists():
+            break
+        taken.append(where)
+    if resume:
+        open_ones = [p for p in taken if not (p / "result.json").exists()]
+        if not taken:
+            raise SteppeError(f"There is no run to resume in {where}: start it without --resume, or name it with --out.")
+        return (open_ones or taken)[-1]
+    return where
+
+
+def _check_resumable(where: Path, config: Any) -> None:
+    from steppe.simulate import folder
+
+    if not (where / "config.json").exists():
+        raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
+    before = folder.read_json(where / "config.json")
+    now = config.model_dump(mode="json")
+    changed = [k for k in now if before.get(k) != now[k] and k != "rounds"]
+    if changed:
+        told = ", ".join(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed)
+        raise SteppeError(f"{where} was started with other settings: {told}. Only rounds may change; or start anew.")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(n) for n in text.replace("×", "x").split("x"))
+    except ValueError:
+        raise SteppeError(f"--shape {text}: write it as 3x32x32.") from None
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def _print(text: str) -> None:
+    _console().print(text, highlight=False, soft_wrap=True)

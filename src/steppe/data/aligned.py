@@ -1,0 +1,38 @@
+"""Test samples for each client, with the class shares of its training samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.random import RandomState
+
+from steppe.data.partition import Partition, as_array, replay
+from steppe.errors import SteppeError
+
+
+def aligned_test_sets(
+    partition: Partition, targets: Any, test_targets: Any, size: int = 1000, seed: int | None = None
+) -> tuple[np.ndarray, ...]:
+    """Test indices of each client, sorted by class: min(available, ⌊size · share of the class⌋) of each.
+
+    Clients draw independently and overlap. Rounding down means at most `size` samples, and classes with
+    a share below 1/size vanish. Because the order is by class, a model that uses batch statistics needs
+    a shuffle. Without a seed, the draws go on where those of the partition ended, as in FedSoL's code;
+    with one, they are independent of the partition.
+    """
+    labels, test_labels = as_array(targets), as_array(test_targets)
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise SteppeError("Aligned test sets follow class shares, and these targets are no class labels.")
+    if size < 1:
+        raise SteppeError(f"Aligned test sets of {size} samples are impossible; ask for at least 1.")
+    classes = int(max(labels.max(), test_labels.max(initial=0))) + 1
+    pools = [np.flatnonzero(test_labels == c) for c in range(classes)]
+    rng = replay(partition, labels) if seed is None else RandomState(seed)
+    # Single precision, because the released code truncates a float32 product: 0.29·1000 may give 289.
+    shares = partition.counts(labels, classes).astype(np.float32) / partition.sizes[:, None].astype(np.float32)
+    amounts = (np.float32(size) * shares).astype(np.int64)
+    return tuple(
+        np.concatenate([rng.choice(pool, min(len(pool), n), replace=False) for pool, n in zip(pools, row, strict=True)])
+        for row in amounts
+    )

@@ -1,0 +1,293 @@
+"""A data set is six tensors and three constants, checked once, when it is made.
+
+>>> data = load("digits")
+>>> data.train_inputs.shape, data.classes
+(torch.Size([1437, 1, 8, 8]), 10)
+>>> held_out = data.with_validation(0.1, seed=0)
+>>> len(held_out.train_targets), len(held_out.validation_targets)
+(1293, 144)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steppe.core import keyed
+from steppe.data import cifar, hub, idx, image_folder, medmnist, svhn
+from steppe.data.files import find
+from steppe.errors import SteppeError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Training and test samples that fit in memory; validation samples only after `with_validation`.
+
+    Images are uint8 (n, channels, h, w) and are normalised when a batch is made, by mean and std (one
+    number a channel, in units of 0..1). Inputs of any other kind are floats of any shape and are used
+    as they are. `classes` is None for regression, and then targets are floats of any shape.
+    """
+
+    name: str
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int | None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    validation_inputs: Tensor | None = None
+    validation_targets: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.train_inputs) == 0:
+            raise SteppeError(f"{self.name} has no training sample; at least one is needed.")
+        for part in ("train", "test", "validation"):
+            inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
+            if inputs is None and targets is None and part == "validation":
+                continue
+            if len(inputs) != len(targets):
+                raise SteppeError(f"{self.name} has {len(inputs)} {part} inputs but {len(targets)} targets.")
+            if inputs.shape[1:] != self.train_inputs.shape[1:]:
+                raise SteppeError(
+                    f"{self.name} has {part} inputs of shape {tuple(inputs.shape[1:])} where those of "
+                    f"train have {tuple(self.train_inputs.shape[1:])}; make them equal."
+                )
+            if self.classes is not None:
+                self._check_labels(part, targets)
+        if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
+            raise SteppeError(f"{self.name}: mean and std need one number a channel each, and std > 0.")
+        if self.train_inputs.dtype == torch.uint8:
+            if self.train_inputs.ndim != 4:
+                raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w).")
+            if self.mean and len(self.mean) != self.train_inputs.shape[1]:
+                raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers for another channel count.")
+
+    def _check_labels(self, part: str, labels: Tensor) -> None:
+        if labels.dtype != torch.int64 or labels.ndim != 1:
+            raise SteppeError(
+                f"{self.name}: the {part} labels must be one int64 a sample; for regression, classes=None."
+            )
+        low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
+        if low < 0 or high >= self.classes:  # type: ignore[operator]
+            raise SteppeError(
+                f"{self.name} has {part} labels from {low} to {high}, but {self.classes} classes means "
+                f"0 to {self.classes - 1}; renumber the labels or set classes."  # type: ignore[operator]
+            )
+
+    def with_validation(self, fraction: float, seed: int) -> Data:
+        """The same data with a share of train set aside for validation, class by class."""
+        count = round(fraction * len(self.train_targets))
+        if not 0 < fraction < 1 or not 0 < count < len(self.train_targets):
+            raise SteppeError(
+                f"A validation share of {fraction} of {len(self.train_targets)} training samples leaves "
+                "one side empty; choose a number between 0 and 1 such as 0.1."
+            )
+        chosen = stratified(self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed)
+        chosen = chosen.to(self.train_inputs.device)
+        kept = torch.ones(len(self.train_targets), dtype=torch.bool, device=chosen.device)
+        kept[chosen] = False
+        return replace(
+            self,
+            train_inputs=self.train_inputs[kept],
+            train_targets=self.train_targets[kept],
+            validation_inputs=self.train_inputs[chosen],
+            validation_targets=self.train_targets[chosen],
+        )
+
+    def to(self, device: torch.device | str) -> Data:
+        """The same data on a device."""
+        tensors: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **tensors)
+
+
+def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Sorted indices of exactly `count` samples, each class as near to its share as whole numbers allow."""
+    _, labels = torch.unique(labels.cpu(), return_inverse=True)
+    sizes = torch.bincount(labels)
+    share = sizes * count  # in units of 1/n, so that the remainders are exact
+    quota = share // len(labels)
+    left = count - int(quota.sum())
+    # The largest remainders get the samples that rounding down left over.
+    quota[torch.argsort(share % len(labels), descending=True, stable=True)[:left]] += 1
+    chosen = []
+    for label, take in enumerate(quota.tolist()):
+        members = torch.nonzero(labels == label).flatten()
+        order = keyed.permutation(keyed.key(seed, label), len(members))
+        chosen.append(members[order[:take]])
+    return torch.cat(chosen).sort().values
+
+
+def _inputs(array: Any) -> Tensor:
+    """A tensor; uint8 images get their channel axis first, doubles become floats."""
+    x = torch.as_tensor(array)
+    if x.dtype == torch.uint8:
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
+            x = x.permute(0, 3, 1, 2).contiguous()
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    test_x: Any,
+    test_y: Any,
+    *,
+    name: str = "arrays",
+    classes: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Data:
+    """Data from numpy arrays or tensors.
+
+    Images are uint8, (n, h, w), (n, h, w, c) or (n, c, h, w); without mean and std, those of the
+    training images are used. Integer targets are class labels, 0 to classes − 1 (classes is counted when
+    not given); floating targets make a regression.
+    """
+    inputs, test_inputs = _inputs(x), _inputs(test_x)
+    targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
+    if targets.is_floating_point():
+        classes = None
+        targets, test_targets = targets.float(), test_targets.float()
+    else:
+        targets, test_targets = targets.long(), test_targets.long()
+        if classes is None and len(targets):
+            classes = len(class_names) if class_names else int(targets.max()) + 1
+    if mean is None or std is None:
+        mean, std = _statistics(inputs) if inputs.dtype == torch.uint8 and len(inputs) else ((), ())
+    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names)
+
+
+def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std a channel, exact: from the histogram of the 256 values."""
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean, std = [], []
+    for channel in images.transpose(0, 1):
+        weight = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+        mean.append(float(weight @ values))
+        # A constant channel has no spread; 1 leaves it as it is instead of dividing by zero.
+        std.append(float((weight @ (values - mean[-1]) ** 2).sqrt()) or 1.0)
+    return tuple(mean), tuple(std)
+
+
+def from_dataset(train: Any, test: Any, **options: Any) -> Data:
+    """Data from two map-style torch data sets of (input, target) pairs, read into memory once."""
+    columns: list[Any] = []
+    for part, source in (("train", train), ("test", test)):
+        if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+            raise SteppeError(f"The {part} data set must be map-style: len(d) and d[i] are needed.")
+        if len(source) == 0:
+            raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
+        pairs = [source[i] for i in range(len(source))]
+        inputs = [x if isinstance(x, Tensor) else torch.as_tensor(np.array(x)) for x, _ in pairs]
+        if len({x.shape for x in inputs}) > 1:
+            raise SteppeError(f"The {part} inputs have different shapes; resize them to one shape.")
+        columns += [torch.stack(inputs), torch.stack([torch.as_tensor(y) for _, y in pairs])]
+    return from_arrays(*columns, **options)
+
+
+def _digits(folder: Path) -> Data:
+    # Pixels are stored as they were published, 0..16; 255/16 a step keeps white white.
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
+        images, labels, test = file["images"], file["labels"].astype(np.int64), file["test"]
+    images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8)
+    train = np.setdiff1d(np.arange(len(labels)), test)
+    return from_arrays(images[train], labels[train], images[test], labels[test], name="digits", classes=10)
+
+
+def _image_files(folder: Path, name: str, **constants: Any) -> Data:
+    *arrays, names = image_folder.read(folder)
+    return from_arrays(*arrays, name=name, class_names=names, **constants)
+
+
+def _medmnist(folder: Path, name: str, classes: int, **options: Any) -> Data:
+    path = folder.with_suffix(".npz")
+    path = path if path.is_file() else find(folder, [f"{name}.npz"])
+    arrays = medmnist.read(path, **options)
+    half = (0.5,) * (3 if arrays[0].ndim == 4 else 1)
+    return from_arrays(*arrays, name=name, classes=classes, mean=half, std=half)
+
+
+def _svhn(folder: Path, negative: bool = False) -> Data:
+    mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
+    return from_arrays(*svhn.read(folder, negative), name="svhn", classes=10, mean=mean, std=std)
+
+
+def _idx(name: str, mean: float, std: float) -> Callable[[Path], Data]:
+    return lambda f: from_arrays(*idx.read(f), name=name, classes=10, mean=(mean,), std=(std,))
+
+
+def _cifar(classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Path], Data]:
+    name = f"cifar{classes}"
+    return lambda f: from_arrays(*cifar.read(f, classes), name=name, classes=classes, mean=mean, std=std)
+
+
+_CIFAR10 = (0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)
+_CIFAR100 = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+_CINIC10 = {
+    "mean": (0.47889522, 0.47227842, 0.43047404),
+    "std": (0.24205776, 0.23828046, 0.25874835),
+}
+_TINY_IMAGENET = {"mean": (0.4802, 0.4481, 0.3975), "std": (0.2770, 0.2691, 0.2821)}
+
+# name -> (reader of folder/<name>, the files expected there)
+DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
+    "digits": (_digits, "8×8 handwritten digits, inside the package"),
+    "mnist": (_idx("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
+    "fashion-mnist": (_idx("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
+    "cifar10": (_cifar(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
+    "cifar100": (_cifar(100, *_CIFAR100), "train.bin and test.bin, or the Python version"),
+    "svhn": (_svhn, "train_32x32.mat and test_32x32.mat"),
+    "cinic10": (lambda f: _image_files(f, "cinic10", **_CINIC10), "train/<class>/*.png, test/<class>/*.png"),
+    "tiny-imagenet": (
+        lambda f: _image_files(f, "tiny-imagenet", **_TINY_IMAGENET),
+        "train/<class>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt",
+    ),
+    "pathmnist": (lambda f, **o: _medmnist(f, "pathmnist", 9, **o), "pathmnist.npz"),
+    "tissuemnist": (lambda f, **o: _medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
+    "pneumoniamnist": (lambda f, **o: _medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
+}
+
+
+def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
+    """A data set by name, from folder/<name>; the folder is $STEPPE_DATA, or ./data, when not given.
+
+    Besides the names in DATASETS: `hub:<name>`, `folder:<path of train/ and test/>`, and the path of
+    an .npz file in MedMNIST's format. Options go to the reader: `load("svhn", negative=True)`.
+    """
+    if name.startswith("hub:"):
+        *arrays, names = hub.read(name.removeprefix("hub:"))
+        return from_arrays(*arrays, name=name, class_names=names or None)
+    if name.startswith("folder:"):
+        return _image_files(Path(name.removeprefix("folder:")), name)
+    if name.endswith(".npz"):
+        if not Path(name).is_file():
+            raise SteppeError(f"The file {name} does not exist; give the path of a MedMNIST .npz file.")
+        return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
+    if name not in DATASETS:
+        forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
+        raise SteppeError(f"The data set {name!r} is unknown{nearest(name, forms)}")
+    reader, files = DATASETS[name]
+    place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
+    if name != "digits" and not place.is_dir() and not place.with_suffix(".npz").is_file():
+        raise SteppeError(
+            f"The data set {name} is expected in {place}, which does not exist. Put these official files "
+            f"there: {files}; or point STEPPE_DATA at the folder that holds {name}/."
+        )
+    try:
+        return reader(place, **options)
+    except TypeError as error:
+        if options:
+            raise SteppeError(f"The data set {name} does not take {', '.join(options)} ({error}).") from error
+        raise

@@ -1,0 +1,63 @@
+"""Data on a device, cut into clients, handed out in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from steppe.data.augment import Augmentation, normalise
+from steppe.data.dataset import Data
+from steppe.data.partition import Partition
+from steppe.data.plan import Plan, plan
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Training data with its partition and the local recipe: batch size, epochs, augmentation."""
+
+    data: Data
+    partition: Partition
+    batch_size: int
+    epochs: int
+    augmentation: Augmentation
+    seed: int
+    dtype: torch.dtype = torch.float32
+    max_steps: int | None = None
+
+    def to(self, device: torch.device | str) -> Federation:
+        return replace(self, data=self.data.to(device))
+
+    @cached_property
+    def clients(self) -> int:
+        return len(self.partition.clients)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return [len(samples) for samples in self.partition.clients]
+
+    @cached_property
+    def _constants(self) -> tuple[Tensor, Tensor]:
+        device = self.data.train_inputs.device
+        return torch.tensor(self.data.mean, device=device), torch.tensor(self.data.std, device=device)
+
+    def steps(self, client: int, local_steps: Callable[[int, int], int]) -> int:
+        count = local_steps(self.epochs, ceil(self.sizes[client] / self.batch_size)) if self.epochs else 0
+        return count if self.max_steps is None else min(count, self.max_steps)
+
+    def plan(self, client: int, round_: int, local_steps: Callable[[int, int], int], batches_per_step: int) -> Plan:
+        return plan(self.partition.clients[client], client, round_, self.seed, self.batch_size,
+                    lambda _: self.steps(client, local_steps), batches_per_step)  # fmt: skip
+
+    def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        """Augmented inputs and targets at index (*lead, B) with keys (*lead)."""
+        inputs = self.augmentation(self.data.train_inputs[index], keys, *self._constants, self.dtype)
+        return {"x": inputs, "y": self.data.train_targets[index]}
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        """Inputs as a test sees them: normalised, not augmented."""
+        return normalise(inputs, *self._constants, self.dtype)

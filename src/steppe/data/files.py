@@ -1,0 +1,31 @@
+"""Finding and opening the files of a data set, with errors that name the file."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from steppe.errors import SteppeError
+
+
+def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
+    """The first of the names that exists in the folder or in one of its official subfolders."""
+    for place in (folder, *(folder / sub for sub in inside)):
+        for name in names:
+            if (place / name).is_file():
+                return place / name
+    state = "is empty" if folder.is_dir() and not any(folder.iterdir()) else "does not contain it"
+    raise SteppeError(
+        f"The file {' or '.join(names)} is expected in {folder}, which "
+        + (f"{state}; put the official file there." if folder.is_dir() else "does not exist; create it.")
+    )
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a plain or gzip-compressed file."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise SteppeError(f"{path} cannot be read ({error}); download it again.") from error

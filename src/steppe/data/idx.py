@@ -1,0 +1,44 @@
+"""IDX, the format of MNIST and Fashion-MNIST: two zero bytes, a type, the sizes, the bytes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from steppe.data.files import find, read_bytes
+from steppe.errors import SteppeError
+
+_UNSIGNED_BYTE = 8
+
+
+def read_array(path: Path) -> np.ndarray:
+    """One IDX file of unsigned bytes, plain or .gz."""
+    data = read_bytes(path)
+    if len(data) < 4 or data[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
+        raise SteppeError(f"{path} is not an IDX file of bytes (wrong first bytes); download it again.")
+    dimensions = data[3]
+    start = 4 + 4 * dimensions
+    if len(data) < start:
+        raise SteppeError(f"{path} is truncated inside its header; download it again.")
+    shape = struct.unpack(f">{dimensions}I", data[4:start])
+    if len(data) - start != math.prod(shape):
+        raise SteppeError(
+            f"{path} holds {len(data) - start} bytes where its header says {math.prod(shape)}; "
+            "it is truncated or damaged, so download it again."
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+
+
+def read(folder: Path) -> tuple[np.ndarray, ...]:
+    """Train images, train labels, test images, test labels, by their official file names."""
+    arrays = []
+    for part in ("train", "t10k"):
+        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+            # Some mirrors write a dot where the official name has its second hyphen.
+            stems = [f"{part}-{kind}", f"{part}-{kind.replace('-idx', '.idx')}"]
+            names = [stem + end for stem in stems for end in ("", ".gz")]
+            arrays.append(read_array(find(folder, names, inside=("raw", "MNIST/raw", "FashionMNIST/raw"))))
+    return tuple(arrays)

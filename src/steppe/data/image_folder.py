@@ -1,0 +1,93 @@
+"""A folder of images: train/<class>/*.png and test/<class>/*.png (CINIC-10), or Tiny-ImageNet's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steppe.errors import SteppeError
+
+_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
+
+
+def stack(sources: list[Any], opened: Callable[[Any], Any]) -> np.ndarray:
+    """One uint8 array (n, h, w[, 3]) of images of one size; grey only when every image is grey."""
+    grey = all(opened(source).mode in ("1", "L") for source in sources)
+    result: np.ndarray | None = None
+    for i, source in enumerate(sources):
+        image = np.asarray(opened(source).convert("L" if grey else "RGB"))
+        if result is None:
+            result = np.empty((len(sources), *image.shape), np.uint8)
+        elif image.shape != result.shape[1:]:
+            raise SteppeError(
+                f"Image {source} has size {image.shape[:2]} where the first one has {result.shape[1:3]}; "
+                "resize all images to one size."
+            )
+        result[i] = image
+    assert result is not None
+    return result
+
+
+def _load(files: list[Path]) -> np.ndarray:
+    from PIL import Image
+
+    def opened(path: Path) -> Image.Image:
+        try:
+            with Image.open(path) as image:
+                image.load()
+                return image
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise SteppeError(f"{path} is truncated or not an image ({error}); replace it.") from error
+
+    return stack(files, opened)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in _ENDINGS)
+
+
+def _by_class(folder: Path) -> list[tuple[Path, str]]:
+    """Every image below folder/<class>, or folder/<class>/images, with its class."""
+    pairs = []
+    for place in sorted(place for place in folder.iterdir() if place.is_dir()):
+        inner = place / "images"
+        pairs += [(file, place.name) for file in _images(inner if inner.is_dir() else place)]
+    return pairs
+
+
+def _annotated(folder: Path) -> list[tuple[Path, str]]:
+    """Tiny-ImageNet's validation images: a line each of file, class and a box."""
+    lines = (folder / "val_annotations.txt").read_text().splitlines()
+    return [(folder / "images" / line.split()[0], line.split()[1]) for line in lines if line.strip()]
+
+
+def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Train images, labels, test images, labels, class names; classes are numbered in sorted order."""
+    test = next((folder / name for name in ("test", "val", "valid") if _has_classes(folder / name)), None)
+    if not (folder / "train").is_dir() or test is None:
+        raise SteppeError(
+            f"Images are expected in {folder}/train/<class>/ and {folder}/test/<class>/ "
+            "(or, for Tiny-ImageNet, train/<class>/images/ and val/val_annotations.txt)."
+        )
+    train_pairs = _by_class(folder / "train")
+    test_pairs = _annotated(test) if (test / "val_annotations.txt").is_file() else _by_class(test)
+    names = tuple(sorted({name for _, name in train_pairs}))
+    if not train_pairs or not test_pairs:
+        raise SteppeError(f"No image was found in {folder}/train or in {test}; known: {sorted(_ENDINGS)}.")
+    if unknown := {name for _, name in test_pairs} - set(names):
+        raise SteppeError(f"{test} has the class {min(unknown)!r}, which {folder}/train does not have.")
+    number = {name: i for i, name in enumerate(names)}
+    arrays = []
+    for pairs in (train_pairs, test_pairs):
+        arrays += [_load([file for file, _ in pairs]), np.array([number[name] for _, name in pairs])]
+    return arrays[0], arrays[1], arrays[2], arrays[3], names
+
+
+def _has_classes(folder: Path) -> bool:
+    """Tiny-ImageNet's own test folder has images without labels, so it does not count."""
+    if (folder / "val_annotations.txt").is_file():
+        return True
+    return folder.is_dir() and any(place.is_dir() and place.name != "images" for place in folder.iterdir())

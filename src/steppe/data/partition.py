@@ -1,0 +1,149 @@
+"""Who holds which training samples.
+
+A partition is made from a rule, a short text such as `lda(0.1)`; what the rules do is in rules.py.
+
+    >>> split = make("dirichlet(0.5)", np.arange(100) % 4, clients=5, seed=0)
+    >>> len(split.clients), int(split.sizes.sum())
+    (5, 100)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import RandomState
+
+from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
+from steppe.errors import SteppeError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Training indices (int64) of each client, with the rule and the seed they came from."""
+
+    clients: tuple[np.ndarray, ...]
+    rule: str
+    seed: int
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([len(indices) for indices in self.clients])
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits that change when any index, or any border between clients, does."""
+        content = np.concatenate([self.sizes, *self.clients]).astype("<i8")
+        return hashlib.sha256(content.tobytes()).hexdigest()[:16]
+
+    def counts(self, targets: Any, classes: int) -> np.ndarray:
+        """Samples of each class at each client: (clients, classes)."""
+        labels = as_array(targets)
+        return np.stack([np.bincount(labels[indices], minlength=classes) for indices in self.clients])
+
+    def save(self, path: str | Path) -> None:
+        """As JSON, so that anything can read it."""
+        content = {"rule": self.rule, "seed": self.seed, "hash": self.hash}
+        Path(path).write_text(json.dumps(content | {"clients": [c.tolist() for c in self.clients]}))
+
+    @staticmethod
+    def load(path: str | Path) -> Partition:
+        try:
+            content = json.loads(Path(path).read_text())
+            clients = tuple(np.array(indices, np.int64) for indices in content["clients"])
+            loaded = Partition(clients, content["rule"], content["seed"])
+            intact = loaded.hash == content["hash"]
+        except FileNotFoundError as error:
+            raise SteppeError(f"The partition file {path} does not exist.") from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise SteppeError(f"{path} is not a saved partition ({error}); save it again.") from error
+        if not intact:
+            raise SteppeError(f"{path} does not match its own hash: it was edited or damaged; save it again.")
+        return loaded
+
+    def plot(self, targets: Any, classes: int, path: str | Path) -> None:
+        """A map of clients × classes: the area of each dot is a number of samples."""
+        from matplotlib.figure import Figure
+
+        counts = self.counts(targets, classes)
+        client, label = np.nonzero(counts)
+        area = counts[client, label]
+        figure = Figure(figsize=(max(4, 0.12 * len(self.clients) + 1.5), max(2.5, 0.25 * classes + 1)))
+        axes = figure.subplots()
+        axes.scatter(client, label, s=120 * area / area.max(), color="#2a6f97", linewidths=0)
+        axes.set(xlabel="client", ylabel="class", title=f"{self.rule}, seed {self.seed}")
+        axes.set(xlim=(-1, len(self.clients)), ylim=(-1, classes))
+        figure.savefig(path, bbox_inches="tight", dpi=150)
+
+
+def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, classes: int | None = None) -> Partition:
+    """Divide training samples among clients by a rule such as `iid` or `lda(0.1)`.
+
+    Without a seed, the one of the recipe that the rule comes from is used. `classes` is needed only to
+    notice a class without any sample at the end of the list. Floating targets (regression) allow `iid`.
+    """
+    function, arguments = _parse(rule)
+    name = function.__name__
+    labels = as_array(targets)
+    seed = OFFICIAL_SEEDS[name] if seed is None else int(seed)
+    if not 0 <= seed < 2**32:
+        raise SteppeError(f"The partition seed {seed} must lie between 0 and 2**32 - 1.")
+    if clients < 1:
+        raise SteppeError(f"A partition over {clients} clients is impossible; ask for at least 1.")
+    if len(labels) < clients:
+        raise SteppeError(f"{len(labels)} samples are too few for {clients} clients; ask for fewer clients.")
+    if name != "iid":
+        _check_labels(rule, labels, classes)
+    parts = function(RandomState(seed), labels, clients, *arguments)
+    if empty := sum(len(part) == 0 for part in parts):
+        raise SteppeError(f"{rule} leaves {empty} of {clients} clients empty; ask for fewer clients.")
+    return Partition(tuple(part.astype(np.int64) for part in parts), rule.replace(" ", ""), seed)
+
+
+def replay(partition: Partition, targets: Any) -> RandomState:
+    """The generator as the partition left it, for recipes that go on drawing from it."""
+    rng = RandomState(partition.seed)
+    function, arguments = _parse(partition.rule)
+    function(rng, as_array(targets), len(partition.clients), *arguments)
+    return rng
+
+
+def _parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
+    match = re.fullmatch(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*", rule)
+    name = match[1] if match else rule
+    if name not in PARTITIONS:
+        raise SteppeError(f"The partition {rule!r} is unknown{nearest(name, PARTITIONS)}")
+    function, help_ = PARTITIONS[name]
+    try:
+        arguments = [float(text) for text in (match[2] or "").split(",") if text.strip()]  # type: ignore[index]
+        inspect.signature(function).bind(None, None, None, *arguments)
+    except (ValueError, TypeError) as error:
+        raise SteppeError(f"The partition {rule!r} has wrong arguments; write {help_}") from error
+    if not all(np.isfinite(a) and a > 0 for a in arguments):
+        raise SteppeError(f"The numbers in the partition {rule!r} must be positive; write {help_}")
+    return function, arguments
+
+
+def as_array(targets: Any) -> np.ndarray:
+    """Targets as a numpy array, from wherever they are."""
+    return targets.cpu().numpy() if hasattr(targets, "cpu") else np.asarray(targets)
+
+
+def _check_labels(rule: str, labels: np.ndarray, classes: int | None) -> None:
+    if labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise SteppeError(f"{rule} divides by class, and these targets are no class labels; use iid.")
+    if labels.min() < 0:
+        raise SteppeError(f"A label is {labels.min()}; labels must be numbered from 0.")
+    present = np.bincount(labels, minlength=classes or 0)
+    if not present.all():
+        raise SteppeError(
+            f"Class {int(np.argmin(present))} has no training sample, so {rule} cannot divide it; "
+            "renumber the labels 0, 1, 2, … without gaps, or use iid."
+        )

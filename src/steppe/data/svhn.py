@@ -1,0 +1,37 @@
+"""SVHN in its cropped-digits format: MATLAB files with X (32, 32, 3, n) and y, where 10 means zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from steppe.data.files import find
+from steppe.errors import SteppeError
+
+
+def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
+    """Train images, train labels, test images, test labels.
+
+    `negative=True` gives (256 − v) mod 256 for each pixel: FedSoL's released code turns SVHN into its
+    photographic negative by converting floats of 0..255 as if they were 0..1. Kept for reproduction.
+    """
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise SteppeError(
+            "Reading SVHN's .mat files needs scipy; install it with: pip install 'steppe[mat]'"
+        ) from error
+    arrays: list[np.ndarray] = []
+    for part in ("train", "test"):
+        path = find(folder, [f"{part}_32x32.mat"])
+        try:
+            content = loadmat(path)
+            images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+        except Exception as error:  # scipy raises many types for a damaged file
+            raise SteppeError(f"{path} is truncated or not SVHN ({error}); download it again.") from error
+        if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
+            raise SteppeError(f"{path} holds images of shape {images.shape} for {len(labels)} labels.")
+        images = np.ascontiguousarray(images.transpose(3, 2, 0, 1))
+        arrays += [np.negative(images) if negative else images, labels % 10]
+    return tuple(arrays)

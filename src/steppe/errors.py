@@ -1,0 +1,32 @@
+"""The one exception a user is meant to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SteppeError(Exception):
+    """A problem the user can fix; its text is a full sentence that says what is wrong and what to do."""
+
+    exit_code = 2
+
+
+class RunFailed(SteppeError):
+    """The settings were valid, but the run broke down: it diverged, or lost a process."""
+
+    exit_code = 3
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """What to append to a sentence about an unknown word.
+
+    >>> nearest("ldaa", ["iid", "lda"])
+    "; did you mean 'lda'? Known: iid, lda"
+    >>> nearest("zzz", ["iid", "lda"])
+    '; known: iid, lda'
+    """
+    known = sorted(options)
+    close = get_close_matches(word, known, n=1)
+    listed = ", ".join(known)
+    return f"; did you mean {close[0]!r}? Known: {listed}" if close else f"; known: {listed}"

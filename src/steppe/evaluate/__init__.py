@@ -1,0 +1,1 @@
+"""How good a model is: globally, for each class, and for each client."""

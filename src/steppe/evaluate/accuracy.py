@@ -1,0 +1,62 @@
+"""Loss and metric of a model on a set of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.keyed import key, permutation
+from steppe.core.layout import Tensors
+from steppe.core.task import Task
+
+
+@dataclass(frozen=True)
+class Score:
+    loss: float
+    metric: float
+    by_class: tuple[float, ...] = ()  # the metric among the samples of each class; nan where there are none
+
+
+def score(task: Task, w: Tensor, buffers: Tensors, inputs: Tensor, targets: Tensor, plain: Callable[[Tensor], Tensor],
+          classes: int | None = None, batch: int = 1000, learning: bool = False) -> Score:  # fmt: skip
+    """Mean loss and metric over all samples. `plain` normalises a batch of raw inputs.
+
+    `learning` runs the model in training mode, for batch norm whose running statistics nobody shares.
+    """
+    order = None
+    if task.uses_batch_statistics:  # class-sorted test sets would make batches of a single class
+        order = permutation(key(0), len(targets)).to(inputs.device)
+    losses, metrics = [], []
+    with torch.no_grad():
+        for begun in range(0, len(targets), batch):
+            part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
+            x, y = plain(inputs[part]), targets[part]
+            logits = task.forward(w, x, buffers, learning=learning).logits
+            losses.append(_one_each(task.loss_each(logits, y)))
+            metrics.append(_one_each(task.metric_each(logits, y)))
+    loss, metric = torch.cat(losses), torch.cat(metrics)
+    by_class: tuple[float, ...] = ()
+    if classes is not None:
+        labels = targets if order is None else targets[order]
+        count = torch.bincount(labels, minlength=classes).double()
+        by_class = tuple((torch.bincount(labels, metric.double(), minlength=classes) / count).tolist())
+    return Score(float(loss.double().mean()), float(metric.double().mean()), by_class)
+
+
+def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Tensor]) -> Tensors:
+    """Running statistics measured anew for w: the mean over these batches, each given the same weight."""
+    total = {k: torch.zeros_like(b) for k, b in buffers.items()}
+    with torch.no_grad():
+        for x in batches:
+            # One pass moves a statistic from `before` to (1−m)·before + m·batch: two starts give m and the batch's.
+            zero = task.forward(w, x, {k: torch.zeros_like(b) for k, b in buffers.items()}).buffers
+            one = task.forward(w, x, {k: torch.ones_like(b) for k, b in buffers.items()}).buffers
+            total = {k: total[k] + zero[k] / (1 - (one[k] - zero[k])) / len(batches) for k in buffers}
+    return total
+
+
+def _one_each(values: Tensor) -> Tensor:
+    return values.flatten(1).mean(1) if values.ndim > 1 else values

@@ -1,0 +1,141 @@
+"""How good a model is for each client, after that client has tuned it on its own data.
+
+From the global model each client takes e epochs and is judged on a test set with its own mix of classes; the
+result is the mean and the population standard deviation over clients, each counting once. What "takes e epochs"
+means follows from the algorithm (FedSoL's Table 5 is the comparison):
+
+    any other     plain gradients with fresh momentum: FedAvg-FT, FedSoL-FT (the ascent is for the federation only)
+    perfedavg     its own meta-steps, e·⌈B/E⌉ of them for B batches an epoch and E epochs a round
+    fedbabu       plain gradients, the head unfrozen
+    knnper        plain gradients (or none, e = 0), then predictions mixed with the nearest training examples'
+    local         nothing: the clients' own models are judged as they are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from math import ceil
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from steppe.core.algorithm import Algorithm
+from steppe.core.client import Sent, begin, step
+from steppe.core.keyed import as_seed, key, permutation
+from steppe.core.layout import Tensors
+from steppe.core.task import Task
+from steppe.evaluate.accuracy import score
+from steppe.parts.adamw import AdamW
+from steppe.parts.look_ahead import FixedRate, LookAhead
+from steppe.parts.nearest_neighbours import NearestNeighbours
+from steppe.parts.sgd import SGD
+
+MEMORY = 500  # training examples that kNN-Per remembers, at most
+_ORDER, _AUGMENT, _MEMORY, _DROPOUT = 11, 12, 13, 14  # keeps the uses of one (seed, client) apart
+
+
+class Client(NamedTuple):
+    """One client's own data."""
+
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+
+
+class Personal(NamedTuple):
+    """A metric over clients."""
+
+    mean: float
+    std: float
+    each: tuple[float, ...]
+
+
+def tuner(algorithm: Algorithm) -> Algorithm:
+    """What a client runs by itself: the local optimiser, and meta-steps where the algorithm has them."""
+    kept = (SGD, AdamW, LookAhead, FixedRate)
+    return Algorithm(tuple(p for p in algorithm.parts if isinstance(p, kept)), f"{algorithm.name}, tuned")
+
+
+def fine_tune(algorithm: Algorithm, task: Task, w: Tensor, batches: Iterable[Tensors], steps: Sequence[int],
+              lr: float | Callable[[int], float], buffers: Tensors | None = None) -> list[tuple[Tensor, Tensors]]:  # fmt: skip
+    """Parameters and statistics after each of these numbers of steps; `lr` is constant or a function of the step."""
+    rate = lr if callable(lr) else lambda _: lr
+    sent = Sent(w, {}, task.buffers if buffers is None else buffers, w.new_tensor(rate(0)), w.new_zeros(()))
+    total, stream = w.new_tensor(float(max(steps))), iter(batches)
+    with torch.no_grad():
+        live = begin(algorithm, task, sent, algorithm.client_state(w), total)
+        reached = {0: (live.w, live.buffers)}
+        for k in range(max(steps)):
+            several = tuple(next(stream) for _ in range(algorithm.batches_per_step))
+            now = sent._replace(lr=w.new_tensor(rate(k)))
+            live = step(algorithm, task, now, live, several, w.new_tensor(float(k)), total)
+            reached[k + 1] = (live.w, live.buffers) if k + 1 in steps else reached[0]
+    return [reached[k] for k in steps]
+
+
+def shuffled(inputs: Tensor, targets: Tensor, size: int, seed: int, client: int,
+             augment: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Tensors]:  # fmt: skip
+    """Batches without end: a new order every epoch, the last batch of an epoch short."""
+    for epoch in count():
+        order = permutation(key(seed, client, epoch, _ORDER), len(targets)).to(targets.device)
+        for j, part in enumerate(order.split(size)):
+            k = key(seed, client, epoch, j, _AUGMENT).to(targets.device)
+            yield {"x": augment(inputs[part], k), "y": targets[part]}
+
+
+def personal_accuracy(
+    algorithm: Algorithm, task: Task, x: Tensor, clients: Iterable[Client], lr: float, epochs: Sequence[int] = (1, 5),
+    batch_size: int = 50, round_epochs: int = 5, lr_decay: float = 1.0, seed: int = 0, buffers: Tensors | None = None,
+    plain: Callable[[Tensor], Tensor] = lambda inputs: inputs,
+    augment: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> dict[int, Personal]:  # fmt: skip
+    """The task's metric after each of these numbers of epochs; an algorithm whose clients are alone has only 0.
+
+    `x` is the global model (P,), or the clients' own models (N, P). `lr_decay` is by epoch. `plain` normalises raw
+    inputs, `augment` (inputs, key) prepares a training batch. Training a model alone from the start, momentum and
+    all, is the same call with `fedavg` parts, the initial x and 200 epochs.
+    """
+    steps_of = tuner(algorithm)
+    neighbours = next((p for p in algorithm.parts if isinstance(p, NearestNeighbours)), None)
+    epochs = (0,) if algorithm.alone else tuple(epochs)
+    statistics = task.buffers if buffers is None else buffers
+    results: dict[int, list[float]] = {e: [] for e in epochs}
+    for i, client in enumerate(clients):
+        an_epoch = ceil(len(client.targets) / batch_size)
+        per_epoch = steps_of.local_steps(round_epochs, an_epoch) // round_epochs
+        stream = shuffled(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
+        torch.manual_seed(as_seed(key(seed, i, _DROPOUT)))
+        tuned = fine_tune(steps_of, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
+                          lambda k, n=per_epoch: lr * lr_decay ** (k // n), statistics)  # fmt: skip
+        for e, (w, after) in zip(epochs, tuned, strict=True):
+            if neighbours is None:
+                metric = score(task, w, after, client.test_inputs, client.test_targets, plain).metric
+            else:
+                metric = _with_neighbours(neighbours, task, w, after, client, plain, key(seed, i, _MEMORY))
+            results[e].append(metric)
+    return {e: spread(each) for e, each in results.items()}
+
+
+def spread(each: Sequence[float]) -> Personal:
+    values = torch.tensor(each, dtype=torch.float64)
+    return Personal(float(values.mean()), float(values.std(correction=0)), tuple(each))
+
+
+def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Tensors, client: Client,
+                     plain: Callable[[Tensor], Tensor], k: Tensor, batch: int = 1000) -> float:  # fmt: skip
+    def seen(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        out = task.forward(w, plain(inputs), buffers, frozenset({"features"}), learning=False)
+        assert out.features is not None
+        return out.logits, out.features.flatten(1)
+
+    chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
+    with torch.no_grad():
+        memory, labels = seen(client.inputs[chosen])[1], client.targets[chosen]
+        right = [
+            task.metric_each(part.predict(*seen(inputs), memory, labels), targets)
+            for inputs, targets in zip(client.test_inputs.split(batch), client.test_targets.split(batch), strict=True)
+        ]
+    return float(torch.cat(right).double().mean())

@@ -1,0 +1,58 @@
+"""The models of the papers, by name.
+
+Every model says which submodule is its classifier (`head`: its input is the feature vector, its output the
+logits, and nothing comes after it) and which hold its hidden activations (`taps`: after ReLU or GELU, before
+pooling, in forward order, each called once per forward). `features(x)` is what enters the head.
+
+    >>> model = build("cnn", classes=10, shape=(3, 32, 32))
+    >>> sum(p.numel() for p in model.parameters()), model.head, model.taps
+    (2156490, 'classifier', ('body.relu1', 'body.relu2', 'body.relu3'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from steppe.errors import SteppeError, nearest
+from steppe.models.cnn import cnn, convnet_tiny, lenet
+from steppe.models.mlp import mlp
+from steppe.models.resnet import resnet8_gn, resnet18_bn, resnet18_bs, resnet18_cifar_gn, resnet18_gn
+from steppe.models.vgg import vgg11, vgg11_linear
+from steppe.models.vit import slvit, slvit_original, vit_small
+
+Builder = Callable[[int, tuple[int, ...]], nn.Module]
+
+MODELS: dict[str, Builder] = {
+    "cnn": cnn,
+    "mlp": mlp,
+    "lenet": lenet,
+    "convnet-tiny": convnet_tiny,
+    "vgg11": vgg11,
+    "vgg11-linear": vgg11_linear,
+    "resnet18-gn": resnet18_gn,
+    "resnet18-bs": resnet18_bs,
+    "resnet18-cifar-gn": resnet18_cifar_gn,
+    "resnet18-bn": resnet18_bn,
+    "resnet8-gn": resnet8_gn,
+    "slvit": slvit,
+    "slvit-original": slvit_original,
+    "vit-small": vit_small,
+}
+
+
+def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
+    """The named model for inputs of this shape (without the batch axis), with fresh weights."""
+    if name not in MODELS:
+        raise SteppeError(f"There is no model named {name!r}{nearest(name, MODELS)}")
+    if classes < 1 or not shape or min(shape) < 1:
+        raise SteppeError(
+            f"{name} needs at least one class and a non-empty shape, not {classes} and {shape}."
+        )
+    return MODELS[name](classes, tuple(shape))
+
+
+def describe(name: str) -> str:
+    """The first line of a builder's docstring: its help."""
+    return (MODELS[name].__doc__ or "").strip().partition("\n")[0]

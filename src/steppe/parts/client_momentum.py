@@ -1,0 +1,46 @@
+"""Client-level momentum of FedCM (Xu et al., 2021, arXiv:2106.10874): each step leans on the last global direction.
+
+    direction = α g(w) + (1−α) D
+    D ← −Σ p_i Δ_i / (K_i η)            Δ_i = w_i − x, η of the round that made Δ_i;  D = 0 at first
+
+D goes down; only the model and a scalar go up; the client keeps nothing. The first round is plain SGD at α times
+its learning rate. With SAM inside it is MoFedSAM (Qu et al., ICML 2022, arXiv:2206.02618): the ascent is along the
+unscaled gradient.
+
+Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides everybody's by the
+first client's. A server learning rate does not enter D. The FedLESAM code's MoFedSAM gives g the weight 1; this does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope, require
+
+
+@dataclass(frozen=True)
+class ClientMomentum(Part):
+    name = "client_momentum"
+    down = ("D",)
+    outer = True
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(alpha=(self.alpha, 0, 1))
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"D": torch.zeros_like(x)}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        return self.alpha * grad(w) + (1 - self.alpha) * s.down["D"]
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        s.up["rate"] = 1 / (s.effective_steps.clamp(min=1) * s.lr)
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["D"] = -s.mean_times("rate")
+        return delta

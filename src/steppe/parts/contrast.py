@@ -1,0 +1,48 @@
+"""Model-contrastive learning of MOON (Li, He & Song, CVPR 2021, arXiv:2103.16257).
+
+    penalty = μ · mean over the batch of −log( e^{cos(z, z_x)/τ} / (e^{cos(z, z_x)/τ} + e^{cos(z, z_prev)/τ}) )
+
+z, z_x, z_prev: features (what enters the head) of the local model, of the global one, and of the client's own
+model at the end of its last round, which the client keeps; before its first round, the initial global model.
+Gradients flow through z alone. Two forward passes a batch. Each cosine divides by norms of at least 1e-8.
+
+Deviations: no projection head, as in the FedSoL code (the authors put two layers, 256 wide, between features
+and loss). μ = 0.1 and τ = 0.5 are FedSoL's Table 4; its released configuration has τ = 1, MOON's paper μ = 5 or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, require
+from steppe.core.task import Outputs
+
+
+@dataclass(frozen=True)
+class Contrast(Part):
+    name = "contrast"
+    needs = frozenset({"features"})
+    mu: float = 0.1
+    tau: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(mu=(self.mu, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")))
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"previous": x.clone()}
+
+    def observe(self, s: Scope) -> dict[str, Tensor]:
+        seen = {"global": s.forward(s.x).features, "previous": s.forward(s.state["previous"]).features}
+        return {name: z for name, z in seen.items() if z is not None}
+
+    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+        assert out.features is not None
+        near, far = (F.cosine_similarity(out.features, s.seen[k], dim=-1, eps=1e-8) for k in ("global", "previous"))
+        return self.mu * s.mean(F.softplus((far - near) / self.tau))
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["previous"] = s.w
+        return delta

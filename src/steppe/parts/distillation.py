@@ -1,0 +1,54 @@
+"""The global model as a teacher of the local one: FedSoL's KL divergence and FedNTD's not-true distillation.
+
+KL     Hinton et al., 2015, arXiv:1503.02531; as a proximal loss in FedSoL, Lee et al., CVPR 2024, arXiv:2308.12532
+NTD    FedNTD, Lee et al., NeurIPS 2022, arXiv:2106.03097
+
+    q = softmax(z_x / τ),   p = softmax(z_w / τ)            z_x, z_w: logits of the global and the local model
+    penalty = weight · mean over the batch of Σ_c q_c (log q_c − log p_c)
+
+`not_true` leaves each example's own class out of both softmaxes. FedNTD has weight = β τ², FedSoL's KL no τ².
+Keeps nothing, sends nothing; one forward pass of the teacher a batch, reused by every gradient of the step.
+
+Deviations: Σ(p − q), which is 0, is added. Both its value and its gradient vanish, but automatic
+differentiation then forms p − q before anything else, so that w = x gives exactly 0 where the two models'
+logits agree to the bit, instead of rounding noise (which FedSoL would turn into an ascent of full length).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, require
+from steppe.core.task import Outputs
+
+
+@dataclass(frozen=True)
+class Distillation(Part):
+    name = "distillation"
+    needs = frozenset({"logits"})
+    flat_at_x = True  # the gradient at w = x is 0: what is computed there is rounding noise
+    weight: float = 1.0
+    tau: float = 3.0
+    not_true: bool = False
+
+    def __post_init__(self) -> None:
+        require(weight=(self.weight, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")))
+
+    def log_probabilities(self, logits: Tensor, y: Tensor) -> Tensor:
+        """One routine for teacher and student, so that equal logits give equal numbers."""
+        z = logits / self.tau
+        if self.not_true:
+            # Not −∞: its differences are not numbers. Half the largest number has the same probability, exactly 0.
+            z = torch.where(y[..., None] == torch.arange(z.shape[-1], device=z.device), torch.finfo(z.dtype).min / 2, z)
+        return torch.log_softmax(z, -1)
+
+    def observe(self, s: Scope) -> dict[str, Tensor]:
+        return {"log_q": self.log_probabilities(s.forward(s.x).logits, s.batch["y"])}
+
+    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+        log_q, log_p = s.seen["log_q"], self.log_probabilities(out.logits, s.batch["y"])
+        q, p = log_q.exp(), log_p.exp()
+        return self.weight * s.mean((q * (log_q - log_p) + (p - q)).sum(-1))

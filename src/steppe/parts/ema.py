@@ -1,0 +1,32 @@
+"""An exponential moving average of the global models, on the server, to be judged in their place.
+
+    e ← keep · e + (1−keep) · x         x the new global model, e⁰ = x⁰
+
+Training goes on from x; only what is evaluated is e. Nothing more travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, require
+
+
+@dataclass(frozen=True)
+class EMA(Part):
+    name = "ema"
+    keep: float = 0.99
+
+    def __post_init__(self) -> None:
+        require(keep=(self.keep, 0, 1))
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"e": x.clone()}
+
+    def settle(self, x: Tensor, s: Scope) -> None:
+        s.state["e"] = self.keep * s.state["e"] + (1 - self.keep) * x
+
+    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+        return s.state["e"]

@@ -1,0 +1,17 @@
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv:2106.06042): the federation trains the body, the head stays random.
+
+The head gets no gradient, no decay and no momentum, and does not travel. Each client unfreezes it when it
+fine-tunes the result on its own data (`evaluate/personal.py`); until then the global accuracy says little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steppe.core.part import Part
+
+
+@dataclass(frozen=True)
+class FrozenHead(Part):
+    name = "frozen_head"
+    frozen = "head"

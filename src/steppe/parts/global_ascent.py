@@ -1,0 +1,42 @@
+"""The server-side ascent of FedGloSS (Caldarola et al., CVPR 2025, arXiv:2412.03752): clients begin at the worst point.
+
+    sent:     x̃ = x + ρ unit(−Δ̄ of the round before)        nothing to ascend along in the first round
+    server:   x ← x + Δ̄ + …                                  Δ̄ the mean of w_i − x̃; the perturbation is taken back
+
+One vector down, one up, nothing kept by a client. FedGloSS puts SAM inside it and the dual of FedDyn (α = 1/β)
+around it, measured from x̃. `ramp`: the radius grows linearly from 1e-3 over this many rounds.
+
+Deviations: the released ramp of the server's radius reads the clients' list by mistake, so it is neither theirs nor
+its own; here both radii ramp each to its own value. The released client moves its anchor in every epoch; here it
+is x̃ for the whole round (the same for the one epoch that the paper uses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, require, unit
+from steppe.parts.sam import ramped
+
+
+@dataclass(frozen=True)
+class GlobalAscent(Part):
+    name = "global_ascent"
+    rho: float = 0.15
+    ramp: int = 0
+
+    def __post_init__(self) -> None:
+        require(rho=(self.rho, 0, float("inf")), ramp=(self.ramp, 0, float("inf")))
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"back": torch.zeros_like(x)}
+
+    def send(self, x: Tensor, s: Scope) -> Tensor:
+        return x + ramped(self.rho, self.ramp, s) * unit(s.state["back"], 0.0)
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["back"] = -delta
+        return delta

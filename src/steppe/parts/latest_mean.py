@@ -1,0 +1,40 @@
+"""The mean of all clients' latest models, stale ones included, to be judged in the global model's place.
+
+    m ← m + (1/N) Σ_{i∈S} (w_i − w_i of its round before)          x⁰ stands for a client that never took part
+
+The early FedSMOO scripts and the code of MAN (arXiv:2512.08314) report this mean. It acts like weight averaging and is
+worth some points, so it is to be compared with itself only. Training is as without it. The client keeps its last
+model; one more vector goes up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from steppe.core.part import Part, Scope
+
+
+@dataclass(frozen=True)
+class LatestMean(Part):
+    name = "latest_mean"
+    reduction = {"change": "sum"}  # noqa: RUF012
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"mean": x.clone()}
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"last": x.clone()}
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        s.up["change"] = s.w - s.state["last"]
+        s.state["last"] = s.w
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["mean"] = s.state["mean"] + s.up["change"]
+        return delta
+
+    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+        return s.state["mean"]

@@ -1,0 +1,41 @@
+"""kNN-Per (Marfoq et al., ICML 2022, arXiv:2111.09360): mix the model's prediction with the nearest local examples'.
+
+    knn(c) = Σ_{j: y_j = c} s_j / Σ_j s_j,     s_j = exp(−‖f − f_j‖² / (dim · scale)),   j: the k nearest
+    prediction = weight · knn + (1 − weight) · model
+
+f: features of the global model, f_j those of the client's own training examples. Training is FedAvg: this part
+only says how a client predicts afterwards (`evaluate/personal.py`).
+
+`of`   probabilities: the model's softmax, as in the paper. logits: raw logits, as in the FedSoL code (switched off
+there). k = 5, weight = 0.5 and scale = 1 are that code's; the authors tune weight and scale for each client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, require
+
+
+@dataclass(frozen=True)
+class NearestNeighbours(Part):
+    name = "nearest_neighbours"
+    k: int = 5
+    weight: float = 0.5
+    scale: float = 1.0
+    of: str = "probabilities"
+
+    def __post_init__(self) -> None:
+        require(k=(self.k, 1, float("inf")), weight=(self.weight, 0, 1), scale=(self.scale, 1e-12, float("inf")))
+
+    def predict(self, logits: Tensor, features: Tensor, memory: Tensor, labels: Tensor) -> Tensor:
+        """From features (B, d) and a memory of features (M, d) with their labels (M,): (B, classes)."""
+        model = logits.softmax(-1) if self.of == "probabilities" else logits
+        gaps = torch.cdist(features, memory, compute_mode="donot_use_mm_for_euclid_dist").square()
+        gaps, nearest = gaps.topk(min(self.k, len(labels)), largest=False)
+        shares = torch.softmax(-gaps / (features.shape[-1] * self.scale), -1)  # s_j / Σ s_j, also where all are tiny
+        votes = torch.zeros_like(model).scatter_add(-1, labels[nearest], shares)
+        return self.weight * votes + (1 - self.weight) * model

@@ -1,0 +1,56 @@
+"""Normalised averaging of FedNova (Wang et al., NeurIPS 2020, arXiv:2007.07481).
+
+    d_i = −Δ_i / (η a_i),      a_i: the client's steps, corrected for momentum
+    x ← x − η · (Σ p_i a_i) · Σ p_i d_i
+
+Directions are averaged, not distances, so that clients with more steps do not pull harder. Two scalars go up
+(a_i and 1/a_i). The learning rate cancels.
+
+`correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d the
+mean over all clients of their d_i by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part;
+the client keeps d_i, and d goes down. official: the FedSoL code (and FedNTD's) never updates d, so that a client
+that comes back subtracts its own old average gradient, g(w) − d_i; its configuration has this switched on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope
+
+
+@dataclass(frozen=True)
+class NormalisedAveraging(Part):
+    name = "normalised_averaging"
+    correction: str = "none"
+
+    @property
+    def down(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("d",) if self.correction == "ccvr" else ()
+
+    def has(self, hook: str) -> bool:
+        return super().has(hook) and (hook != "gradient" or self.correction != "none")
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"d": torch.zeros_like(x)} if self.correction == "ccvr" else {}
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"d": torch.zeros_like(x)} if self.correction != "none" else {}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        return grad(w) - s.state["d"] + s.down.get("d", 0.0)
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
+        if self.correction != "none":
+            s.state["d"] = -delta / (s.lr * s.effective_steps)
+        return delta
+
+    def server(self, delta: Tensor, s: Scope) -> Tensor:
+        mean = s.mean_times("inverse")
+        if self.correction == "ccvr":
+            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.lr
+        return s.up["steps"] * mean

@@ -1,0 +1,30 @@
+"""No federation: every client trains its own model from the common first one, and goes on where it stopped.
+
+Nothing is sent or averaged, so the global model never moves. A client keeps its model and all that others keep
+for one round only (momentum). The learning rate decays with the rounds, whether a client takes part or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, Scope
+
+
+@dataclass(frozen=True)
+class OwnModel(Part):
+    name = "own_model"
+    alone = True
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"w": x.clone()}
+
+    def start(self, w: Tensor, s: Scope) -> Tensor:
+        return s.state["w"]
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        s.state["w"] = s.w
+        return torch.zeros_like(delta)

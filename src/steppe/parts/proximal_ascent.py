@@ -1,0 +1,127 @@
+"""FedSoL (Lee et al., CVPR 2024, arXiv:2308.12532): climb along a proximal loss, descend on the local one there.
+
+    g_p = ∇L_p(w),      ε = ρ λ ⊙ g_p / (‖g_p‖ + 1e-12),      direction = g(w + ε)
+
+L_p is the proximal term of any other part: its penalty, or what it adds to the oracle (FedProx, SCAFFOLD, FedDyn,
+FedNova: these need no pass of the model). It never enters the update itself; its states and messages go on as
+they would by themselves. Any factor on L_p cancels.
+
+`on`      all, head or body: the parameters that are moved and that ‖g_p‖ is taken over. For the head alone the
+          features do not change, so one pass of the body serves both gradients.
+`radius`  with D = w − x, for each tensor by itself:
+          adaptive: λ = |D| / ‖D‖ over axis 0 (the outputs), as in the released code
+          layer: λ = |D| / ‖D‖ over the whole tensor, as printed (Eq. 11); √fan-in smaller
+          fixed: λ = 1
+`first_step`  safe: no ascent where g_p is rounding noise, that is, in the first step of a round if the term is
+          flat at x (distillation), and below a norm of 1e-6 (1e-12 in double precision). official: the guard alone,
+          which at w = x turns noise into an ascent of length ρ.
+
+ρ = 1 with the adaptive radius is the released configuration, and agrees with the paper's accuracy; Table 4 has
+ρ = 2. Terms other than KL are in the paper's Table 7 but not in the code: here, the gradient that the method itself
+adds. Ablations A2, A4 and A6 (Table 6) below; the others are compositions, see `algorithms.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.task import Outputs
+
+
+@dataclass(frozen=True)
+class ProximalAscent(Part):
+    name = "proximal_ascent"
+    rho: float
+    of: Part
+    on: str = "all"
+    radius: str = "adaptive"
+    first_step: str = "safe"
+
+    def __post_init__(self) -> None:
+        require(rho=(self.rho, 0, float("inf")))
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        if self._reuses_features and s.innermost:
+            return grad(w, head=lambda v, features: self.ascent(self.proximal(v, s, features), v, s))
+        return grad(w + self.ascent(self.proximal(w, s), w, s))
+
+    def proximal(self, w: Tensor, s: Scope, features: Tensor | None = None) -> Tensor:
+        """g_p: what the term adds to an oracle that says 0, and the gradient of its penalty."""
+
+        def term(v: Tensor, out: Outputs) -> Tensor:
+            return self.of.penalty(v, out, s)
+
+        g = torch.zeros_like(w)
+        if self.of.has("gradient"):
+            g = self.of.gradient(lambda v, **_: torch.zeros_like(v), w, s) + s.decay.pop(self.of.name, 0.0) * w
+        if self.of.has("penalty"):
+            g = g + (s.gradient_of(term, w) if features is None else s.head_gradient_of(term, w, features))
+        return g
+
+    def ascent(self, g: Tensor, w: Tensor, s: Scope) -> Tensor:
+        """ε"""
+        floor = 0.0
+        if self.first_step == "safe":
+            floor = 1e-12 if w.dtype == torch.float64 else 1e-6
+            if getattr(self.of, "flat_at_x", False):
+                g = torch.where(s.index == 0, 0.0, g)
+        if self.on != "all":
+            g = g * s.layout.mask(self.on, w.device)
+        e = self.rho * unit(g, 1e-12, floor)
+        return e if self.radius == "fixed" else e * s.layout.join(map(self._share, s.layout.pieces(w - s.x)))
+
+    def _share(self, moved: Tensor) -> Tensor:
+        """λ of one tensor."""
+        moved = torch.atleast_1d(moved)
+        axes = 0 if self.radius == "adaptive" else tuple(range(moved.ndim))
+        return moved.abs() / torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-12)
+
+    @property
+    def _reuses_features(self) -> bool:
+        return self.on == "head" and self.of.has("penalty") and self.of.needs <= {"logits", "features"}
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return self.of.needs | ({"features"} if self._reuses_features else frozenset())
+
+    def has(self, hook: str) -> bool:
+        return hook == "gradient" or (hook != "penalty" and self.of.has(hook))
+
+
+# Everything else is the term's own; its penalty stays out of the loss.
+for _hook in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
+              "server", "settle", "evaluated"):  # fmt: skip
+    setattr(ProximalAscent, _hook, lambda self, *args, _hook=_hook: getattr(self.of, _hook)(*args))
+for _hook in ("down", "reduction", "once"):
+    setattr(ProximalAscent, _hook, property(lambda self, _hook=_hook: getattr(self.of, _hook)))
+
+
+@dataclass(frozen=True)
+class ProximalAblation(ProximalAscent):
+    """What the authors tried instead, where it is not a composition of parts.
+
+    a2: g(w) + β g_p(w + ε)
+    a4: g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))
+    a6: g(w + ε) + β g_p(w)
+    """
+
+    kind: str = "a2"
+    beta: float = 1.0
+
+    @property
+    def asks(self) -> int:  # type: ignore[override]
+        return 2 if self.kind == "a4" else 1
+
+    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+        g = self.proximal(w, s)
+        if self.kind == "a4":
+            there = w + self.rho * unit(grad(w) + g)
+            return grad(there) + self.beta * self.proximal(there, s)
+        there = w + self.ascent(g, w, s)
+        if self.kind == "a2":
+            return grad(w) + self.beta * self.proximal(there, s)
+        return grad(there) + self.beta * g

@@ -1,0 +1,44 @@
+"""Stochastic weight averaging on the server (Izmailov et al., UAI 2018; in a federation Caldarola et al., ECCV 2022,
+arXiv:2203.11834): judge a mean of late global models.
+
+    from round a = ⌊start · T⌋ on, after every round t > a with (t − a) mod cycle = 0:   m ← (n m + x) / (n+1),  n ← n+1
+
+m is what is evaluated once it holds a model; before that x is. Training goes on from x. Nothing more travels.
+
+Deviations: the authors also cycle the clients' learning rate within a cycle; that belongs to the recipe's schedule and
+is not part of this. T is `rounds`, which the simulator fills in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, SettingError, require
+
+
+@dataclass(frozen=True)
+class SWA(Part):
+    name = "swa"
+    start_at: float = 0.75
+    cycle: int = 10
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        require(start=(self.start_at, 0, 1), cycle=(self.cycle, 1, float("inf")))
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"mean": x.clone(), "n": x.new_zeros(())}
+
+    def settle(self, x: Tensor, s: Scope) -> None:
+        if self.rounds is None:
+            raise SettingError("swa starts after a share of all rounds, so it needs to know how many there are: set rounds")
+        since = s.round - int(self.start_at * self.rounds)
+        due, n = (since > 0) & (since % self.cycle == 0), s.state["n"]
+        s.state["mean"] = torch.where(due, (n * s.state["mean"] + x) / (n + 1), s.state["mean"])
+        s.state["n"] = n + due
+
+    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+        return torch.where(s.state["n"] > 0, s.state["mean"], x)

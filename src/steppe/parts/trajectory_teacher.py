@@ -1,0 +1,71 @@
+"""The trajectory term of FedGMT (Li et al., ICML 2025, PMLR 267): learn from a running mean of the global models.
+
+    loss + weight · τ² · KL( softmax(z_e/τ) ‖ softmax(z_w/τ) )      a mean over the batch; z_e, z_w logits at e and at w
+    e ← keep · e + (1−keep) · x                                     e⁰ = x⁰, x the new global model
+
+e lags behind x along the descent, so the gap between the two stands for the sharpness that SAM looks for, at the price
+of one forward pass of e for each batch. e goes down with x; a client keeps nothing.
+
+`on`   server: as above. client: every client keeps an e of its own and updates it with the model it receives, in the
+       rounds in which it is active (FedGMT-v2): nothing more goes down, and with all clients active it is the same.
+
+Deviations: e predicts in evaluation mode (dropout off, running statistics fixed). The paper updates e when a
+client receives x, the code on the server: the same, given e⁰ = x⁰.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from steppe.core.part import Part, Scope, require
+from steppe.core.task import Outputs
+from steppe.parts.distillation import Distillation
+
+
+@dataclass(frozen=True)
+class TrajectoryTeacher(Part):
+    name = "trajectory_teacher"
+    needs = frozenset({"logits"})
+    weight: float = 1.0
+    tau: float = 3.0
+    keep: float = 0.95
+    on: Literal["server", "client"] = "server"
+
+    def __post_init__(self) -> None:
+        require(weight=(self.weight, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")), keep=(self.keep, 0, 1))
+
+    @property
+    def down(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("e",) if self.on == "server" else ()
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"e": x.clone()} if self.on == "server" else {}
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"e": x.clone()} if self.on == "client" else {}
+
+    def observe(self, s: Scope) -> dict[str, Tensor]:
+        logits = s.forward(self._teacher(s)).logits
+        return {"log_q": self._divergence.log_probabilities(logits, s.batch["y"])}
+
+    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+        return self._divergence.penalty(w, out, s)
+
+    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+        if self.on == "client":
+            s.state["e"] = self._teacher(s)
+        return delta
+
+    def settle(self, x: Tensor, s: Scope) -> None:
+        if self.on == "server":
+            s.state["e"] = self.keep * s.state["e"] + (1 - self.keep) * x
+
+    @property
+    def _divergence(self) -> Distillation:
+        return Distillation(self.weight * self.tau**2, self.tau)
+
+    def _teacher(self, s: Scope) -> Tensor:
+        return s.down["e"] if self.on == "server" else self.keep * s.state["e"] + (1 - self.keep) * s.x

@@ -1,0 +1,60 @@
+"""Several algorithms under one protocol, over several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from steppe.config import Config
+from steppe.errors import SteppeError
+from steppe.simulate import folder
+from steppe.simulate.run import Watch, simulate
+from steppe.simulate.setup import experiment
+
+
+@dataclass
+class Entry:
+    """One algorithm's runs, a seed each; `failed` holds what went wrong with the others."""
+
+    algorithm: str
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+    histories: list[list[dict[str, Any]]] = field(default_factory=list)
+    cost: dict[str, Any] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+def compare(configs: dict[str, Config], seeds: int, out: Path,
+            watch: Callable[[str, int], Watch] | None = None, say: Callable[[str], None] = print) -> list[Entry]:  # fmt: skip
+    """Run every configuration with every seed, each in its own folder; what is there already is used again."""
+    entries = []
+    for label, config in configs.items():
+        entry = Entry(label)
+        for k in range(seeds):
+            one = config.model_copy(update={"seed": config.seed + k})
+            where = out / label / f"seed-{one.seed}"
+            try:
+                if _same(where, one):
+                    say(f"{label}, seed {one.seed}: used again from {where}")
+                    entry.summaries.append(folder.read_json(where / folder.DONE))
+                    entry.histories.append(folder.history(where))
+                    entry.cost = folder.read_json(where / "about.json")["cost"]
+                    continue
+                built = experiment(one)
+                result = simulate(built, where, resume=False, watch=watch(label, one.seed) if watch else None, say=say)
+                entry.summaries.append(result.summary)
+                entry.histories.append(result.history)
+                entry.cost = asdict(built.cost)
+            except SteppeError as error:
+                entry.failed[one.seed] = str(error)
+                say(f"{label}, seed {one.seed}: {error}")
+        entries.append(entry)
+    return entries
+
+
+def _same(where: Path, config: Config) -> bool:
+    """Whether this folder holds a finished run of exactly this configuration."""
+    if not (where / folder.DONE).exists():
+        return False
+    return bool(folder.read_json(where / "config.json") == config.model_dump(mode="json"))

@@ -1,0 +1,255 @@
+"""The round loop: sample → broadcast → clients → aggregate → measure → record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from steppe.config import Config
+from steppe.core.client import OWN_BUFFERS, Reply
+from steppe.core.keyed import key, permutation
+from steppe.core.layout import Tensors
+from steppe.core.server import Server, aggregate, broadcast, evaluated
+from steppe.errors import RunFailed, SteppeError
+from steppe.evaluate.accuracy import Score, recalibrated, score
+from steppe.simulate import checkpoint, folder
+from steppe.simulate.setup import Experiment
+from steppe.simulate.stacking import row, stack
+from steppe.simulate.store import DiskStore, MemoryStore, Store
+
+IN_MEMORY = 4 << 30  # bytes of client states that may stay in memory
+Watch = Callable[[dict[str, Any]], None]  # called with every round's record
+
+
+@dataclass
+class Result:
+    """A finished run."""
+
+    config: Config
+    history: list[dict[str, Any]]
+    summary: dict[str, Any]
+    experiment: Experiment = field(repr=False)
+    server: Server = field(repr=False)
+    x: Tensor = field(repr=False)  # the model that was judged, as a flat vector
+    buffers: Tensors = field(repr=False)
+    folder: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float:
+        """The metric on the test set after the last round."""
+        return float(self.summary["last"])
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained module, ready to predict; its state_dict() is a plain one."""
+        return self.experiment.task.module(self.x, self.buffers)
+
+
+def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
+             say: Callable[[str], None] | None = None) -> Result:  # fmt: skip
+    """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
+    config, algorithm, task, federation = (experiment.config, experiment.algorithm, experiment.task,
+                                           experiment.federation)  # fmt: skip
+    say = say or (lambda _: None)
+    store = _store(experiment, out)
+    server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
+    done, records, best = 0, [], Best()
+    if out is not None:
+        if resume:
+            saved, complaints = checkpoint.load(out / "checkpoints", store)
+            for complaint in complaints:
+                say(f"{complaint} The one before it is used.")
+            if saved is not None:
+                done, best = saved.round, Best(**saved.notes)
+                server = tree_map(lambda t: t.to(task.x0.device), saved.server)
+                records = [r for r in folder.history(out) if r["round"] <= done]
+        folder.prepare(out, experiment)
+        folder.rewrite(out, records)
+    executor = experiment.executor()
+    for note in experiment.notes:
+        say(note)
+    try:
+        for t in range(done, config.rounds):
+            if best.stopped(config.early_stopping):
+                break
+            began = time.perf_counter()
+            ids = experiment.sample(t)
+            states = store.gather(ids)
+            lr, now = task.x0.new_tensor(experiment.lr(t)), task.x0.new_tensor(float(t))
+            rows = stack(states) if algorithm.using("prepare") else None
+            prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
+            replies = executor(sent, ids, states)
+            ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
+            store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
+            trained = time.perf_counter()
+            weights = experiment.weights(ids)
+            after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, ids,
+                              store.everyone)  # fmt: skip
+            if config.buffers == "local":
+                after = after._replace(buffers=server.buffers)
+            record = {"round": t + 1, "lr": float(lr), "clients": len(ids), **_measure(server, after, replies)}
+            if dropped:
+                record["dropped"] = dropped
+            server = after
+            _check_global(server, t)
+            if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
+                record |= evaluate(experiment, server, t)
+            ended = time.perf_counter()
+            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            records.append(record)
+            best.see(record, server, out)
+            if out is not None:
+                folder.append(out, record)
+                if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
+                    checkpoint.save(out / "checkpoints", t + 1, server, store, best.notes())
+            if watch:
+                watch(record)
+    finally:
+        executor.close()
+    if config.early_stopping is not None:
+        server = best.restore(server, out)
+    last = max(len(records), 1) - 1
+    x = evaluated(algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(last))
+    buffers = statistics(experiment, x, server.buffers)
+    summary = _summary(experiment, records or [evaluate(experiment, server, 0)])
+    if out is not None:
+        folder.finish(out, experiment, x, buffers, records, summary)
+    return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
+
+
+def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
+    """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
+    task, federation, data = experiment.task, experiment.federation, experiment.federation.data
+    lr, now = task.x0.new_tensor(experiment.lr(t)), task.x0.new_tensor(float(t))
+    x = evaluated(experiment.algorithm, task.layout, server, lr, now)
+    buffers = statistics(experiment, x, server.buffers)
+    by_batch = bool(task.buffers) and experiment.config.buffers == "local"
+
+    def of(inputs: Tensor, targets: Tensor) -> Score:
+        return score(task, x, buffers, inputs, targets, federation.plain, data.classes, learning=by_batch)
+
+    test = of(data.test_inputs, data.test_targets)
+    told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
+    if test.by_class:
+        told["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
+    if data.validation_inputs is not None and data.validation_targets is not None:
+        held_out = of(data.validation_inputs, data.validation_targets)
+        told |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.metric}
+    return told
+
+
+def statistics(experiment: Experiment, x: Tensor, buffers: Tensors) -> Tensors:
+    """Batch norm's running statistics for the judged model, under the run's policy."""
+    if not buffers or experiment.config.buffers != "recalibrate":
+        return buffers
+    inputs = experiment.federation.data.train_inputs
+    order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
+    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in order.split(200)])
+
+
+@dataclass
+class Best:
+    """The best validation loss so far, for early stopping; the test set plays no part in it."""
+
+    loss: float | None = None
+    round: int = 0
+    since: int = 0  # evaluations without a better one
+    server: Server | None = None
+
+    def see(self, record: dict[str, Any], server: Server, out: Path | None) -> None:
+        if "validation_loss" not in record:
+            return
+        self.since += 1
+        if self.loss is None or record["validation_loss"] < self.loss:
+            self.loss, self.round, self.since, self.server = record["validation_loss"], record["round"], 0, server
+            if out is not None:
+                checkpoint.save(out / "best", record["round"], server, MemoryStore(dict), {})
+
+    def stopped(self, patience: int | None) -> bool:
+        return patience is not None and self.since >= patience
+
+    def notes(self) -> dict[str, Any]:
+        return {"loss": self.loss, "round": self.round, "since": self.since}
+
+    def restore(self, server: Server, out: Path | None) -> Server:
+        if self.server is None and out is not None:
+            saved, _ = checkpoint.load(out / "best", MemoryStore(dict))
+            self.server = saved.server if saved else None
+        return self.server or server
+
+
+def _store(experiment: Experiment, out: Path | None) -> Store:
+    config, task = experiment.config, experiment.task
+
+    def fresh() -> Any:
+        state = experiment.algorithm.client_state(task.x0)
+        return {**state, OWN_BUFFERS: task.buffers} if task.buffers and config.buffers == "local" else state
+
+    on_disk = config.store == "disk"
+    if config.store == "auto":
+        on_disk = out is not None and experiment.cost.bytes_kept * config.clients > IN_MEMORY
+    if not on_disk:
+        return MemoryStore(fresh)
+    if out is None:
+        raise SteppeError("store = disk needs a folder to write to: give the run an output folder.")
+    return DiskStore(fresh, out / "clients.bin", config.clients)
+
+
+def _finite(ids: list[int], replies: Reply, t: int, policy: str,
+            say: Callable[[str], None]) -> tuple[list[int], Reply, list[int]]:  # fmt: skip
+    """Replies whose every uploaded number is finite; the others are named, and never averaged in."""
+    checks = [v.isfinite().flatten(1).all(1) for v in (replies.update, *_leaves(replies.up), *_leaves(replies.buffers))]
+    good = torch.stack(checks).all(0).tolist()
+    if all(good):
+        return ids, replies, []
+    bad = [i for i, fine in zip(ids, good, strict=True) if not fine]
+    told = f"round {t + 1}: the update of client {', '.join(map(str, bad))} is not finite"
+    if policy == "stop" or not any(good):
+        raise RunFailed(f"{told}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
+    say(f"{told} and was dropped")
+    keep = [i for i, fine in enumerate(good) if fine]
+    return [ids[i] for i in keep], tree_map(lambda v: v[keep], replies), bad
+
+
+def _check_global(server: Server, t: int) -> None:
+    if not bool(server.x.isfinite().all()):
+        raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the server's "
+                          "rule diverges with these settings (a smaller server_lr or alpha may help).")  # fmt: skip
+
+
+def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
+    """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
+    told: dict[str, Any] = {
+        "train_loss": float(replies.loss.mean()), "drift": float(replies.drift.mean()),
+        "update_norm": float(torch.linalg.vector_norm(after.x - before.x)), "x_norm": float(torch.linalg.vector_norm(after.x)),
+    }  # fmt: skip
+    held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
+    kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.flatten(1), dim=1).mean())
+            for p, s in replies.state.items() for k, v in s.items()}  # fmt: skip
+    return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
+
+
+def _summary(experiment: Experiment, records: list[dict[str, Any]]) -> dict[str, Any]:
+    judged = [r for r in records if "accuracy" in r]
+    curve = [r["accuracy"] for r in judged]
+    tail = curve[-10:]
+    lower = experiment.task.metric_each is experiment.task.loss_each
+    return {
+        "algorithm": experiment.algorithm.name, "rounds": records[-1].get("round", 0), "last": curve[-1],
+        "mean_of_last_ten": sum(tail) / len(tail), "best": min(curve) if lower else max(curve),
+        "loss": judged[-1]["loss"], "seconds": round(sum(r["seconds"]["all"] for r in records if "seconds" in r), 3),
+    }  # fmt: skip
+
+
+def _leaves(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for value in tree.values() for leaf in _leaves(value)]

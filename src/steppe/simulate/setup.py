@@ -1,0 +1,225 @@
+"""From a configuration to the things a run needs: data, partition, task, algorithm, executor."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from steppe import data as datasets
+from steppe import models
+from steppe.algorithms import CATALOGUE, make, parse_addition, settings_of
+from steppe.config import Config
+from steppe.core.algorithm import Algorithm
+from steppe.core.client import Reply
+from steppe.core.cost import Cost, cost
+from steppe.core.part import Part
+from steppe.core.task import LOSSES, METRICS, Each, Task
+from steppe.data import Data, Partition, partition, sampling
+from steppe.data.federation import Federation
+from steppe.errors import SteppeError, nearest
+from steppe.parts.adamw import AdamW
+from steppe.parts.sgd import SGD
+from steppe.simulate.batched import Batched
+from steppe.simulate.sequential import Sequential
+from steppe.simulate.workers import CannotShare, Workers
+
+Executor = Callable[..., Reply]
+WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
+
+
+@dataclass
+class Experiment:
+    """Everything that a run needs and that does not change during it."""
+
+    config: Config
+    algorithm: Algorithm
+    task: Task
+    federation: Federation
+    cost: Cost
+    named_model: dict[str, Any] | None = None  # how to build the model again; None: it is the user's own
+    notes: list[str] = field(default_factory=list)  # what the user should know before it starts
+
+    def sample(self, round_: int) -> list[int]:
+        """The round's clients, in their official order."""
+        c = self.config
+        if c.sampling == "bernoulli":
+            seed = 20 if c.sampling_seed is None else c.sampling_seed
+            return sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed).tolist()
+        seed, official = c.sampling_seed or 0, c.sampling_seed is None
+        return sampling.fixed(c.clients, c.per_round, round_, seed, official).tolist()
+
+    def lr(self, round_: int) -> float:
+        c = self.config
+        if c.lr_schedule == "cosine":
+            return 0.5 * c.lr * (1 + float(np.cos(np.pi * round_ / max(c.rounds, 1))))
+        return c.lr * (c.lr_decay**round_ if c.lr_schedule == "exponential" else 1.0)
+
+    def weights(self, ids: list[int]) -> Tensor:
+        sizes = [float(self.federation.sizes[i]) if self.config.weighting == "samples" else 1.0 for i in ids]
+        return self.task.x0.new_tensor(sizes)
+
+    def executor(self) -> Any:
+        c, cuda = self.config, self.task.x0.is_cuda
+        batched = c.executor == "batched" or (c.executor == "auto" and cuda)
+        if batched and self.task.uses_batch_statistics:
+            batched = False
+            self.notes.append("this model's batch statistics would see padding, so clients are trained one after "
+                              "the other; a model with group norm can be batched")  # fmt: skip
+        if batched:
+            return Batched(self.algorithm, self.task, self.federation, c.chunk)
+        count = 0 if cuda else self._workers()
+        if count:
+            try:
+                return Workers(self.algorithm, self.task, self.federation, count, slots=max(c.per_round, count))
+            except CannotShare as reason:
+                self.notes.append(f"clients are trained in this process, because {reason}")
+        return Sequential(self.algorithm, self.task, self.federation)
+
+    def _workers(self) -> int:
+        if self.config.workers != "auto":
+            return self.config.workers
+        steps = [self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients)]
+        work = self.cost.flops * float(np.mean(steps)) * self.config.per_round
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, self.config.per_round) if work > WORTH_WORKERS and cores > 1 else 0
+
+
+def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
+               model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
+               metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
+    """Build and check everything before anything is written."""
+    notes: list[str] = []
+    device = _device(config.device)
+    dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
+    chosen = build_algorithm(config, None if isinstance(algorithm, str) else algorithm)
+    data = datasets.load(config.data, config.data_folder) if data is None else data
+    if config.validation:
+        data = data.with_validation(config.validation, config.seed)
+    split = _partition(config, data)
+    federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
+                            config.seed, dtype, config.max_steps).to(device)  # fmt: skip
+    named = None
+    if model is None:
+        named = {"name": config.model, "classes": data.classes, "shape": list(data.train_inputs.shape[1:])}
+        if data.classes is None:
+            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
+        torch.manual_seed(config.seed)
+        model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
+    task = _task(model, data, loss, metric, head).to(device, dtype)
+    batch = _check_batch(task, federation)
+    if "features" in chosen.needs or "activations" in chosen.needs:
+        _check_taps(chosen, task)
+    if task.buffers:
+        if config.buffers == "refuse":
+            raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
+                              "group norm, or choose average, local or recalibrate.")  # fmt: skip
+        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
+    return Experiment(config, chosen, task, federation, cost(chosen, task, batch), named, notes)
+
+
+_POLICY = {
+    "average": "averaged with the models' weights",
+    "local": "each client keeps its own; the global model is judged with the statistics of its test batches",
+    "recalibrate": "averaged for training, and measured anew on training samples before each evaluation",
+}
+
+
+def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
+    """The catalogue's entry with its settings and additions, or the user's own parts, and the local optimiser."""
+    decay = {"decay": config.weight_decay, "clip": config.clip}
+    optimiser: Part = SGD(config.momentum, **decay) if config.optimiser == "sgd" else AdamW(**decay)
+    add = tuple(parse_addition(text) for text in config.add)
+    if own is None:
+        algorithm = make(config.algorithm, optimiser, config.settings, add)
+    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+        algorithm = own.plus(*add)
+    else:
+        parts = own if isinstance(own, tuple) else (own,)
+        algorithm = Algorithm((*add, *parts, optimiser), "+".join(p.name for p in parts))
+    # A part that depends on the length of the run says so by a field `rounds` that is still open.
+    timed = [dataclasses.replace(p, rounds=config.rounds) if getattr(p, "rounds", 0) is None else p  # type: ignore
+             for p in algorithm.parts]  # fmt: skip
+    return Algorithm(tuple(timed), algorithm.name)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SteppeError(f"device is {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
+    return device
+
+
+def _partition(config: Config, data: Data) -> Partition:
+    if Path(config.partition).is_file():
+        split = Partition.load(config.partition)
+        if len(split.clients) != config.clients:
+            raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")
+        if max(int(c.max()) for c in split.clients) >= len(data.train_targets):
+            raise SteppeError(f"{config.partition} was made for more samples than {data.name} has.")
+        return split
+    targets = data.train_targets.cpu()
+    return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
+
+
+def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | None, head: str | None) -> Task:
+    loss = loss or ("cross_entropy" if data.classes is not None else "mse")
+    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
+        if isinstance(value, str) and value not in known:
+            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise SteppeError("The model has no trainable parameter: set requires_grad on those that are to be trained.")
+    if head is not None and head not in dict(model.named_modules()):
+        raise SteppeError(f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}")
+    return Task(model, loss, metric, head)
+
+
+def _check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
+    """Run one small batch, so that a model that does not fit the data is refused before anything starts."""
+    data = federation.data
+    inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
+    x = federation.plain(inputs)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logits = task.forward(task.x0, x, task.buffers, learning=False).logits
+    except Exception as error:
+        raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
+    if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
+        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} has "
+                          f"{data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
+    try:
+        each = task.loss_each(logits, targets)
+    except Exception as error:
+        raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
+                          f"{error}") from error  # fmt: skip
+    if each.ndim == 0 or len(each) != len(x):
+        raise SteppeError("The loss must give one value for each sample, because clients' last batches differ in "
+                          "size: use reduction='none'.")  # fmt: skip
+    return {"x": x, "y": targets}
+
+
+def _check_taps(algorithm: Algorithm, task: Task) -> None:
+    if "activations" in algorithm.needs and not task.taps:
+        raise SteppeError(f"{algorithm.name} looks at hidden activations, and this model has none that are modules: "
+                          "use nn.ReLU modules, or name them in an attribute `taps` of the model.")  # fmt: skip
+    if "features" in algorithm.needs and not task.head:
+        raise SteppeError(f"{algorithm.name} looks at what enters the head, and this model has no head: give head=….")
+
+
+def catalogue_settings(name: str) -> dict[str, Any]:
+    """The settings of an algorithm by name, for `--set`; none for an unknown one, which is refused later."""
+    return settings_of(CATALOGUE[name]) if name in CATALOGUE else {}
