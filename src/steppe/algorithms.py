@@ -12,21 +12,33 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from steppe.core.algorithm import Algorithm
-from steppe.core.part import Part
+from steppe.core.part import Part, require
 from steppe.errors import SteppeError, nearest
+from steppe.parts.activation_norm import ActivationNorm
+from steppe.parts.client_momentum import ClientMomentum
+from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
 from steppe.parts.control_variates import ControlVariates
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
+from steppe.parts.ema import EMA
 from steppe.parts.frozen_head import FrozenHead
+from steppe.parts.geometric_bias import GeometricBias
+from steppe.parts.global_ascent import GlobalAscent
+from steppe.parts.latest_mean import LatestMean
+from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.look_ahead import FixedRate, LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
+from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
+from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sam import ASAM, SAM
 from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
+from steppe.parts.swa import SWA
+from steppe.parts.trajectory_teacher import TrajectoryTeacher
 
 Parts = tuple[Part, ...]
 
@@ -59,7 +71,8 @@ def fedadagrad(server_lr: float = 0.1, beta1: float = 0.0, beta2: float = 0.99, 
     return _adaptive("adagrad", server_lr, beta1, beta2, tau, variant)
 
 
-def _adaptive(kind: str, lr: float, beta1: float, beta2: float, tau: float | None, variant: str) -> Parts:
+def _adaptive(kind: Literal["adam", "yogi", "adagrad"], lr: float, beta1: float, beta2: float, tau: float | None,
+              variant: str) -> Parts:  # fmt: skip
     tau = (1e-3 if variant == "paper" else 1e-2) if tau is None else tau
     return (ServerAdaptive(kind, lr, beta1, beta2, tau, v0=tau**2 if variant == "paper" else 0.0),)
 
@@ -79,8 +92,8 @@ def feddyn(alpha: float = 0.1, variant: Literal["paper", "official", "norm"] = "
     return (_dynamic(alpha, variant),)
 
 
-def _dynamic(alpha: float, variant: str, over: str = "all") -> DynamicRegularisation:
-    order = "official" if variant == "official" else "textbook"
+def _dynamic(alpha: float, variant: str, over: Literal["all", "active", "divided"] = "all") -> DynamicRegularisation:
+    order: Literal["official", "textbook"] = "official" if variant == "official" else "textbook"
     return DynamicRegularisation(alpha, over, "norm" if variant == "norm" else "square", order)
 
 
@@ -195,6 +208,116 @@ def local() -> Parts:
     return (OwnModel(),)
 
 
+def feddc(alpha: float = 0.1, variant: Literal["paper", "official"] = "paper") -> Parts:
+    """FedDC (Gao et al., CVPR 2022): a drift variable for each client, and a correction of its gradient.
+
+    The drift of the paper, (α/2)‖w − x + h_i‖² in the loss and h_i += w_i − x, is FedDyn's dual divided by −α.
+    `official` was confirmed in the released code (github.com/gaoliang13/FedDC): SCAFFOLD's control variates, and the
+    mean drift of all clients on the server. `paper` compares the last updates themselves, and the server averages
+    w_i + h_i over the active: this was confirmed only in others' implementations that cite the paper.
+    Deviations: the released code also divides α and the mean variate by a client's relative size, and measures
+    the variates with the first round's learning rate; here clients count alike and each round has its own.
+    """
+    if variant == "official":
+        return (ControlVariates(), _dynamic(alpha, "paper"))
+    return (ControlVariates(estimate="plain"), _dynamic(alpha, "paper", over="active"))
+
+
+def fedcm(alpha: float = 0.1) -> Parts:
+    """FedCM (Xu et al., 2021): each local step leans on the last global direction."""
+    return (ClientMomentum(alpha),)
+
+
+def mofedsam(rho: float = 0.1, alpha: float = 0.1) -> Parts:
+    """MoFedSAM (Qu et al., ICML 2022): SAM with client-level momentum."""
+    return (SAM(rho, eps=1e-7), ClientMomentum(alpha))
+
+
+def fedgamma(rho: float = 0.1) -> Parts:
+    """FedGAMMA (Dai et al., TNNLS 2023): SAM with SCAFFOLD's control variates."""
+    return (SAM(rho, eps=1e-7), ControlVariates())
+
+
+def fedspeed(rho: float = 0.1, alpha: float = 0.1, mix: float = 1.0,
+             variant: Literal["paper", "official", "norm"] = "paper") -> Parts:  # fmt: skip
+    """FedSpeed (Sun et al., ICLR 2023): an extra-gradient step with a dual for each client.
+
+    `paper` averages the duals of the active clients, `official` (FL-Simulator) and `norm` (FL-SAM) those of all.
+    """
+    over: Literal["active", "all"] = "active" if variant == "paper" else "all"
+    return (SAM(rho, eps=1e-7, mix=mix), _dynamic(alpha, variant, over))
+
+
+def fedsmoo(rho: float = 0.1, alpha: float = 0.1,
+            variant: Literal["paper", "official", "early", "norm"] = "paper") -> Parts:  # fmt: skip
+    """FedSMOO (Sun et al., ICML 2023): perturbations that agree across clients, with a dual for each client."""
+    order = "official" if variant == "early" else variant
+    return (ConsistentSAM(rho, "official" if variant == "norm" else variant), _dynamic(alpha, order))
+
+
+Estimated = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
+
+
+def fedlesam(rho: float = 0.1, variant: Estimated = "paper") -> Parts:
+    """FedLESAM (Fan et al., ICML 2024): SAM along an older global model, at one gradient a step."""
+    return (LocallyEstimatedSAM(rho, variant),)
+
+
+def fedlesam_s(rho: float = 0.1, control_scale: float | None = None, variant: Estimated = "paper") -> Parts:
+    """FedLESAM-S (Fan et al., ICML 2024): FedLESAM with SCAFFOLD's control variates.
+
+    `control_scale` multiplies them: 1, and 0.1 for `official`, where the released code uses its prox coefficient.
+    """
+    scale = (0.1 if variant == "official" else 1.0) if control_scale is None else control_scale
+    return (LocallyEstimatedSAM(rho, variant), ControlVariates(scale=scale))
+
+
+def fedlesam_d(rho: float = 0.1, alpha: float = 0.1, variant: Estimated = "paper") -> Parts:
+    """FedLESAM-D (Fan et al., ICML 2024): FedLESAM with FedDyn's dual for each client."""
+    order = "paper" if variant in ("paper", "paper_init") else "official"
+    return (LocallyEstimatedSAM(rho, variant), _dynamic(alpha, order))
+
+
+def fednsam(rho: float = 0.05, gamma: float = 0.85,
+            variant: Literal["intended", "released", "per_step"] = "intended") -> Parts:  # fmt: skip
+    """FedNSAM (Liu et al., 2026): SAM from a point ahead along the global momentum."""
+    if variant == "per_step":
+        return (NesterovSAM(rho, gamma),)
+    return (SAM(rho), NesterovStart(gamma, accumulate=variant == "intended"))
+
+
+def fedgloss(rho: float = 0.15, rho_client: float = 0.15, beta: float = 10.0, ramp: int = 0,
+             variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedGloSS (Caldarola et al., CVPR 2025): the server ascends along the last update before it sends the model.
+
+    `ramp`: both radii grow linearly from 1e-3 over this many rounds; 0 is constant. `rho_client` 0 leaves SAM out.
+    """
+    require(beta=(beta, 1e-12, float("inf")))
+    inner = (SAM(rho_client, eps=1e-16, ramp=ramp),) if rho_client else ()
+    over: Literal["divided", "all"] = "divided" if variant == "official" else "all"
+    return (*inner, GlobalAscent(rho, ramp), _dynamic(1 / beta, "paper", over))
+
+
+def fedgmt(beta: float = 10.0, keep: float = 0.95, weight: float = 1.0, tau: float = 3.0,
+           variant: Literal["official", "paper", "v2"] = "official") -> Parts:  # fmt: skip
+    """FedGMT (Li et al., ICML 2025): learn from a running mean of the global models, with a dual for each client.
+
+    `official` averages all clients' duals, `paper` those of the active; `v2` keeps the running mean on the clients.
+    """
+    require(beta=(beta, 1e-12, float("inf")))
+    dual = DynamicRegularisation(1 / beta, "active" if variant == "paper" else "all", prox="none")
+    return (TrajectoryTeacher(weight, tau, keep, "client" if variant == "v2" else "server"), dual)
+
+
+def fedscar(alpha: float = 0.01, keep: float = 0.9, beta: float = 0.01, rho: float = 0.0,
+            scale: Literal["const", "var"] = "const", prox: Literal["norm", "square", "none"] = "norm",
+            anchor: Literal["last", "global", "start"] = "last",
+            variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
+    """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
+    inner = (SAM(rho, eps=1e-7),) if rho else ()
+    return (*inner, GeometricBias(alpha, keep, beta, scale, prox, anchor, variant))
+
+
 Entry = Callable[..., Parts]
 CATALOGUE: dict[str, Entry] = {
     name: f
@@ -204,12 +327,13 @@ CATALOGUE: dict[str, Entry] = {
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
-    """A catalogue entry with its settings, further parts closest to the loss, and the local optimiser around."""
+    """A catalogue entry with its settings, further parts inside or around it, and the local optimiser around all."""
     if name not in CATALOGUE:
         raise SteppeError(f"there is no algorithm {name!r}{nearest(name, CATALOGUE)}")
     parts = configured(CATALOGUE[name], f"algorithm {name!r}", settings or {})
-    inside = [p for p in (*add, *parts) if not p.around_optimiser]
-    around = [p for p in (*add, *parts) if p.around_optimiser]
+    together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
+    inside = [p for p in together if not p.around_optimiser]
+    around = [p for p in together if p.around_optimiser]
     return Algorithm((*inside, optimiser, *around), "+".join([name, *(p.name for p in add)]))
 
 
@@ -231,6 +355,7 @@ def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _cast(what: str, key: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is Literal:
+        value = "none" if value is None and "none" in get_args(hint) else value  # how `--set` reads none
         if value not in get_args(hint):
             raise SteppeError(f"{key} of {what} is {value!r}{nearest(str(value), get_args(hint))}")
         return value
@@ -247,8 +372,68 @@ def _cast(what: str, key: str, value: Any, hint: Any) -> Any:
     raise SteppeError(f"{key} of {what} must be {expected}, not {value!r}")
 
 
-PARTS: dict[str, Callable[..., Part]] = {}  # parts that can be added by name
+def _swa(start: float = 0.75, cycle: int = 10, rounds: int | None = None) -> Part:
+    """Stochastic weight averaging on the server: judge a mean of late global models."""
+    return SWA(start, cycle, rounds)
+
+
+# What can be added to any algorithm. A part's `outer` says where it goes: closest to the loss (False), or around the
+# algorithm's own parts (corrections of a finished direction, server rules); always inside the local optimiser.
+PARTS: dict[str, Callable[..., Part]] = {
+    "asam": ASAM,
+    "client_momentum": ClientMomentum,
+    "consistent_sam": ConsistentSAM,
+    "contrast": Contrast,
+    "control_variates": ControlVariates,
+    "distillation": Distillation,
+    "dynamic_regularisation": DynamicRegularisation,
+    "ema": EMA,
+    "geometric_bias": GeometricBias,
+    "global_ascent": GlobalAscent,
+    "latest_mean": LatestMean,
+    "locally_estimated_sam": LocallyEstimatedSAM,
+    "man": ActivationNorm,
+    "nesterov_sam": NesterovSAM,
+    "nesterov_start": NesterovStart,
+    "proximal": Proximal,
+    "relaxed_start": RelaxedStart,
+    "sam": SAM,
+    "server_adaptive": ServerAdaptive,
+    "server_momentum": ServerMomentum,
+    "swa": _swa,
+    "trajectory_teacher": TrajectoryTeacher,
+}
 
 
 def parse_addition(text: str) -> Part:
-    raise SteppeError(f"no part {text}")
+    """A part from its name and settings.
+
+    >>> parse_addition("ema"), parse_addition("sam:rho=0.05,eps=1e-7")
+    (EMA(keep=0.99), SAM(rho=0.05, eps=1e-07, mix=1.0, ramp=0))
+    """
+    name, _, rest = text.partition(":")
+    if name not in PARTS:
+        raise SteppeError(f"there is no part {name!r} to add{nearest(name, PARTS)}")
+    settings = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise SteppeError(f"{item!r} in {text!r} is not a setting: write name=value, with commas between several")
+        settings[key.strip()] = _value(value.strip())
+    missing = [k for k, v in settings_of(PARTS[name]).items() if v is inspect.Parameter.empty and k not in settings]
+    if missing:
+        raise SteppeError(f"part {name!r} needs a value for {missing[0]}: write {name}:{missing[0]}=…")
+    part: Part = configured(PARTS[name], f"part {name!r}", settings)
+    return part
+
+
+def _value(text: str) -> Any:
+    words: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -59,20 +59,22 @@ def tuner(algorithm: Algorithm) -> Algorithm:
     return Algorithm(tuple(p for p in algorithm.parts if isinstance(p, kept)), f"{algorithm.name}, tuned")
 
 
-def fine_tune(algorithm: Algorithm, task: Task, w: Tensor, batches: Iterable[Tensors], steps: Sequence[int],
-              lr: float | Callable[[int], float], buffers: Tensors | None = None) -> list[tuple[Tensor, Tensors]]:  # fmt: skip
-    """Parameters and statistics after each of these numbers of steps; `lr` is constant or a function of the step."""
-    rate = lr if callable(lr) else lambda _: lr
-    sent = Sent(w, {}, task.buffers if buffers is None else buffers, w.new_tensor(rate(0)), w.new_zeros(()))
+def fine_tune(
+    algorithm: Algorithm, task: Task, w: Tensor, batches: Iterable[Tensors], steps: Sequence[int],
+    lr: Callable[[int], float], buffers: Tensors | None = None,
+) -> list[tuple[Tensor, Tensors]]:  # fmt: skip
+    """Parameters and statistics after each of these numbers of steps; `lr` is a function of the step."""
+    sent = Sent(w, {}, task.buffers if buffers is None else buffers, w.new_tensor(lr(0)), w.new_zeros(()))
     total, stream = w.new_tensor(float(max(steps))), iter(batches)
     with torch.no_grad():
         live = begin(algorithm, task, sent, algorithm.client_state(w), total)
         reached = {0: (live.w, live.buffers)}
         for k in range(max(steps)):
             several = tuple(next(stream) for _ in range(algorithm.batches_per_step))
-            now = sent._replace(lr=w.new_tensor(rate(k)))
+            now = sent._replace(lr=w.new_tensor(lr(k)))
             live = step(algorithm, task, now, live, several, w.new_tensor(float(k)), total)
-            reached[k + 1] = (live.w, live.buffers) if k + 1 in steps else reached[0]
+            if k + 1 in steps:
+                reached[k + 1] = (live.w, live.buffers)
     return [reached[k] for k in steps]
 
 
@@ -81,7 +83,7 @@ def shuffled(inputs: Tensor, targets: Tensor, size: int, seed: int, client: int,
     """Batches without end: a new order every epoch, the last batch of an epoch short."""
     for epoch in count():
         order = permutation(key(seed, client, epoch, _ORDER), len(targets)).to(targets.device)
-        for j, part in enumerate(order.split(size)):
+        for j, part in enumerate(torch.split(order, size)):
             k = key(seed, client, epoch, j, _AUGMENT).to(targets.device)
             yield {"x": augment(inputs[part], k), "y": targets[part]}
 
@@ -108,8 +110,9 @@ def personal_accuracy(
         per_epoch = steps_of.local_steps(round_epochs, an_epoch) // round_epochs
         stream = shuffled(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
         torch.manual_seed(as_seed(key(seed, i, _DROPOUT)))
+        rates = [lr * lr_decay ** (k // per_epoch) for k in range(max(epochs) * per_epoch + 1)]
         tuned = fine_tune(steps_of, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
-                          lambda k, n=per_epoch: lr * lr_decay ** (k // n), statistics)  # fmt: skip
+                          rates.__getitem__, statistics)  # fmt: skip
         for e, (w, after) in zip(epochs, tuned, strict=True):
             if neighbours is None:
                 metric = score(task, w, after, client.test_inputs, client.test_targets, plain).metric
@@ -136,6 +139,6 @@ def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Te
         memory, labels = seen(client.inputs[chosen])[1], client.targets[chosen]
         right = [
             task.metric_each(part.predict(*seen(inputs), memory, labels), targets)
-            for inputs, targets in zip(client.test_inputs.split(batch), client.test_targets.split(batch), strict=True)
+            for inputs, targets in zip(*(torch.split(t, batch) for t in client[2:]), strict=True)
         ]
     return float(torch.cat(right).double().mean())

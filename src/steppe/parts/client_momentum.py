@@ -8,7 +8,7 @@ its learning rate. With SAM inside it is MoFedSAM (Qu et al., ICML 2022, arXiv:2
 unscaled gradient.
 
 Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides everybody's by the
-first client's. A server learning rate does not enter D. The FedLESAM code's MoFedSAM gives g the weight 1; this does not.
+first client's. A server learning rate does not enter D. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
 """
 
 from __future__ import annotations

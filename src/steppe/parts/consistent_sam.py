@@ -7,7 +7,7 @@
 
 `paper`      q = mean over the active of μ_i − ŝ_i, with the ŝ_i of the client's last step; no ε in this norm.
 `official`   q = mean over the active of μ_i, ε = 1e-7: FL-Simulator leaves ŝ_i out on purpose.
-`early`      q = −mean of all clients' μ_i, stale ones included, ε = 1e-8: scripts that look like the authors' first ones.
+`early`      q = −mean of all clients' μ_i, stale ones included, ε = 1e-8: early scripts, perhaps the authors' own.
 
 The client keeps μ_i; s goes down, one more vector goes up (under `early` the change of μ_i, whose running mean the
 server keeps). μ_i and s start at 0, so s has length ρ from the second round on. All means are uniform.
@@ -42,7 +42,7 @@ class ConsistentSAM(Part):
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         mu = {"mu": torch.zeros_like(x)} if self.variant == "early" else {}
-        return {"s": torch.zeros_like(x), **mu}
+        return {**mu, "s": torch.zeros_like(x)}
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"mu": torch.zeros_like(x)}

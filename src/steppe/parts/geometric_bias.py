@@ -1,7 +1,7 @@
 """The geometric bias of FedScar (ICML 2026, poster 61241): a dual, and a history of where a client was pulled away to.
 
     b_i ← keep · b_i                              for all clients, every round, active or not
-    b_i ← b_i + s_i unit(x − w_i)                 for the active; w_i the client's own last model, s_i = 0 the first time
+    b_i ← b_i + s_i unit(x − w_i)                 for the active; w_i its own last model, s_i = 0 the first time
     w⁰ = x + b_i                                  where the client begins
     direction = g(w) + prox(w − a_i) + β (h_i + b_i) + (b̄ − b_i),        b̄ the mean of all N clients' b
     h_i ← h_i + (w_i − w⁰)                        w_i now the new local model
@@ -18,9 +18,11 @@ active again; the server keeps the two means. b̄ goes down with x. For b̄, `of
 on the server before they reply (the released code holds everybody's); `lagged` uploads two more vectors instead.
 SAM may go inside, with ε = 1e-7 as released. h_i adds up displacements: unlike FedDyn's, it is not scaled by β.
 
-From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read. Deviations:
-unit(0) is 0, not a division by zero. Under `poster` a client learns x' only when it is active again, and takes the model
-it then receives; the same if all are active. Under `var`, s_i of more than 1024 rounds ago is forgotten for a newer one.
+From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read.
+
+Deviations: unit(0) is 0, not a division by zero. Under `poster` a client learns x' only when it is active again, and
+takes the model that it then receives, which is the same if all are active. Under `var` the server remembers s for
+1024 rounds; a client that was away for longer takes a newer one.
 """
 
 from __future__ import annotations
@@ -54,24 +56,26 @@ class GeometricBias(Part):
     def __post_init__(self) -> None:
         require(alpha=(self.alpha, 0, float("inf")), keep=(self.keep, 0, 1), beta=(self.beta, 0, float("inf")))
         if self.variant == "poster":
-            warnings.warn("FedScar's dual as printed on its poster is a positive feedback, so training will diverge; "
-                          "choose variant 'official' for the rule of the released code", UserWarning, stacklevel=3)  # fmt: skip
+            text = (
+                "FedScar's dual as printed on its poster feeds back on itself and diverges; choose variant 'official'"
+            )
+            warnings.warn(text, UserWarning, stacklevel=3)
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("b", "s") if self.scale == "var" else ("b",)
+        return ("bbar", "sizes") if self.scale == "var" else ("bbar",)
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
-        state = {name: torch.zeros_like(x) for name in ("b", "h", "shift")}  # shift: the round's (1/N) Σ b_i
-        return state | ({"s": x.new_zeros(MEMORY)} if self.scale == "var" else {})
+        state = {name: torch.zeros_like(x) for name in ("bbar", "h", "shift")}  # shift: the round's (1/N) Σ b_i
+        return state | ({"sizes": x.new_zeros(MEMORY)} if self.scale == "var" else {})
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
-        state = {"h": torch.zeros_like(x), "b": torch.zeros_like(x), "last": x.clone(), "when": x.new_full((), -1)}
+        state = {"b": torch.zeros_like(x), "h": torch.zeros_like(x), "last": x.clone()}
         if self.scale == "var":
             state["moved"] = torch.zeros_like(x)
         if self.variant == "poster":
             state["path"] = x.new_ones(())  # η K of its last round
-        return state
+        return state | {"when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"kick": torch.zeros_like(x)} if self.variant == "lagged" else {}
@@ -91,18 +95,18 @@ class GeometricBias(Part):
         if self.variant == "lagged":
             return
         if not s.rows:
-            raise SettingError("FedScar needs the states of the round's clients on the server, which only a simulation "
-                               "has: choose variant 'lagged'")  # fmt: skip
-        bias = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("s")))
+            text = "FedScar needs its clients' states on the server, as only a simulation has: choose variant 'lagged'"
+            raise SettingError(text)
+        bias = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("sizes")))
         b, kick = bias(s.rows)  # (n, P)
-        s.state["b"] = self.keep * s.state["b"] + kick.sum(0) / s.clients
+        s.state["bbar"] = self.keep * s.state["bbar"] + kick.sum(0) / s.clients
         s.state["shift"] = b.sum(0) / s.clients
         if self.variant == "poster":
             printed = torch.func.vmap(lambda own: self._printed(own, s.x))(s.rows)
             s.state["h"] = s.state["h"] + printed.sum(0) / s.clients
 
     def start(self, w: Tensor, s: Scope) -> Tensor:
-        s.state["b"], kick = self._bias(s.state, s.x, s.round, s.down.get("s"))
+        s.state["b"], kick = self._bias(s.state, s.x, s.round, s.down.get("sizes"))
         if self.variant == "poster":
             s.state["h"] = s.state["h"] + self._printed(s.state, s.x)
         if self.variant == "lagged":
@@ -111,7 +115,7 @@ class GeometricBias(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         h, b = s.state["h"], s.state["b"]
-        direction = grad(w) + self.beta * (h + b) + s.down["b"] - b
+        direction = grad(w) + self.beta * (h + b) + s.down["bbar"] - b
         if self.prox == "none":
             return direction
         last = torch.where(s.state["when"] < 0, s.start, s.state["last"])
@@ -133,11 +137,11 @@ class GeometricBias(Part):
 
     def server(self, delta: Tensor, s: Scope) -> Tensor:
         if self.variant == "lagged":
-            s.state["b"], s.state["shift"] = self.keep * s.state["b"] + s.up["kick"], s.up["b"]
+            s.state["bbar"], s.state["shift"] = self.keep * s.state["bbar"] + s.up["kick"], s.up["b"]
         if self.variant != "poster":
             s.state["h"] = s.state["h"] + s.sum_over_all() - s.state["shift"]
         if self.scale == "var":
             spread = self.alpha / s.clients * torch.linalg.vector_norm(s.everyone("moved") - delta, dim=1).sum()
             now = torch.arange(MEMORY, device=delta.device) == s.round % MEMORY
-            s.state["s"] = torch.where(now, spread, s.state["s"])
-        return delta + self.beta * (s.state["h"] - s.state["b"])
+            s.state["sizes"] = torch.where(now, spread, s.state["sizes"])
+        return delta + self.beta * (s.state["h"] - s.state["bbar"])

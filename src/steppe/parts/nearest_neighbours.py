@@ -13,6 +13,7 @@ there). k = 5, weight = 0.5 and scale = 1 are that code's; the authors tune weig
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class NearestNeighbours(Part):
     k: int = 5
     weight: float = 0.5
     scale: float = 1.0
-    of: str = "probabilities"
+    of: Literal["probabilities", "logits"] = "probabilities"
 
     def __post_init__(self) -> None:
         require(k=(self.k, 1, float("inf")), weight=(self.weight, 0, 1), scale=(self.scale, 1e-12, float("inf")))

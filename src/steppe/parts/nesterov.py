@@ -4,7 +4,7 @@ The server keeps a momentum m, 0 at first, and looks ahead along it:
 
     m ← γ m + Δ̄,   x ← x + m            Δ̄ the mean of w_i − (where the clients began)
 
-`Lookahead`    clients begin at x + γ m, which is what is sent: one vector down. With SAM inside it is FedNSAM as its
+`NesterovStart` clients begin at x + γ m, which is what is sent: one vector down. With SAM inside it is FedNSAM as its
                code intends. `accumulate=False` is the code as released: it reads the mean where it means the old
                momentum, so m = Δ̄ in the first round, (1+γ) Δ̄ after it, and nothing accumulates.
 `NesterovSAM`  direction = g(w + γ m − ρ unit(m)), from w = x: m is a descent, so −m ascends. One gradient a step, and
@@ -25,8 +25,8 @@ from steppe.core.part import Oracle, Part, Scope, require, unit
 
 
 @dataclass(frozen=True)
-class Lookahead(Part):
-    name = "lookahead"
+class NesterovStart(Part):
+    name = "nesterov_start"
     outer = True
     gamma: float = 0.85
     accumulate: bool = True

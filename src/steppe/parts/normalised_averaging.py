@@ -15,6 +15,7 @@ that comes back subtracts its own old average gradient, g(w) − d_i; its config
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from steppe.core.part import Oracle, Part, Scope
 @dataclass(frozen=True)
 class NormalisedAveraging(Part):
     name = "normalised_averaging"
-    correction: str = "none"
+    correction: Literal["none", "ccvr", "official"] = "none"
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]

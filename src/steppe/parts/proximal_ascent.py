@@ -24,6 +24,7 @@ adds. Ablations A2, A4 and A6 (Table 6) below; the others are compositions, see 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,9 +38,9 @@ class ProximalAscent(Part):
     name = "proximal_ascent"
     rho: float
     of: Part
-    on: str = "all"
-    radius: str = "adaptive"
-    first_step: str = "safe"
+    on: Literal["all", "head", "body"] = "all"
+    radius: Literal["adaptive", "layer", "fixed"] = "adaptive"
+    first_step: Literal["safe", "official"] = "safe"
 
     def __post_init__(self) -> None:
         require(rho=(self.rho, 0, float("inf")))
@@ -76,9 +77,10 @@ class ProximalAscent(Part):
 
     def _share(self, moved: Tensor) -> Tensor:
         """λ of one tensor."""
-        moved = torch.atleast_1d(moved)
+        moved = moved if moved.ndim else moved[None]
         axes = 0 if self.radius == "adaptive" else tuple(range(moved.ndim))
-        return moved.abs() / torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-12)
+        length: Tensor = torch.linalg.vector_norm(moved, dim=axes, keepdim=True)
+        return moved.abs() / length.clamp(min=1e-12)
 
     @property
     def _reuses_features(self) -> bool:
@@ -92,12 +94,14 @@ class ProximalAscent(Part):
         return hook == "gradient" or (hook != "penalty" and self.of.has(hook))
 
 
+def _of_the_term(name: str) -> property:
+    return property(lambda self: getattr(self.of, name))
+
+
 # Everything else is the term's own; its penalty stays out of the loss.
-for _hook in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
-              "server", "settle", "evaluated"):  # fmt: skip
-    setattr(ProximalAscent, _hook, lambda self, *args, _hook=_hook: getattr(self.of, _hook)(*args))
-for _hook in ("down", "reduction", "once"):
-    setattr(ProximalAscent, _hook, property(lambda self, _hook=_hook: getattr(self.of, _hook)))
+for _name in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
+              "server", "settle", "evaluated", "down", "reduction", "once"):  # fmt: skip
+    setattr(ProximalAscent, _name, _of_the_term(_name))
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class ProximalAblation(ProximalAscent):
     a6: g(w + ε) + β g_p(w)
     """
 
-    kind: str = "a2"
+    kind: Literal["a2", "a4", "a6"] = "a2"
     beta: float = 1.0
 
     @property

@@ -34,7 +34,7 @@ class SWA(Part):
 
     def settle(self, x: Tensor, s: Scope) -> None:
         if self.rounds is None:
-            raise SettingError("swa starts after a share of all rounds, so it needs to know how many there are: set rounds")
+            raise SettingError("swa starts after a share of all rounds, so it must know how many there are: set rounds")
         since = s.round - int(self.start_at * self.rounds)
         due, n = (since > 0) & (since % self.cycle == 0), s.state["n"]
         s.state["mean"] = torch.where(due, (n * s.state["mean"] + x) / (n + 1), s.state["mean"])

@@ -1,7 +1,7 @@
 """Checkpoints: safetensors and a JSON manifest with their digests, written aside and renamed.
 
 A checkpoint is a folder `round-000123`. Two are kept, so that a torn or edited one is noticed by its
-digests and the one before it is used.
+digests (the manifest has one of itself) and the one before it is used.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from steppe.core.server import Server
 from steppe.errors import SteppeError
-from steppe.simulate.store import Store, flat
+from steppe.simulate.store import Store, Torn, flat
 
 KEPT = 2
 FORMAT = 1
@@ -45,11 +45,12 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
     files = {"server.safetensors": held, "clients.safetensors": rows}
     digests = {}
     for name, tensors in files.items():
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, aside / name)
+        # Cloned, because parts may keep x itself under another name, and safetensors refuses shared memory.
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, aside / name)
         digests[name] = _digest(aside / name)
-    manifest = {"format": FORMAT, "round": round_, "parts": list(server.state), "files": digests, "notes": notes,
-                "store": kept}  # fmt: skip
-    (aside / "manifest.json").write_text(json.dumps(manifest))
+    parts = {p: list(t) for p, t in server.state.items()}
+    manifest = {"format": FORMAT, "round": round_, "parts": parts, "files": digests, "notes": notes, "store": kept}
+    (aside / "manifest.json").write_text(json.dumps({**manifest, "digest": _digest_of(manifest)}))
     for path in aside.iterdir():
         _sync(path)
     shutil.rmtree(final, ignore_errors=True)
@@ -65,35 +66,51 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
     The store is brought back to it.
     """
     complaints = []
-    for path in sorted(folder.glob("round-*"), reverse=True):
+    paths = sorted(folder.glob("round-*"), reverse=True)
+    for place, path in enumerate(paths):
         try:
-            return _read(path, store), complaints
+            found = _read(path, store)
         except SteppeError as error:
             complaints.append(str(error))
+            aside = path.with_name(f"damaged-{path.name}")  # out of the way of the checkpoints to come
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            continue
+        with suppress(SteppeError, IndexError):  # the one to fall back on until the next checkpoint is there
+            store.spare(_manifest(paths[place + 1])["store"])
+        return found, complaints
     return None, complaints
 
 
-def _read(path: Path, store: Store) -> Checkpoint:
+def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
             raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads {FORMAT}.")
+        if manifest.pop("digest") != _digest_of(manifest) or path.name != f"round-{manifest['round']:06d}":
+            raise SteppeError(f"The checkpoint {path} is damaged: its manifest was changed.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SteppeError(f"The checkpoint {path} is damaged or incomplete: its manifest cannot be read "
+                          f"({error}).") from error  # fmt: skip
+    return dict(manifest)
+
+
+def _read(path: Path, store: Store) -> Checkpoint:
+    manifest = _manifest(path)
+    try:
         for name, digest in manifest["files"].items():
             if _digest(path / name) != digest:
                 raise SteppeError(f"The checkpoint {path} is damaged: {name} is not what its manifest says.")
-        held, rows = load_file(path / "server.safetensors"), load_file(path / "clients.safetensors")
-        state: dict[str, dict[str, Tensor]] = {part: {} for part in manifest["parts"]}
-        buffers = {}
-        for name, value in held.items():
-            kind, _, rest = name.partition("/")
-            if kind == "state":
-                part, entry = rest.split("/")
-                state[part][entry] = value
-            elif kind == "buffer":
-                buffers[rest] = value
+        # Cloned into torch's own memory: a matrix product's last bit can depend on where its operands lie.
+        held = {k: v.clone() for k, v in load_file(path / "server.safetensors").items()}
+        rows = load_file(path / "clients.safetensors")
+        state = {part: {k: held[f"state/{part}/{k}"] for k in names} for part, names in manifest["parts"].items()}
+        buffers = {k.removeprefix("buffer/"): v for k, v in held.items() if k.startswith("buffer/")}
         server = Server(held["x"], state, buffers)
         store.restore(manifest["store"], rows)
         return Checkpoint(manifest["round"], server, manifest["notes"])
+    except Torn as error:
+        raise SteppeError(f"The checkpoint {path} cannot be used: {error}.") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise SteppeError(f"The checkpoint {path} is damaged or incomplete ({error}).") from error
 
@@ -101,6 +118,10 @@ def _read(path: Path, store: Store) -> Checkpoint:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import platform
+import shutil
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,22 +20,58 @@ import steppe
 from steppe.errors import SteppeError
 from steppe.simulate.setup import Experiment
 
-LINES, TABLE, DONE = "rounds.jsonl", "rounds.csv", "result.json"
+LINES, TABLE, DONE, MODEL = "rounds.jsonl", "rounds.csv", "result.json", "model.safetensors"
+
+
+def clear(folder: Path) -> None:
+    """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
+    for name in ("checkpoints", "best"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (LINES, TABLE, DONE, MODEL, "clients.bin"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def check_resumable(folder: Path, experiment: Experiment) -> None:
+    """A run goes on only under the settings that it was started with; it may be made longer."""
+    before, now = read_json(folder / "config.json"), experiment.config.model_dump(mode="json")
+    changed = [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in now if before.get(k) != now[k] and k != "rounds"]
+    if not changed and (folder / "about.json").exists():
+        # What the configuration does not say: a user's own parts, model and data, and parts that know the run's length.
+        was, is_ = read_json(folder / "about.json"), json.loads(json.dumps(about(experiment), default=str))
+        told = ("parts", "parameters", "partition")
+        changed = [f"{k} was {was.get(k)!r} and is {is_[k]!r}" for k in told if was.get(k) != is_[k]]
+    if changed:
+        raise SteppeError(f"{folder} was started with other settings: {', '.join(changed)}. "
+                          "Only rounds may change; or start anew in another folder.")  # fmt: skip
+    done = max((r["round"] for r in history(folder)), default=0)
+    if now["rounds"] < done:
+        raise SteppeError(f"{folder} has already finished {done} rounds, so it cannot end after {now['rounds']}: "
+                          "raise rounds, or start anew in another folder.")  # fmt: skip
+    if now["rounds"] != before["rounds"] and experiment.config.lr_schedule == "cosine":
+        raise SteppeError(f"{folder} was started for {before['rounds']} rounds, and the cosine schedule depends on that "
+                          "number: start anew in another folder.")  # fmt: skip
 
 
 def prepare(folder: Path, experiment: Experiment) -> None:
     """Write everything that is known before the first round."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / DONE).unlink(missing_ok=True)  # the summary stands for a finished run
     write_json(folder / "config.json", experiment.config.model_dump(mode="json"))
     write_json(folder / "versions.json", versions(experiment.task.x0.device))
-    parts = [{"part": p.name, **asdict(p)} for p in experiment.algorithm.parts]  # type: ignore[call-overload]
-    split = experiment.federation.partition
-    write_json(folder / "about.json", {
-        "algorithm": experiment.algorithm.name, "parts": parts, "cost": asdict(experiment.cost),
-        "parameters": experiment.task.layout.size, "partition": {"rule": split.rule, "hash": split.hash},
-        "model": experiment.named_model,
-    })  # fmt: skip
-    split.save(folder / "partition.npz")
+    write_json(folder / "about.json", about(experiment))
+    experiment.federation.partition.save(folder / "partition.json")
+
+
+def about(experiment: Experiment) -> dict[str, Any]:
+    """What the configuration alone does not say."""
+    split, data = experiment.federation.partition, experiment.federation.data
+    return {
+        "algorithm": experiment.algorithm.name,
+        "parts": [{"part": p.name, **(asdict(p) if is_dataclass(p) else {})} for p in experiment.algorithm.parts],
+        "cost": asdict(experiment.cost), "parameters": experiment.task.layout.size,
+        "partition": {"rule": split.rule, "hash": split.hash}, "model": experiment.named_model,
+        "inputs": {"mean": list(data.mean), "std": list(data.std)},
+    }  # fmt: skip
 
 
 def versions(device: torch.device) -> dict[str, Any]:
@@ -58,6 +96,8 @@ def _commit() -> str | None:
 def append(folder: Path, record: dict[str, Any]) -> None:
     with (folder / LINES).open("a") as file:
         file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())  # a checkpoint must never know more rounds than the records do
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
@@ -84,7 +124,9 @@ def finish(folder: Path, experiment: Experiment, x: torch.Tensor, buffers: dict[
     """The final model as a plain state dict, the table of rounds, and last of all the summary."""
     module = experiment.task.module(x, buffers)
     state = {k: v.detach().cpu().clone().contiguous() for k, v in module.state_dict().items()}
-    save_file(state, folder / "model.safetensors", {"model": experiment.config.model})
+    aside = folder / (MODEL + ".new")
+    save_file(state, aside, {"model": experiment.config.model if experiment.named_model else "own"})
+    aside.replace(folder / MODEL)
     columns: dict[str, None] = {}
     rows = [{k: v for k, v in _flat(r).items() if not isinstance(v, list)} for r in records]
     for row in rows:
@@ -105,7 +147,7 @@ def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     aside = path.with_name(path.name + ".new")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
     aside.replace(path)
 
 
@@ -116,5 +158,3 @@ def read_json(path: Path) -> Any:
         raise SteppeError(f"{path.parent} is not the folder of a run: it has no {path.name}.") from None
     except json.JSONDecodeError as error:
         raise SteppeError(f"{path} is damaged: {error}.") from None
-
-

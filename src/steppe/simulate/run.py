@@ -17,6 +17,7 @@ from steppe.core.client import OWN_BUFFERS, Reply
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, aggregate, broadcast, evaluated
+from steppe.core.task import METRICS
 from steppe.errors import RunFailed, SteppeError
 from steppe.evaluate.accuracy import Score, recalibrated, score
 from steppe.simulate import checkpoint, folder
@@ -44,7 +45,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """The metric on the test set after the last round."""
+        """The final model's metric on the test set."""
         return float(self.summary["last"])
 
     @property
@@ -59,6 +60,11 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     config, algorithm, task, federation = (experiment.config, experiment.algorithm, experiment.task,
                                            experiment.federation)  # fmt: skip
     say = say or (lambda _: None)
+    if out is not None and (out / "config.json").exists():
+        if resume:
+            folder.check_resumable(out, experiment)
+        else:
+            folder.clear(out)
     store = _store(experiment, out)
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     done, records, best = 0, [], Best()
@@ -66,13 +72,21 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
         if resume:
             saved, complaints = checkpoint.load(out / "checkpoints", store)
             for complaint in complaints:
-                say(f"{complaint} The one before it is used.")
+                say(complaint)
+            if complaints:
+                say(f"The one before it, of round {saved.round}, is used." if saved else
+                    "No whole checkpoint is left, so the run starts from the beginning.")  # fmt: skip
             if saved is not None:
                 done, best = saved.round, Best(**saved.notes)
                 server = tree_map(lambda t: t.to(task.x0.device), saved.server)
                 records = [r for r in folder.history(out) if r["round"] <= done]
+                if len(records) != done:
+                    say(f"{folder.LINES} has records of {len(records)} rounds where {done} were finished.")
+            else:
+                store = _store(experiment, out)
         folder.prepare(out, experiment)
         folder.rewrite(out, records)
+    everything = float(experiment.weights(list(range(config.clients))).sum())
     executor = experiment.executor()
     for note in experiment.notes:
         say(note)
@@ -82,7 +96,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 break
             began = time.perf_counter()
             ids = experiment.sample(t)
-            states = store.gather(ids)
+            states = tree_map(lambda v: v.to(task.x0.device), store.gather(ids))
             lr, now = task.x0.new_tensor(experiment.lr(t)), task.x0.new_tensor(float(t))
             rows = stack(states) if algorithm.using("prepare") else None
             prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
@@ -92,7 +106,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             trained = time.perf_counter()
             weights = experiment.weights(ids)
             after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, ids,
-                              store.everyone)  # fmt: skip
+                              lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
             if config.buffers == "local":
                 after = after._replace(buffers=server.buffers)
             record = {"round": t + 1, "lr": float(lr), "clients": len(ids), **_measure(server, after, replies)}
@@ -114,12 +128,15 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 watch(record)
     finally:
         executor.close()
-    if config.early_stopping is not None:
-        server = best.restore(server, out)
-    last = max(len(records), 1) - 1
-    x = evaluated(algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(last))
-    buffers = statistics(experiment, x, server.buffers)
-    summary = _summary(experiment, records or [evaluate(experiment, server, 0)])
+    chosen = records[-1]["round"] if records else 0
+    if config.early_stopping is not None and best.round:
+        server, chosen = best.restore(server, out), best.round
+    last = max(chosen, 1) - 1
+    judged = next((r for r in records if r["round"] == chosen and "accuracy" in r), None)
+    judged = judged or evaluate(experiment, server, last)
+    x = evaluated(algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(float(last)))
+    buffers = statistics(experiment, x, server.buffers, exported=True)
+    summary = _summary(experiment, records, judged, chosen)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
     return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
@@ -146,13 +163,18 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     return told
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors) -> Tensors:
-    """Batch norm's running statistics for the judged model, under the run's policy."""
-    if not buffers or experiment.config.buffers != "recalibrate":
+def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:
+    """Batch norm's running statistics for the judged model, under the run's policy.
+
+    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones.
+    """
+    policies = ("recalibrate", "local") if exported else ("recalibrate",)
+    if not buffers or experiment.config.buffers not in policies:
         return buffers
     inputs = experiment.federation.data.train_inputs
     order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
-    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in order.split(200)])
+    batches = [i for i in order.split(200) if len(i) == min(200, len(order))]  # equal ones, so that the mean is fair
+    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
 
 
 @dataclass
@@ -180,9 +202,13 @@ class Best:
         return {"loss": self.loss, "round": self.round, "since": self.since}
 
     def restore(self, server: Server, out: Path | None) -> Server:
+        """The server of the best round; after a resume it may be on disk alone."""
         if self.server is None and out is not None:
             saved, _ = checkpoint.load(out / "best", MemoryStore(dict))
-            self.server = saved.server if saved else None
+            if saved is None or saved.round != self.round:
+                raise RunFailed(f"The best model so far, of round {self.round}, should be in {out / 'best'}, and is "
+                                "missing or damaged: start the run anew.")  # fmt: skip
+            self.server = tree_map(lambda t: t.to(server.x.device), saved.server)
         return self.server or server
 
 
@@ -205,16 +231,17 @@ def _store(experiment: Experiment, out: Path | None) -> Store:
 
 def _finite(ids: list[int], replies: Reply, t: int, policy: str,
             say: Callable[[str], None]) -> tuple[list[int], Reply, list[int]]:  # fmt: skip
-    """Replies whose every uploaded number is finite; the others are named, and never averaged in."""
-    checks = [v.isfinite().flatten(1).all(1) for v in (replies.update, *_leaves(replies.up), *_leaves(replies.buffers))]
+    """Replies whose every number, uploaded or kept, is finite; the others are named, and never averaged in."""
+    told = (replies.update, *_leaves(replies.up), *_leaves(replies.buffers), *_leaves(replies.state))
+    checks = [v.isfinite().reshape(len(ids), -1).all(1) for v in told]
     good = torch.stack(checks).all(0).tolist()
     if all(good):
         return ids, replies, []
     bad = [i for i, fine in zip(ids, good, strict=True) if not fine]
-    told = f"round {t + 1}: the update of client {', '.join(map(str, bad))} is not finite"
+    sentence = f"round {t + 1}: the update of client {', '.join(map(str, bad))} is not finite"
     if policy == "stop" or not any(good):
-        raise RunFailed(f"{told}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
-    say(f"{told} and was dropped")
+        raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
+    say(f"{sentence} and was dropped")
     keep = [i for i, fine in enumerate(good) if fine]
     return [ids[i] for i in keep], tree_map(lambda v: v[keep], replies), bad
 
@@ -237,15 +264,17 @@ def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
     return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
 
 
-def _summary(experiment: Experiment, records: list[dict[str, Any]]) -> dict[str, Any]:
-    judged = [r for r in records if "accuracy" in r]
-    curve = [r["accuracy"] for r in judged]
+def _summary(experiment: Experiment, records: list[dict[str, Any]], judged: dict[str, Any], chosen: int) -> dict[str, Any]:
+    """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
+    curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged["accuracy"]]
     tail = curve[-10:]
-    lower = experiment.task.metric_each is experiment.task.loss_each
+    metric = experiment.task.metric_each
+    lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
     return {
-        "algorithm": experiment.algorithm.name, "rounds": records[-1].get("round", 0), "last": curve[-1],
-        "mean_of_last_ten": sum(tail) / len(tail), "best": min(curve) if lower else max(curve),
-        "loss": judged[-1]["loss"], "seconds": round(sum(r["seconds"]["all"] for r in records if "seconds" in r), 3),
+        "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
+        "model_of_round": chosen, "last": judged["accuracy"], "mean_of_last_ten": sum(tail) / len(tail),
+        "best": min(curve) if lower else max(curve), "loss": judged["loss"],
+        "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
 
 

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
-from steppe.errors import SteppeError
-
 Fresh = Callable[[], States]
+
+
+class Torn(Exception):
+    """A saved row is not what was written; the text says whose."""
 
 
 class MemoryStore:
@@ -32,7 +35,9 @@ class MemoryStore:
         return [self.rows[i] if i in self.rows else self.fresh() for i in ids]
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
-        self.rows.update(zip(ids, states, strict=True))
+        # Copies, because a view would keep the whole round alive, and because matrix products may differ in the
+        # last bit with the place of a row in memory: a resumed run must find its rows as this one does.
+        self.rows.update(zip(ids, tree_map(torch.clone, list(states)), strict=True))
 
     def known(self) -> list[int]:
         return sorted(self.rows)
@@ -47,9 +52,12 @@ class MemoryStore:
     def restore(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.rows = {}
         for name, value in tensors.items():
-            client, part, state = name.split("/")
+            client, part, state = name.split("/", 2)
             row = self.rows.setdefault(int(client), {p: {} for p in self.fresh()})
             row[part][state] = value.clone()
+
+    def spare(self, notes: dict[str, Any]) -> None:
+        """Nothing to do: an older checkpoint's rows are in its own files."""
 
 
 class DiskStore:
@@ -62,7 +70,7 @@ class DiskStore:
     SLOTS = 3
 
     def __init__(self, fresh: Fresh, path: Path, clients: int) -> None:
-        self.fresh, self.clients = fresh, clients
+        self.fresh, self.clients, self.path = fresh, clients, path
         self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in flat(fresh()).items()}
         self.width = sum(_bytes(s, d) for s, d in self.shapes.values())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,8 +101,9 @@ class DiskStore:
         row: States = {part: {} for part in self.fresh()}
         for name, (shape, dtype) in self.shapes.items():
             size = _bytes(shape, dtype)
-            part, state = name.split("/")
-            row[part][state] = torch.frombuffer(raw, dtype=dtype, count=size // dtype.itemsize, offset=at).view(shape)
+            part, state = name.split("/", 1)
+            value = torch.frombuffer(raw, dtype=dtype, count=size // dtype.itemsize, offset=at).view(shape)
+            row[part][state] = value.clone()
             at += size
         return row
 
@@ -114,8 +123,14 @@ class DiskStore:
         for client, (slot, total) in notes["rows"].items():
             self.current[int(client)], self.sums[int(client)] = slot, total
             if zlib.crc32(self._raw(int(client))) != total:
-                raise SteppeError(f"The saved state of client {client} is not what the checkpoint says.")
+                raise Torn(f"the state of client {client} in {self.path.name} is not what was written there")
         self.before, self.committed = self.committed, self.current.copy()
+
+    def spare(self, notes: dict[str, Any]) -> None:
+        """Keep the slots of an older checkpoint, the one to fall back on."""
+        self.before = np.full(self.clients, -1, dtype=np.int8)
+        for client, (slot, _) in notes["rows"].items():
+            self.before[int(client)] = slot
 
 
 Store = MemoryStore | DiskStore

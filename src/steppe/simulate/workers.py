@@ -14,14 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent, begin, end
+from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.errors import RunFailed
@@ -40,7 +41,8 @@ class CannotShare(Exception):
 class Workers:
     """Trains the round's clients in `count` child processes; the same numbers as `Sequential` with one thread."""
 
-    def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int) -> None:
+    def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int,
+                 own_buffers: bool = False) -> None:  # fmt: skip
         try:
             job = pickle.dumps((algorithm, task, federation))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -48,7 +50,7 @@ class Workers:
         if b"__main__" in job:
             raise CannotShare("the model, loss or algorithm is defined in a notebook or in the script itself")
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
-        shapes = _shapes(algorithm, task, slots)
+        shapes = _shapes(algorithm, task, slots, own_buffers)
         handle, name = tempfile.mkstemp(prefix="steppe-")
         os.close(handle)
         self.sent, self.states, self.replies = mapped(shapes, name)
@@ -56,11 +58,15 @@ class Workers:
         command = [sys.executable, "-c", "from steppe.simulate.workers import work; work()"]
         self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
                      for _ in range(count)]  # fmt: skip
-        for worker in self.pool:
-            _put(worker.stdin, (job, name, shapes))
-        for worker in self.pool:
-            self._answer(worker)
-        Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
+        try:
+            for worker in self.pool:
+                self._ask(worker, (sys.path, job, name, shapes))
+            for worker in self.pool:
+                self._answer(worker)
+        except (ImportError, AttributeError) as error:  # only unpickling the job can raise these
+            raise CannotShare(f"another process cannot build the model, loss or algorithm ({error})") from error
+        finally:
+            Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
         """Replies stacked in the order of the ids."""
@@ -81,24 +87,33 @@ class Workers:
             for worker in self.pool:
                 if waiting:
                     slot = waiting.pop()
-                    _put(worker.stdin, (slot, ids[slot]))
+                    self._ask(worker, (slot, ids[slot]))
                     ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
             while ready.get_map():
                 for event, _ in ready.select():
                     self._answer(event.data)
                     if waiting:
                         slot = waiting.pop()
-                        _put(event.data.stdin, (slot, ids[slot]))
+                        self._ask(event.data, (slot, ids[slot]))
                     else:
                         ready.unregister(event.fileobj)
+
+    def _ask(self, worker: subprocess.Popen[bytes], message: Any) -> None:
+        try:
+            _put(worker.stdin, message)
+        except BrokenPipeError:
+            self._lost()
+
+    def _lost(self) -> NoReturn:
+        self.close()
+        raise RunFailed("A worker process ended unexpectedly, perhaps for lack of memory: "
+                        "try fewer workers (workers = 1), or a smaller batch.") from None  # fmt: skip
 
     def _answer(self, worker: subprocess.Popen[bytes]) -> None:
         try:
             trouble = pickle.load(worker.stdout)  # type: ignore[arg-type]  # from our own child
-        except EOFError:
-            self.close()
-            raise RunFailed("A worker process ended unexpectedly, perhaps for lack of memory: "
-                              "try fewer workers (workers = 1), or a smaller batch.") from None  # fmt: skip
+        except (EOFError, pickle.UnpicklingError):
+            self._lost()
         if trouble:
             self.close()
             raise trouble
@@ -107,7 +122,8 @@ class Workers:
         for worker in self.pool:
             for pipe in (worker.stdin, worker.stdout):
                 if pipe:
-                    pipe.close()
+                    with suppress(BrokenPipeError):  # what is still in the buffer of a dead one's pipe
+                        pipe.close()
             worker.wait()
         self.pool = []
 
@@ -121,20 +137,22 @@ def work() -> None:
     os.dup2(2, 1)  # whatever a user's model prints must not get between our messages
     asks = sys.stdin.buffer
     try:
-        job, name, shapes = pickle.load(asks)
+        path, job, name, shapes = pickle.load(asks)
+        sys.path[:] = path  # the user's module may lie beside the script, wherever that was started
         algorithm, task, federation = pickle.loads(job)
         sent, states, replies = mapped(shapes, name)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
-            reply = train(algorithm, task, federation, tree_map(torch.clone, sent), client, row(states, slot))
+            # Clones, so that a client's numbers do not depend on the slot that it happened to get.
+            received, state = tree_map(torch.clone, (sent, row(states, slot)))
+            reply = train(algorithm, task, federation, received, client, state)
             tree_map(lambda shared, new: shared.copy_(new), row(replies, slot), reply)
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
     except Exception as error:
-        error.add_note("(in a worker process)")
-        _put(answers, error)
+        _put(answers, _portable(error))
 
 
 def mapped(shapes: Any, name: str) -> Any:
@@ -149,11 +167,23 @@ def mapped(shapes: Any, name: str) -> Any:
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 
 
-def _shapes(algorithm: Algorithm, task: Task, slots: int) -> tuple[Sent, States, Reply]:
+def _portable(error: Exception) -> Exception:
+    """An exception that survives the way to the other process, with a note on where it comes from."""
+    try:
+        error = pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note("(in a worker process)")
+    return error
+
+
+def _shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
     """What passes between the processes, found on tensors without data."""
     meta = task.to("meta")
     scalar = meta.x0.new_zeros(())
     held, state = algorithm.server_state(meta.x0), algorithm.client_state(meta.x0)
+    if own_buffers:
+        state = {**state, OWN_BUFFERS: meta.buffers}
     down = {p.name: {k: held[p.name][k] for k in p.down} for p in algorithm.parts if p.down}
     sent = Sent(meta.x0, down, meta.buffers, scalar, scalar)
     reply = end(algorithm, meta, sent, begin(algorithm, meta, sent, state, scalar), scalar)

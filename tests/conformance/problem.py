@@ -1,0 +1,95 @@
+"""A small, awkward federation for everything in the catalogue: unequal clients, short batches, one-step clients."""
+
+from functools import cache
+
+import torch
+from torch import nn
+
+from steppe.algorithms import CATALOGUE, make
+from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.task import Task
+from steppe.data import augmentation, from_arrays
+from steppe.data.federation import Federation
+from steppe.data.partition import Partition
+from steppe.parts.sgd import SGD
+from steppe.simulate.batched import Batched
+from steppe.simulate.sequential import Sequential
+from steppe.simulate.stacking import row, stack
+from steppe.simulate.store import MemoryStore
+
+CLIENTS, LR = 6, 0.05
+
+
+class Net(nn.Module):
+    """Small, smooth, with convolutions, a named head and two taps."""
+
+    head, taps = "classifier", ("act1", "act2")
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act1 = nn.Conv2d(1, 3, 3, stride=2), nn.ReLU()
+        self.body, self.act2 = nn.Linear(27, 6), nn.ReLU()
+        self.classifier = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.act1(self.conv(x)).flatten(1)
+        return self.classifier(self.act2(self.body(x)))
+
+
+@cache
+def federation():
+    g = torch.Generator().manual_seed(3)
+    x, y = torch.randn(80, 1, 8, 8, generator=g), torch.randint(4, (80,), generator=g)
+    data = from_arrays(x, y, x[:8], y[:8], classes=4)
+    order = torch.randperm(80, generator=g).numpy()
+    sizes = [23, 3, 10, 21, 7, 16]  # with batches of 5: a short last batch, a single batch, full batches only
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    clients = tuple(order[e - n : e] for e, n in zip(ends, sizes, strict=True))
+    return Federation(data, Partition(clients, "by hand", 0), 5, 2, augmentation("none"), 7, torch.float64)
+
+
+@cache
+def task():
+    torch.manual_seed(1)
+    return Task(Net().double())
+
+
+def algorithm(name, settings=None, momentum=0.9, add=()):
+    return make(name, SGD(momentum, 1e-3, 10.0), settings or {}, add)
+
+
+def run(alg, rounds=3, executor="sequential", schedule=None, state=None, **options):
+    """Some rounds; returns (server, store). `state` goes on from an earlier return."""
+    fed, tsk = federation(), task()
+    work = {"sequential": Sequential, "batched": Batched}[executor](alg, tsk, fed, **options)
+    server, store, first = state or (
+        Server(tsk.x0, alg.server_state(tsk.x0), {}), MemoryStore(lambda: alg.client_state(tsk.x0)), 0)
+    schedule = schedule or [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4], [1, 0]]
+    for t in range(first, first + rounds):
+        ids = schedule[t % len(schedule)]
+        states = store.gather(ids)
+        lr, now = tsk.x0.new_tensor(LR * 0.9**t), tsk.x0.new_tensor(float(t))
+        server, sent = broadcast(alg, tsk.layout, server, lr, now, ids, stack(states), CLIENTS)
+        replies = work(sent, ids, states)
+        store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
+        weights = tsk.x0.new_tensor([float(fed.sizes[i]) for i in ids])
+        server = aggregate(alg, tsk.layout, server, sent, replies, weights, CLIENTS, ids, store.everyone)
+    return server, store, first + rounds
+
+
+def entries():
+    """Every entry with its defaults, and once with every other variant that its settings offer."""
+    from typing import Literal, get_args, get_origin, get_type_hints
+
+    found = []
+    for name, function in CATALOGUE.items():
+        found.append((name, {}))
+        for key, hint in get_type_hints(function).items():
+            if key != "return" and get_origin(hint) is Literal:
+                found += [(name, {key: choice}) for choice in get_args(hint)[1:]]
+    return found
+
+
+def label(entry):
+    name, settings = entry
+    return name + "".join(f"-{k}={v}" for k, v in settings.items())

@@ -1,0 +1,174 @@
+"""What every entry of the catalogue, and every variant of it, must pass by existing."""
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from steppe.core.client import Meter, begin, by_autograd, end, step
+from steppe.core.cost import cost
+from steppe.core.server import Server, broadcast
+from steppe.simulate import checkpoint
+from steppe.simulate.stacking import stack
+from steppe.simulate.store import DiskStore, MemoryStore
+from tests.conformance.problem import CLIENTS, LR, algorithm, entries, federation, label, run, task
+
+ENTRIES = [e for e in entries() if e[1].get("first_step") != "official"]  # along rounding noise, by design
+every = pytest.mark.parametrize("entry", ENTRIES, ids=label)
+
+
+@pytest.fixture(autouse=True)
+def _variants_may_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def made(entry, **options):
+    return algorithm(*entry, **options)
+
+
+def same(a, b, tolerance):
+    left, right = tree_leaves(a), tree_leaves(b)
+    assert len(left) == len(right)
+    for p, q in zip(left, right, strict=True):
+        assert p.shape == q.shape
+        scale = max(1.0, float(q.abs().max())) if q.numel() else 1.0
+        assert torch.allclose(p, q, rtol=0, atol=tolerance * scale), float((p - q).abs().max())
+
+
+def everything(state):
+    server, store, _ = state
+    return server.x, server.state, {i: store.rows[i] for i in store.known()}
+
+
+@every
+def test_batched_equals_sequential(entry):
+    """With unequal steps, short batches, and clients that come back; also in chunks."""
+    one = everything(run(made(entry)))
+    same(everything(run(made(entry), executor="batched")), one, 1e-9)
+    same(everything(run(made(entry), executor="batched", chunk=2)), one, 1e-9)
+    assert all(v.isfinite().all() for v in tree_leaves(one))
+
+
+@every
+def test_client_order_changes_nothing(entry):
+    forward = [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4]]
+    backward = [ids[::-1] for ids in forward]
+    same(everything(run(made(entry), schedule=backward)), everything(run(made(entry), schedule=forward)), 1e-9)
+
+
+@every
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_resume_is_bit_identical(entry, kind, tmp_path):
+    alg, x0 = made(entry), task().x0
+    whole = run(alg, rounds=4)
+
+    def store():
+        fresh = lambda: alg.client_state(x0)  # noqa: E731
+        return MemoryStore(fresh) if kind == "memory" else DiskStore(fresh, tmp_path / "clients.bin", CLIENTS)
+
+    first = store()
+    server, first, done = run(alg, rounds=2, state=(Server(x0, alg.server_state(x0), {}), first, 0))
+    checkpoint.save(tmp_path / "checkpoints", done, server, first, {})
+    second = store()
+    saved, complaints = checkpoint.load(tmp_path / "checkpoints", second)
+    assert not complaints
+    server, second, _ = run(alg, rounds=2, state=(saved.server, second, saved.round))
+    assert torch.equal(server.x, whole[0].x)
+    assert second.known() == whole[1].known()
+    for mine, theirs in zip(second.gather(second.known()), whole[1].gather(whole[1].known()), strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(tree_leaves(mine), tree_leaves(theirs), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(tree_leaves(server.state), tree_leaves(whole[0].state), strict=True))
+
+
+def traced(alg, meter=None, calls=None):
+    """One step of one client on real tensors, with the calls of each part's gradient counted."""
+    tsk, fed, x0 = task(), federation(), task().x0
+    state = alg.client_state(x0)
+    rows = stack([state])
+    server = Server(x0, alg.server_state(x0), {})
+    server, sent = broadcast(alg, tsk.layout, server, x0.new_tensor(LR), x0.new_tensor(0.0), [0], rows, CLIENTS)
+    one = x0.new_tensor(1.0)
+    batches = fed.plan(0, 0, alg.local_steps, alg.batches_per_step)
+    several = tuple(fed.batch(batches.index[0, j], batches.keys[0, j]) for j in range(alg.batches_per_step))
+    with torch.no_grad():
+        live = begin(alg, tsk, sent, state, one)
+        live = step(alg, tsk, sent, live, several, 0 * one, one, by_autograd, meter)
+        return end(alg, tsk, sent, live, one)
+
+
+@every
+def test_costs_are_what_really_happens(entry):
+    """The meta trace against a real step: the same gradients, forwards and bytes of state."""
+    alg, meter = made(entry), Meter()
+    reply = traced(alg, meter)
+    example = {"x": torch.zeros(5, 1, 8, 8, dtype=torch.float64), "y": torch.zeros(5, dtype=torch.int64)}
+    found = cost(alg, task(), example)
+    assert (found.gradients, found.forwards) == (meter.gradients, meter.forwards)
+    kept = sum(v.numel() * v.element_size() for v in tree_leaves(reply.state))
+    up = sum(v.numel() * v.element_size() for v in tree_leaves((reply.update, reply.up)))
+    assert found.bytes_kept == kept
+    if not alg.frozen and entry[0] != "local":
+        assert found.bytes_up == up
+
+
+@every
+def test_the_oracle_is_asked_as_often_as_declared(entry):
+    """`asks` decides which compositions are refused, so it must be true."""
+    alg = made(entry)
+    for place, part in enumerate(alg.parts):
+        calls = 0
+
+        def oracle(w, **_):
+            nonlocal calls
+            calls += 1
+            return torch.ones_like(w)
+
+        if not part.has("gradient"):
+            continue
+        x0 = task().x0
+        s = scope_for(alg, part, x0)
+        part.gradient(oracle, x0.clone(), s)
+        assert calls <= part.asks, f"{part.name} asks {calls} times and declares {part.asks}"
+        assert place >= 0
+
+
+def scope_for(alg, part, x0):
+    from steppe.core.part import Scope
+
+    server = part.server_state(x0)
+    s = Scope(task().layout, x0, x0.new_tensor(LR), x0.new_tensor(1.0),
+              {**part.client_state(x0), **part.round_state(x0)}, {k: server[k] for k in part.down})  # fmt: skip
+    s.start, s.w, s.index, s.steps = x0, x0, x0.new_tensor(1.0), x0.new_tensor(4.0)
+    s.effective_steps = s.steps
+    s.gradient_of = lambda term, w: torch.ones_like(w)
+    s.head_gradient_of = lambda term, w, features: torch.ones_like(w)
+    return s
+
+
+SNAPSHOT = Path(__file__).parent / "costs.json"
+
+
+def test_cost_snapshot():
+    """Costs on the FedAvg-CNN, so that a change of any cost is seen. Renew with: python -m tests.conformance.renew"""
+    from tests.conformance.renew import measured
+
+    assert measured() == json.loads(SNAPSHOT.read_text())
+
+
+def test_variants_are_frozen_values():
+    for entry in ENTRIES:
+        for part in made(entry).parts:
+            assert dataclasses.is_dataclass(part), part
+            hash(part.name)
+
+
+def test_tree_map_reaches_replies():
+    """Stacking relies on named tuples being trees."""
+    reply = traced(algorithm("scaffold"))
+    assert len(tree_leaves(tree_map(lambda t: t + 1, reply))) == len(tree_leaves(reply))
