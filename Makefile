@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench bench-gpu clean
 
 setup: $(VENV)/.installed
 
@@ -25,6 +25,9 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.cpu
+
+bench-gpu: setup
+	$(BIN)/python -m benchmarks.gpu
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .mypy_cache

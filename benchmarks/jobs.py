@@ -28,7 +28,10 @@ def data() -> tuple[Data, str]:
     images[np.arange(60_000), 2 * labels + 4] = 255
     tests[np.arange(10_000), 2 * test_labels + 4] = 255
     made = from_arrays(images, labels, tests, test_labels, name="random", classes=10, mean=(MEAN,), std=(STD,))
-    return made, "random images of Fashion-MNIST's shape (STEPPE_DATA has no fashion-mnist): times hold, accuracies do not"
+    return (
+        made,
+        "random images of Fashion-MNIST's shape (STEPPE_DATA has no fashion-mnist): times hold, accuracies do not",
+    )
 
 
 def clients() -> np.ndarray:

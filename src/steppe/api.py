@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -36,12 +38,17 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     metric     "accuracy", "mse", or such a function
     head       the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it nothing is written
+    resume     go on from the last checkpoint in that folder, if it has one
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     values = {k: v for k, v in named.items() if isinstance(v, str)}
+    if own_data is not None and own_data.classes is None:
+        options.setdefault("partition", "iid")  # the only rule that needs no class labels
     config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
+    if out is not None and not resume and (Path(out) / "config.json").exists():
+        raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
     built = experiment(config, algorithm, model if isinstance(model, nn.Module) else None, own_data, loss, metric, head)
     return simulate(built, Path(out) if out is not None else None, resume, watch)
 
@@ -80,20 +87,32 @@ class Run:
     about: dict[str, Any]
     history: list[dict[str, Any]] = field(repr=False)
     summary: dict[str, Any] | None  # None: not finished
-    model: nn.Module | None = field(repr=False, default=None)
+    module: nn.Module | None = field(repr=False, default=None)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained module, ready to predict."""
+        if self.module is None:
+            raise SteppeError(f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder}).")
+        return self.module
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained model's weights under their ordinary names."""
-        path = self.folder / "model.safetensors"
+        path = self.folder / folder.MODEL
         if not path.exists():
             raise SteppeError(f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder}).")
-        return load_file(path)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
+                              f"(steppe run --resume --out {self.folder}).") from error  # fmt: skip
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:
     """A run's records and its trained module, ready to predict.
 
-    For a run of your own nn.Module, pass a fresh instance of it; its weights are replaced.
+    For a run of your own nn.Module, pass a fresh instance of it; its weights are replaced. A run that is not finished
+    has records, but no module yet.
     """
     where = Path(path)
     config = folder.read_json(where / "config.json")
@@ -106,9 +125,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> Run:
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
+        model = model.to(getattr(torch, config["dtype"]))
         try:
             model.load_state_dict(run.state_dict())
         except RuntimeError as error:
             raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
-        run.model = model.eval()
+        run.module = model.eval()
     return run

@@ -30,16 +30,34 @@ def main() -> None:
     """Run the command line; errors that a user can fix are one sentence and exit code 2."""
     try:
         app()
-    except SteppeError as error:
-        if "--debug" in sys.argv:
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:  # a mistake of ours: all that is known about it must be seen
             raise
-        from rich.console import Console
+        if "--debug" in sys.argv:
+            import traceback
 
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("\ninterrupted; go on with the same command and --resume", file=sys.stderr)
-        sys.exit(130)
+            traceback.print_exc()
+        else:
+            from rich.console import Console
+
+            Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_escape(_text(error))}", highlight=False)
+        sys.exit(code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """2: something that the user can put right; 3: a run broke down; None: nothing that was foreseen."""
+    if isinstance(error, SteppeError):
+        return error.exit_code
+    # The core imports nothing of ours, so its complaints about settings and compositions are plain ValueErrors.
+    ours = type(error).__module__.startswith("steppe.core.") and isinstance(error, ValueError)
+    return 2 if ours or isinstance(error, OSError) else None
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 @app.callback()
@@ -62,22 +80,25 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.simulate.run import simulate
     from steppe.simulate.setup import experiment
 
-    if resume and out is not None and (out / "config.json").exists() and not (algorithm or config or sets or add or rounds):
-        from steppe.config import resolve
-
-        chosen = resolve(folder.read_json(out / "config.json"), str(out / "config.json"))
+    begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
+    if begun and not algorithm and not config:  # --resume --out DIR says it all
+        chosen = _config(None, None, sets, add, rounds, begun)
     else:
         chosen = _config(algorithm, config, sets, add, rounds)
     label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
     where = out or _folder(f"{label}-{chosen.hash}", resume)
-    if resume:
-        _check_resumable(where, chosen)
-    elif out is not None and (out / "config.json").exists():
-        raise SteppeError(f"{out} already holds a run: choose another --out, or go on with it by --resume.")
+    if resume and not (where / "config.json").exists():
+        raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
+    if not resume and (where / "config.json").exists():
+        raise SteppeError(f"{where} already holds a run: choose another --out, or go on with it by --resume.")
     built = experiment(chosen)
-    with Progress(chosen.rounds, quiet=as_json) as progress:
-        progress.begin(label)
-        result = simulate(built, where, resume, progress.round, progress.say)
+    try:
+        with Progress(chosen.rounds) as progress:
+            progress.begin(label)
+            result = simulate(built, where, resume, progress.round, progress.say)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
     curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}")
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
@@ -101,8 +122,6 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     """
     from dataclasses import asdict
 
-    from rich.table import Table
-
     from steppe.algorithms import CATALOGUE
     from steppe.report.figures import curves
     from steppe.report.tables import line, size, spread
@@ -123,8 +142,12 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         return progress.round
 
     first = next(iter(configs.values()))
-    with Progress(first.rounds, quiet=as_json) as progress:
-        entries = run_all(configs, seeds, where, watch, progress.say)
+    try:
+        with Progress(first.rounds) as progress:
+            entries = run_all(configs, seeds, where, watch, progress.say)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
     lines = [line(e.algorithm, e.summaries, e.cost) for e in entries if e.summaries]
     failed = {e.algorithm: e.failed for e in entries if e.failed}
     title = f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
@@ -135,16 +158,14 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     if as_json:
         print(json.dumps({"folder": str(where), "lines": [asdict(one) for one in lines], "failed": failed}))
     else:
-        table = Table(title=title, title_justify="left")
-        for name in ("algorithm", "last", "mean of last ten", "best", "loss", "bytes a round", "gradients a step", "seconds"):
-            table.add_column(name, justify="left" if name == "algorithm" else "right")
-        for one in lines:
-            passes = str(one.gradients) + (f" + {one.forwards} fwd" if one.forwards else "")
-            table.add_row(one.algorithm, spread(one.last, one.seeds), spread(one.mean_of_last_ten, one.seeds),
-                          spread(one.best, one.seeds), spread(one.loss, one.seeds, percent=False),
-                          size(one.bytes_round), passes, f"{one.seconds:.1f}")  # fmt: skip
-        _console().print(table)
-        _print("accuracy in %, on the test set; bytes are of one client, down and up")
+        rows = [[one.algorithm, spread(one.last, one.seeds), spread(one.mean_of_last_ten, one.seeds),
+                 spread(one.best, one.seeds), spread(one.loss, one.seeds, percent=False), size(one.bytes_round),
+                 str(one.gradients) + (f"+{one.forwards}" if one.forwards else ""), f"{one.seconds:.1f}"]
+                for one in lines]  # fmt: skip
+        _table(title, ["algorithm", "last", "last ten", "best", "loss", "traffic", "passes", "time"], rows,
+               spare=("best", "passes", "time", "loss"))  # fmt: skip
+        _print("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's round, down "
+               "and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
         _print(f"runs, comparison.json and curves.png are in {where}")
     if failed:
         for name, reasons in failed.items():
@@ -181,8 +202,6 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
          batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size, for the FLOPs a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
-    from rich.table import Table
-
     from steppe.report.listing import cost_rows
     from steppe.report.tables import size
 
@@ -191,16 +210,14 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return
-    table = Table(title=f"one client's round; {model}, {parameters:,} parameters, batch {batch}", title_justify="left")
-    for name in ("algorithm", "down", "up", "kept", "bytes down+up", "× FedAvg", "gradients", "forwards", "GFLOP a step",
-                 "× FedAvg"):  # fmt: skip
-        table.add_column(name, justify="left" if name == "algorithm" else "right")
-    for r in rows:
-        table.add_row(r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
-                      size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]),
-                      str(r["forwards"]), f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}")  # fmt: skip
-    _console().print(table)
-    _print("down, up and kept are multiples of the model; a gradient is a forward and a backward pass")
+    cells = [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
+              size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]), str(r["forwards"]),
+              f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
+    _table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
+           ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
+           spare=("×avg", "×avg "))  # fmt: skip
+    _print("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients (a forward "
+           "and a backward pass) and fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
 
 
 @app.command()
@@ -211,7 +228,9 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
     from steppe.report.figures import curves
     from steppe.simulate import folder
 
+    _check_picture(out)
     histories: dict[str, list[Any]] = {}
+    whose: dict[str, Path] = {}
     for where in runs:
         found = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
         if not found:
@@ -220,7 +239,9 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
             records = folder.history(one)
             if not any("accuracy" in r for r in records):
                 raise SteppeError(f"{one} has no evaluated round yet, so there is nothing to draw.")
-            label = one.parent.name if one.name.startswith("seed-") else one.name
+            home = one.parent if one.name.startswith("seed-") else one
+            first = whose.setdefault(home.name, home)
+            label = home.name if first == home else str(home)  # two runs of one name are not two seeds
             histories.setdefault(label, []).append(records)
     curves(histories, out)
     _print(f"wrote {out}")
@@ -231,7 +252,7 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
               rule: Annotated[str, typer.Option("--partition", help="Such as lda(0.1) or sharding(2).")] = "lda(0.3)",
               clients: Annotated[int, typer.Option("--clients", min=1)] = 20,
               seed: Annotated[int | None, typer.Option("--seed", help="Default: the rule's official one.")] = None,
-              save: Annotated[Path | None, typer.Option("--save", help="Write it to a file (.npz).")] = None,
+              save: Annotated[Path | None, typer.Option("--save", help="Write it to a file (JSON).")] = None,
               picture: Annotated[Path | None, typer.Option("--plot", help="Draw clients × classes.")] = None,
               data_folder: Annotated[str | None, typer.Option("--data-folder")] = None,
               as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
@@ -239,6 +260,8 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
     from steppe.data import load
     from steppe.data.partition import make
 
+    if picture:
+        _check_picture(picture)
     loaded = load(data, data_folder)
     split = make(rule, loaded.train_targets, clients, seed, classes=loaded.classes)
     if save:
@@ -263,7 +286,7 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
 
     from steppe.config import assign
     from steppe.simulate.setup import catalogue_settings
-    from steppe.simulate.trace import Problem
+    from steppe.simulate.trace import Client, Problem
     from steppe.simulate.trace import trace as run_trace
 
     try:
@@ -271,10 +294,11 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
         checked = Problem(**content)
     except FileNotFoundError:
         raise SteppeError(f"There is no problem file {problem}.") from None
-    except (json.JSONDecodeError, TypeError) as error:
-        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
     except ValidationError as error:
-        raise SteppeError(f"{problem}: {_first_error(error, list(Problem.model_fields))}") from None
+        known = {"Problem": Problem, "clients": Client}
+        raise SteppeError(f"{problem}: {_first_error(error, {k: list(v.model_fields) for k, v in known.items()})}") from None
+    except (ValueError, TypeError) as error:
+        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
     settings = {}
     for text in sets:
         key, value = assign(text, catalogue_settings(algorithm))
@@ -284,41 +308,65 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
 
 
-def _first_error(error: Any, known: list[str]) -> str:
+def _first_error(error: Any, known: dict[str, list[str]]) -> str:
     from steppe.errors import nearest
 
     first = error.errors()[0]
     where = ".".join(str(p) for p in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"there is no key {where!r}{nearest(where.rpartition('.')[2], known)}"
+        there = known.get(str(first["loc"][0]), known["Problem"])
+        return f"there is no key {where!r}{nearest(str(first['loc'][-1]), there)}"
     return (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")
 
 
-def _config(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None) -> Any:
-    """A checked configuration from a file, then the command line's words; what is wrong is named with its source."""
-    from steppe.config import assign, read, resolve
+def _config(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
+            begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
+    """A checked configuration from a file (or a run that was begun), then the command line's words on top."""
+    from steppe.config import assign, read
     from steppe.simulate.setup import catalogue_settings
 
-    values = read(path) if path else {}
-    if path:
-        resolve(values, str(path))  # the file's own errors, before the command line's
+    below = read(path) if path else begun or {}
+    values = dict(below)
     if algorithm:
-        if algorithm != values.get("algorithm"):
+        if algorithm != values.get("algorithm", "fedavg"):
             values.pop("settings", None)  # they were meant for another algorithm
         values["algorithm"] = algorithm
-    settings = dict(values.get("settings", {}))
+    settings = values.get("settings", {})
     for text in sets:
         key, value = assign(text, catalogue_settings(values.get("algorithm", "fedavg")))
-        if key.startswith("settings."):
-            settings[key.removeprefix("settings.")] = value
-        else:
+        own = {key.removeprefix("settings."): value} if key.startswith("settings.") else value
+        if not key.startswith("settings"):
             values[key] = value
-    values["settings"] = settings
+        elif isinstance(own, dict) and isinstance(settings, dict):
+            settings = values["settings"] = {**settings, **own}
+        else:
+            raise SteppeError(f"--set {text}: settings is a table, such as settings.rho=0.1")
     if add:
         values["add"] = [*values.get("add", []), *add]
     if rounds is not None:
         values["rounds"] = rounds
-    return resolve(values, str(path) if path and not sets else "the command line")
+    try:
+        return _checked(values, "")
+    except SteppeError as error:
+        if path:  # the same complaint about the file alone: then that is where the mistake stands
+            try:
+                _checked(below, "")
+            except SteppeError as alone:
+                if str(alone) == str(error):
+                    raise SteppeError(f"{path}: {error}") from None
+        raise
+
+
+def _checked(values: dict[str, Any], source: str) -> Any:
+    """Keys, types and ranges, then names and settings."""
+    from steppe.config import resolve
+    from steppe.simulate.setup import check_names
+
+    config = resolve(values, source)
+    fault = check_names(config)
+    if fault:
+        raise fault[1]
+    return config
 
 
 def _spelled(name: str) -> tuple[str, list[str], list[str]]:
@@ -363,17 +411,9 @@ def _folder(name: str, resume: bool) -> Path:
     return where
 
 
-def _check_resumable(where: Path, config: Any) -> None:
-    from steppe.simulate import folder
-
-    if not (where / "config.json").exists():
-        raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
-    before = folder.read_json(where / "config.json")
-    now = config.model_dump(mode="json")
-    changed = [k for k in now if before.get(k) != now[k] and k != "rounds"]
-    if changed:
-        told = ", ".join(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed)
-        raise SteppeError(f"{where} was started with other settings: {told}. Only rounds may change; or start anew.")
+def _check_picture(path: Path) -> None:
+    if path.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg", ".webp"):
+        raise SteppeError(f"{path}: a picture's name ends in .png, .svg, .pdf, .jpg or .webp.")
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -392,7 +432,29 @@ def _escape(text: str) -> str:
 def _console() -> Any:
     from rich.console import Console
 
-    return Console()
+    console = Console()
+    return console if console.is_terminal else Console(width=250)  # a file or a pipe has no edge to wrap at
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
+    """A table that never cuts a name short: on a narrow terminal, columns named in `spare` are left out, one by one."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = _console()
+    for left_out in range(len(spare) + 1):
+        shown = [i for i, name in enumerate(columns) if name not in spare[:left_out]]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for i in shown:
+            table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(_escape(row[i]) for i in shown))
+        needed = console.measure(table).maximum
+        if needed <= console.width:
+            break
+    _print(f"[bold]{_escape(title)}[/]")
+    Console(width=max(needed, console.width)).print(table)
 
 
 def _print(text: str) -> None:

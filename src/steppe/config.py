@@ -40,7 +40,7 @@ RECIPE_AUGMENTATION = {
 class Config(BaseModel):
     """A run. Keys are flat; the algorithm's own settings stand under `settings`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     algorithm: str = Field("fedavg", description="a name of the catalogue: steppe list")
     settings: dict[str, Any] = Field({}, description="the algorithm's own settings, such as rho")
@@ -77,6 +77,9 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, description="of the initial model, batch order and augmentation")
     device: str = Field("auto", description="cpu, cuda, cuda:1 or auto")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of the computation")
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
+        "auto", description="of matrix products (auto: tf32 on a GPU unless the algorithm is sensitive, else fp32)")
+    compile: bool = Field(True, description="on a GPU, compile the local step and capture it as graphs")
     executor: Literal["auto", "sequential", "batched"] = Field(
         "auto", description="one client after the other, or all at once (auto: batched on a GPU)")
     workers: int | Literal["auto"] = Field("auto", description="processes of the sequential executor; 0: none")
@@ -112,12 +115,14 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
     """A checked configuration: the recipe's values below the given ones; errors name the key and the source."""
     unknown = [k for k in values if k not in Config.model_fields]
     if unknown:
-        raise SteppeError(f"{source}: there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}")
+        told = f"there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}"
+        raise SteppeError(f"{source}: {told}" if source else told)
     recipe = RECIPES.get(str(values.get("recipe")), {})
     try:
         config = Config(**{**recipe, **values})
     except ValidationError as error:
-        raise SteppeError(f"{source}: {'; '.join(_sentence(e) for e in error.errors())}") from None
+        told = "; ".join(_sentence(e) for e in error.errors())
+        raise SteppeError(f"{source}: {told}" if source else told) from None
     if config.augmentation == "auto":
         chosen = RECIPE_AUGMENTATION.get(config.recipe or "", {}).get(config.data, "none")
         config = config.model_copy(update={"augmentation": chosen})

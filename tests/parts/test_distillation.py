@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import data, number, one_step, perceptron, same, train
 
 from steppe.algorithms import make
 from steppe.core.algorithm import Algorithm
@@ -16,7 +17,6 @@ from steppe.models import build
 from steppe.parts.contrast import Contrast
 from steppe.parts.distillation import Distillation
 from steppe.parts.sgd import SGD
-from tests.parts.tiny import data, number, one_step, perceptron, same, train
 
 T8 = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["T8"]
 MOMENTUM = SGD(0.9, 0.01)

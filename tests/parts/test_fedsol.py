@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import Spy, data, one_step, perceptron, same, train
 from torch import nn
 
 from steppe.algorithms import make
@@ -22,7 +23,6 @@ from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
 from steppe.simulate.trace import Problem, Quadratic, trace
-from tests.parts.tiny import Spy, data, one_step, perceptron, same, train
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 SOFTMAX = json.loads((VECTORS / "softmax.json").read_text())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import data, number, one_step, perceptron, same, train
 from torch import nn
 
 from steppe.algorithms import make
@@ -18,7 +19,6 @@ from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.simulate.stacking import stack
-from tests.parts.tiny import data, number, one_step, perceptron, same, train
 
 MAN = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["MAN"]
 

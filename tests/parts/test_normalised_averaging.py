@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import data, perceptron, same, train
 
 from steppe.algorithms import make
 from steppe.core.cost import cost
 from steppe.parts.sgd import SGD
 from steppe.simulate.trace import Problem, trace
-from tests.parts.tiny import data, perceptron, same, train
 
 HERE = Path(__file__).parent.parent
 QUADRATIC = json.loads((HERE / "vectors" / "quadratic.json").read_text())

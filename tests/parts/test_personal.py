@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny import CLIENTS, data, perceptron, same, train
 
 from steppe.algorithms import make
 from steppe.core.algorithm import Algorithm, CompositionError
@@ -17,7 +18,6 @@ from steppe.parts.look_ahead import LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.sgd import SGD
 from steppe.simulate.trace import Problem, trace
-from tests.parts.tiny import CLIENTS, data, perceptron, same, train
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 CASES = [c for c in QUADRATIC["cases"] if c["algorithm"] == "perfedavg"]

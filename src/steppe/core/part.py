@@ -79,6 +79,7 @@ class Part:
     down: tuple[str, ...] = ()  # entries of the server's state that are broadcast
     reduction: dict[str, str] = {}  # noqa: RUF012  # upload -> "weights" (default), "mean", or "sum" (over all N)
     needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
+    sensitive: bool = False  # normalises a gradient that may be mere rounding: wants full precision
     frozen: str = ""  # "head" or "body": parameters that this part keeps as they are
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once a step

@@ -70,6 +70,7 @@ class Task:
         self.constants |= {k: b for k, b in buffers.items() if not b.is_floating_point()}
         self.learner = model.train()
         self.judge = copy.deepcopy(model).eval()  # dropout off, running statistics fixed: for teachers and tests
+        self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         # Statistics over a batch see padding too, so such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
@@ -86,8 +87,21 @@ class Task:
         return moved
 
     def forward(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str] = frozenset(),
-                learning: bool = True) -> Outputs:  # fmt: skip
-        """Run the model at w. Only what is in `see` (features, activations) is caught on the way."""
+                learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
+        """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
+
+        `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
+        not take it, because rounding would become its direction.
+        """
+        if fast and self.fast is not None:
+            low, high = self.fast, w.dtype
+            inputs = inputs.to(low) if inputs.is_floating_point() else inputs
+            out = self._run(w.to(low), inputs, buffers, see, learning)
+            shown = None if out.features is None else out.features.to(high)
+            return Outputs(out.logits.to(high), shown, tuple(a.to(high) for a in out.activations), out.buffers)
+        return self._run(w, inputs, buffers, see, learning)
+
+    def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool) -> Outputs:
         model = self.learner if learning else self.judge
         caught: dict[str, Tensor] = {}
         hooks = []
@@ -99,7 +113,7 @@ class Task:
                 module = model.get_submodule(name)
                 hooks.append(module.register_forward_hook(lambda _, __, out, name=name: caught.update({name: out})))
         after = {k: b.clone() for k, b in buffers.items()} if learning else buffers  # batch norm writes in place
-        counters = {k: b if b.is_floating_point() else b.clone() for k, b in self.constants.items()}
+        counters = {k: b.to(w.dtype) if b.is_floating_point() else b.clone() for k, b in self.constants.items()}
         try:
             state = {**self.layout.unflatten(w), **counters, **after}
             logits = functional_call(model, state, (inputs,))

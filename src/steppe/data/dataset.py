@@ -32,7 +32,7 @@ class Data:
 
     Images are uint8 (n, channels, h, w) and are normalised when a batch is made, by mean and std (one
     number a channel, in units of 0..1). Inputs of any other kind are floats of any shape and are used
-    as they are. `classes` is None for regression, and then targets are floats of any shape.
+    as they are. `classes` is None for regression and for sequences, and then targets have any shape.
     """
 
     name: str
@@ -153,7 +153,8 @@ def from_arrays(
 
     Images are uint8, (n, h, w), (n, h, w, c) or (n, c, h, w); without mean and std, those of the
     training images are used. Integer targets are class labels, 0 to classes − 1 (classes is counted when
-    not given); floating targets make a regression.
+    not given); integer targets with more axes (a sequence of tokens) are no labels of a sample, and floating
+    targets make a regression: then classes is None.
     """
     inputs, test_inputs = _inputs(x), _inputs(test_x)
     targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
@@ -162,7 +163,7 @@ def from_arrays(
         targets, test_targets = targets.float(), test_targets.float()
     else:
         targets, test_targets = targets.long(), test_targets.long()
-        if classes is None and len(targets):
+        if classes is None and len(targets) and targets.ndim == 1:
             classes = len(class_names) if class_names else int(targets.max()) + 1
     if mean is None or std is None:
         mean, std = _statistics(inputs) if inputs.dtype == torch.uint8 and len(inputs) else ((), ())

@@ -43,7 +43,9 @@ class Federation:
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
         device = self.data.train_inputs.device
-        return torch.tensor(self.data.mean, device=device), torch.tensor(self.data.std, device=device)
+        exact = torch.float64  # cut to the precision of the computation when they are used
+        return (torch.tensor(self.data.mean, dtype=exact, device=device),
+                torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
 
     def steps(self, client: int, local_steps: Callable[[int, int], int]) -> int:
         count = local_steps(self.epochs, ceil(self.sizes[client] / self.batch_size)) if self.epochs else 0
@@ -56,7 +58,11 @@ class Federation:
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """Augmented inputs and targets at index (*lead, B) with keys (*lead)."""
         inputs = self.augmentation(self.data.train_inputs[index], keys, *self._constants, self.dtype)
-        return {"x": inputs, "y": self.data.train_targets[index]}
+        return {"x": inputs, "y": self.targets(self.data.train_targets[index])}
+
+    def targets(self, given: Tensor) -> Tensor:
+        """Targets as the loss sees them: those of a regression in the precision of the computation."""
+        return given.to(self.dtype) if given.is_floating_point() else given
 
     def plain(self, inputs: Tensor) -> Tensor:
         """Inputs as a test sees them: normalised, not augmented."""

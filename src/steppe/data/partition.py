@@ -89,7 +89,7 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
     Without a seed, the one of the recipe that the rule comes from is used. `classes` is needed only to
     notice a class without any sample at the end of the list. Floating targets (regression) allow `iid`.
     """
-    function, arguments = _parse(rule)
+    function, arguments = parse(rule)
     name = function.__name__
     labels = as_array(targets)
     seed = OFFICIAL_SEEDS[name] if seed is None else int(seed)
@@ -110,12 +110,13 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
 def replay(partition: Partition, targets: Any) -> RandomState:
     """The generator as the partition left it, for recipes that go on drawing from it."""
     rng = RandomState(partition.seed)
-    function, arguments = _parse(partition.rule)
+    function, arguments = parse(partition.rule)
     function(rng, as_array(targets), len(partition.clients), *arguments)
     return rng
 
 
-def _parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
+def parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
+    """The function and the numbers of a rule such as `lda(0.1)`."""
     match = re.fullmatch(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*", rule)
     name = match[1] if match else rule
     if name not in PARTITIONS:

@@ -45,6 +45,9 @@ def plan(samples: np.ndarray, client: int, round_: int, seed: int, batch: int, s
     n = len(samples)
     a_epoch = ceil(n / batch)
     count = steps(a_epoch)
+    if count == 0:
+        nothing = torch.zeros(1, 0, batch, dtype=torch.int64)
+        return Plan(nothing, nothing.bool(), nothing[..., 0], (0,))
     epochs = ceil(count * batches_per_step / a_epoch)
     order = permutation(key(seed, round_, client, torch.arange(epochs), ORDER), n)  # (epochs, n)
     index = torch.zeros(epochs, a_epoch * batch, dtype=torch.int64)

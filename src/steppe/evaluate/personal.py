@@ -100,18 +100,18 @@ def personal_accuracy(
     inputs, `augment` (inputs, key) prepares a training batch. Training a model alone from the start, momentum and
     all, is the same call with `fedavg` parts, the initial x and 200 epochs.
     """
-    steps_of = tuner(algorithm)
+    own = tuner(algorithm)
     neighbours = next((p for p in algorithm.parts if isinstance(p, NearestNeighbours)), None)
     epochs = (0,) if algorithm.alone else tuple(epochs)
     statistics = task.buffers if buffers is None else buffers
     results: dict[int, list[float]] = {e: [] for e in epochs}
     for i, client in enumerate(clients):
         an_epoch = ceil(len(client.targets) / batch_size)
-        per_epoch = steps_of.local_steps(round_epochs, an_epoch) // round_epochs
+        per_epoch = own.local_steps(round_epochs, an_epoch) // round_epochs
         stream = shuffled(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
         torch.manual_seed(as_seed(key(seed, i, _DROPOUT)))
         rates = [lr * lr_decay ** (k // per_epoch) for k in range(max(epochs) * per_epoch + 1)]
-        tuned = fine_tune(steps_of, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
+        tuned = fine_tune(own, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
                           rates.__getitem__, statistics)  # fmt: skip
         for e, (w, after) in zip(epochs, tuned, strict=True):
             if neighbours is None:

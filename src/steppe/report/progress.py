@@ -48,7 +48,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self.bar:
-            self.bar.console.print(f"[dim]{text}[/]", highlight=False)
+            self.bar.console.print(text, style="dim", highlight=False, markup=False)
         elif not self.quiet:
             print(text, file=sys.stderr, flush=True)
 

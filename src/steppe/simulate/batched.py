@@ -25,6 +25,7 @@ class Batched:
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, chunk: int | None = None) -> None:
         self.algorithm, self.task, self.federation, self.chunk = algorithm, task, federation, chunk
+        self.round_ = 0
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
         """Replies stacked in the order of the ids."""
@@ -32,6 +33,7 @@ class Batched:
         # Longest first: those that still have steps to take are then always the first ones.
         order = sorted(range(len(ids)), key=lambda i: -steps[i])
         size = self.chunk or len(ids)
+        self.round_ = int(sent.round)  # the only word from the device before the round is over
         replies: dict[int, Reply] = {}
         for begun in range(0, len(order), size):
             places = order[begun : begun + size]
@@ -41,7 +43,7 @@ class Batched:
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         algorithm, task, federation, device = self.algorithm, self.task, self.federation, sent.x.device
-        per_step, round_ = algorithm.batches_per_step, int(sent.round)
+        per_step, round_ = algorithm.batches_per_step, self.round_
         plan = Plan.stack([federation.plan(i, round_, algorithm.local_steps, per_step) for i in ids])
         index, mask, keys = plan.index.to(device), plan.mask.to(device), plan.keys.to(device)
         steps = torch.tensor(plan.steps, dtype=sent.lr.dtype, device=device)

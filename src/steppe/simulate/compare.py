@@ -27,7 +27,11 @@ class Entry:
 
 def compare(configs: dict[str, Config], seeds: int, out: Path,
             watch: Callable[[str, int], Watch] | None = None, say: Callable[[str], None] = print) -> list[Entry]:  # fmt: skip
-    """Run every configuration with every seed, each in its own folder; what is there already is used again."""
+    """Run every configuration with every seed, each in its own folder.
+
+    A finished run that is there already is used again, and one that was interrupted goes on.
+    """
+    experiment(next(iter(configs.values())))  # what is wrong with all of them is said before anything is written
     entries = []
     for label, config in configs.items():
         entry = Entry(label)
@@ -35,14 +39,15 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
             one = config.model_copy(update={"seed": config.seed + k})
             where = out / label / f"seed-{one.seed}"
             try:
-                if _same(where, one):
+                same = _same(where, one)
+                if same and (where / folder.DONE).exists():
                     say(f"{label}, seed {one.seed}: used again from {where}")
                     entry.summaries.append(folder.read_json(where / folder.DONE))
                     entry.histories.append(folder.history(where))
                     entry.cost = folder.read_json(where / "about.json")["cost"]
                     continue
                 built = experiment(one)
-                result = simulate(built, where, resume=False, watch=watch(label, one.seed) if watch else None, say=say)
+                result = simulate(built, where, resume=same, watch=watch(label, one.seed) if watch else None, say=say)
                 entry.summaries.append(result.summary)
                 entry.histories.append(result.history)
                 entry.cost = asdict(built.cost)
@@ -54,7 +59,6 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
 
 
 def _same(where: Path, config: Config) -> bool:
-    """Whether this folder holds a finished run of exactly this configuration."""
-    if not (where / folder.DONE).exists():
-        return False
-    return bool(folder.read_json(where / "config.json") == config.model_dump(mode="json"))
+    """Whether this folder holds a run of exactly this configuration."""
+    path = where / "config.json"
+    return path.exists() and bool(folder.read_json(path) == config.model_dump(mode="json"))

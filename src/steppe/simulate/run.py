@@ -151,7 +151,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Tensor, targets: Tensor) -> Score:
-        return score(task, x, buffers, inputs, targets, federation.plain, data.classes, learning=by_batch)
+        return score(task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch)
 
     test = of(data.test_inputs, data.test_targets)
     told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
@@ -259,7 +259,7 @@ def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
         "update_norm": float(torch.linalg.vector_norm(after.x - before.x)), "x_norm": float(torch.linalg.vector_norm(after.x)),
     }  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
-    kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.flatten(1), dim=1).mean())
+    kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).mean())
             for p, s in replies.state.items() for k, v in s.items()}  # fmt: skip
     return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
 

@@ -18,10 +18,10 @@ from steppe import data as datasets
 from steppe import models
 from steppe.algorithms import CATALOGUE, make, parse_addition, settings_of
 from steppe.config import Config
-from steppe.core.algorithm import Algorithm
+from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.client import Reply
 from steppe.core.cost import Cost, cost
-from steppe.core.part import Part
+from steppe.core.part import Part, SettingError
 from steppe.core.task import LOSSES, METRICS, Each, Task
 from steppe.data import Data, Partition, partition, sampling
 from steppe.data.federation import Federation
@@ -29,6 +29,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.simulate.batched import Batched
+from steppe.simulate.captured import Captured
 from steppe.simulate.sequential import Sequential
 from steppe.simulate.workers import CannotShare, Workers
 
@@ -74,12 +75,15 @@ class Experiment:
             batched = False
             self.notes.append("this model's batch statistics would see padding, so clients are trained one after "
                               "the other; a model with group norm can be batched")  # fmt: skip
+        if batched and cuda and c.compile:
+            return Captured(self.algorithm, self.task, self.federation, c.chunk, c.per_round, say=self.notes.append)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
         count = 0 if cuda else self._workers()
         if count:
             try:
-                return Workers(self.algorithm, self.task, self.federation, count, slots=max(c.per_round, count))
+                own_buffers = bool(self.task.buffers) and c.buffers == "local"
+                return Workers(self.algorithm, self.task, self.federation, count, max(c.per_round, count), own_buffers)
             except CannotShare as reason:
                 self.notes.append(f"clients are trained in this process, because {reason}")
         return Sequential(self.algorithm, self.task, self.federation)
@@ -115,7 +119,9 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
     task = _task(model, data, loss, metric, head).to(device, dtype)
+    _set_precision(config, chosen, task, notes)
     batch = _check_batch(task, federation)
+    _check_statistics(task, federation)
     if "features" in chosen.needs or "activations" in chosen.needs:
         _check_taps(chosen, task)
     if task.buffers:
@@ -128,7 +134,8 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
 
 _POLICY = {
     "average": "averaged with the models' weights",
-    "local": "each client keeps its own; the global model is judged with the statistics of its test batches",
+    "local": "each client keeps its own; the global model is judged with the statistics of its test batches, and "
+             "those of the final model are measured on training samples",
     "recalibrate": "averaged for training, and measured anew on training samples before each evaluation",
 }
 
@@ -137,18 +144,53 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
     """The catalogue's entry with its settings and additions, or the user's own parts, and the local optimiser."""
     decay = {"decay": config.weight_decay, "clip": config.clip}
     optimiser: Part = SGD(config.momentum, **decay) if config.optimiser == "sgd" else AdamW(**decay)
-    add = tuple(parse_addition(text) for text in config.add)
-    if own is None:
-        algorithm = make(config.algorithm, optimiser, config.settings, add)
-    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
-        algorithm = own.plus(*add)
-    else:
-        parts = own if isinstance(own, tuple) else (own,)
-        algorithm = Algorithm((*add, *parts, optimiser), "+".join(p.name for p in parts))
-    # A part that depends on the length of the run says so by a field `rounds` that is still open.
-    timed = [dataclasses.replace(p, rounds=config.rounds) if getattr(p, "rounds", 0) is None else p  # type: ignore
-             for p in algorithm.parts]  # fmt: skip
-    return Algorithm(tuple(timed), algorithm.name)
+    try:
+        add = tuple(parse_addition(text) for text in config.add)
+        if own is None:
+            algorithm = make(config.algorithm, optimiser, config.settings, add)
+        elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+            algorithm = own.plus(*add)
+        else:
+            parts = _own_parts(own)
+            algorithm = Algorithm((*add, *parts, optimiser), "+".join(p.name for p in parts))
+        # A part that depends on the length of the run says so by a field `rounds` that is still open.
+        timed = [dataclasses.replace(p, rounds=config.rounds) if getattr(p, "rounds", 0) is None else p  # type: ignore
+                 for p in algorithm.parts]  # fmt: skip
+        return Algorithm(tuple(timed), algorithm.name)
+    except (SettingError, CompositionError) as error:  # the core's own exceptions, which know nothing of ours
+        raise SteppeError(f"{config.algorithm if own is None else 'these parts'}: {error}") from error
+
+
+def _own_parts(own: Any) -> tuple[Part, ...]:
+    parts = tuple(own) if isinstance(own, tuple | list) else (own,)
+    for p in parts:
+        if not isinstance(p, Part):
+            raise SteppeError(f"{p!r} is no part: give instances of steppe.Part (with their settings, not the class), "
+                              "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
+        if not isinstance(getattr(p, "name", None), str):
+            raise SteppeError(f"{type(p).__name__} needs a name: write name = \"my_part\" in the class.")
+    return parts
+
+
+def _is_place(data: str) -> bool:
+    return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
+
+
+def check_names(config: Config) -> tuple[str, SteppeError] | None:
+    """The first key whose name is unknown or whose settings are wrong, with what to say about it."""
+    checks: dict[str, Callable[[], Any]] = {
+        "algorithm": lambda: build_algorithm(config),
+        "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
+        "partition": lambda: Path(config.partition).is_file() or partition.parse(config.partition),
+        "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
+    }
+    for key, check in checks.items():
+        try:
+            check()
+        except SteppeError as error:
+            return key, error
+    return None
 
 
 def _device(name: str) -> torch.device:
@@ -161,6 +203,23 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
     return device
+
+
+def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list[str]) -> None:
+    """Tensor cores where they are right: never for a gradient that an algorithm normalises near its zero."""
+    cuda, sensitive = task.x0.is_cuda, any(p.sensitive for p in algorithm.parts)
+    chosen = config.precision
+    if chosen == "auto":
+        chosen = "tf32" if cuda and not sensitive and config.dtype == "float32" else "fp32"
+    if chosen == "tf32" and sensitive:
+        notes.append(f"{algorithm.name} normalises a gradient that may be mere rounding, which TF32 makes larger: "
+                     "fp32, or bf16 (which spares that gradient), is safer")  # fmt: skip
+    if chosen == "bf16":
+        if task.buffers:
+            raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
+        task.fast = torch.bfloat16
+    if cuda:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = chosen == "tf32"
 
 
 def _partition(config: Config, data: Data) -> Partition:
@@ -176,7 +235,7 @@ def _partition(config: Config, data: Data) -> Partition:
 
 
 def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | None, head: str | None) -> Task:
-    loss = loss or ("cross_entropy" if data.classes is not None else "mse")
+    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
     for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
         if isinstance(value, str) and value not in known:
             raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
@@ -191,13 +250,15 @@ def _check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
     """Run one small batch, so that a model that does not fit the data is refused before anything starts."""
     data = federation.data
     inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
-    x = federation.plain(inputs)
+    x, targets = federation.plain(inputs), federation.targets(targets)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             logits = task.forward(task.x0, x, task.buffers, learning=False).logits
     except Exception as error:
         raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
+    if not isinstance(logits, Tensor):
+        raise SteppeError(f"The model gives a {type(logits).__name__}, but must give one tensor: its predictions.")
     if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} has "
                           f"{data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
@@ -210,6 +271,30 @@ def _check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
         raise SteppeError("The loss must give one value for each sample, because clients' last batches differ in "
                           "size: use reduction='none'.")  # fmt: skip
     return {"x": x, "y": targets}
+
+
+def _check_statistics(task: Task, federation: Federation) -> None:
+    """Tell running statistics from buffers that are constants, and refuse batches that batch norm cannot take.
+
+    A pass changes running statistics; a buffer that it leaves alone (a table of positions, a mask full of −∞) is not
+    averaged over clients, nor asked to be finite.
+    """
+    if not task.buffers:
+        return
+    size = federation.batch_size
+    single = [i for i, n in enumerate(federation.sizes) if n % size == (1 if size > 1 else 0)]
+    x = federation.plain(federation.data.train_inputs[: max(size, 2)])
+    with torch.no_grad():
+        after = task.forward(task.x0, x, task.buffers).buffers
+        constant = {k: b for k, b in task.buffers.items() if torch.equal(b, after[k])}
+        task.buffers = {k: b for k, b in task.buffers.items() if k not in constant}
+        task.constants = {**task.constants, **constant}
+        if task.uses_batch_statistics and single:
+            try:
+                task.forward(task.x0, x[:1], task.buffers)
+            except ValueError as error:
+                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm needs "
+                                  "more: choose another batch size.") from error  # fmt: skip
 
 
 def _check_taps(algorithm: Algorithm, task: Task) -> None:

@@ -18,13 +18,13 @@ from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import begin, end, step
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.errors import RunFailed, SteppeError
 from steppe.parts.sgd import SGD
 from steppe.simulate.stacking import stack
 
 
 class Client(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     A: list[list[float]]
     b: list[float]
     n: int = Field(1, ge=1)
@@ -33,7 +33,7 @@ class Client(BaseModel):
 class Problem(BaseModel):
     """The problem file. `tensors` are the sizes of the named tensors, the last one being the head."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     clients: list[Client] = Field(min_length=1)
     x0: list[float] = Field(min_length=1)
     tensors: list[int] | None = None
@@ -130,7 +130,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
         server = aggregate(algorithm, task.layout, server, sent, stack(replies), weights, len(problem.clients),
                            active, everyone, sum(sizes))  # fmt: skip
         if not all(math.isfinite(v) for v in server.x.tolist()):
-            raise SteppeError(f"{algorithm.name} diverged in round {t}: the global model is {server.x.tolist()}")
+            raise RunFailed(f"{algorithm.name} diverged in round {t}: the global model is {server.x.tolist()}")
         clients = {str(i): _plain(s) for i, s in sorted(states.items())}
         rounds.append({"x": server.x.tolist(), "server": _plain(server.state), "clients": clients, "local": locals_})
     return {"algorithm": algorithm.name, "rounds": rounds}
@@ -138,5 +138,3 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
 
 def _plain(states: States) -> dict[str, dict[str, Any]]:
     return {part: {k: v.tolist() for k, v in tensors.items()} for part, tensors in states.items() if tensors}
-
-

@@ -1,0 +1,159 @@
+"""The programs that are compared, each in a process of its own that trains one round whenever it is told to.
+
+Run by `benchmarks.cpu`, as `python -m benchmarks.contenders NAME ALGORITHM ROUNDS`. The clock is the same for all:
+it starts when the order arrives and stops when the program comes back with a finished round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import steppe
+from benchmarks import jobs
+from benchmarks.hand_loop import CNN, HandLoop
+
+Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
+
+# For the tuned loop; the library sets the same for the processes that it starts itself.
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
+          "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
+ENVIRONMENT = {"tuned": MEMORY}
+NEEDS = {"flower": "flwr", "pfl": "pfl"}  # packages that are not ours to install
+
+
+def hand(algorithm: str, rounds: int, answer: Answer, tuned: bool = False) -> None:
+    loop = HandLoop(algorithm, jobs.data()[0], tuned)
+    for number in range(rounds):
+        loop.round(number)
+        answer(loop.evaluate() if number + 1 == rounds else None)
+
+
+def ours(algorithm: str, rounds: int, answer: Answer, **options: object) -> None:
+    torch.manual_seed(0)
+    settings = {"rho": jobs.RHO} if algorithm == "fedsam" else {}
+    steppe.run(algorithm, CNN(), jobs.data()[0], clients=jobs.CLIENTS, per_round=jobs.PER_ROUND, partition="iid",
+               batch=jobs.BATCH, epochs=jobs.EPOCHS, lr=jobs.LR, lr_schedule="constant", momentum=jobs.MOMENTUM,
+               weight_decay=0, rounds=rounds, evaluate_every=rounds, device="cpu",
+               watch=lambda record: answer(record.get("accuracy")), **settings, **options)  # fmt: skip
+
+
+def flower(algorithm: str, rounds: int, answer: Answer) -> None:
+    from benchmarks.others import flower
+
+    flower(rounds, answer)
+
+
+def pfl(algorithm: str, rounds: int, answer: Answer) -> None:
+    from benchmarks.others import pfl
+
+    pfl(rounds, answer)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
+    "plain": hand,
+    "tuned": lambda a, r, answer: hand(a, r, answer, tuned=True),
+    "workers": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=cores()),
+    "in-process": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=0),
+    "batched": lambda a, r, answer: ours(a, r, answer, executor="batched"),
+    "flower": flower,
+    "pfl": pfl,
+}
+WORDS = {
+    "plain": "plain hand-written loop", "tuned": "tuned hand-written loop",
+    "workers": "steppe, one process a core", "in-process": "steppe, workers=0", "batched": "steppe, batched",
+    "flower": "Flower simulation", "pfl": "pfl-research",
+}  # fmt: skip
+
+
+def missing(name: str) -> str | None:
+    """The package that this contender would need and that is not here."""
+    return NEEDS[name] if name in NEEDS and find_spec(NEEDS[name]) is None else None
+
+
+def peak_memory() -> dict[str, float]:
+    """MB of this process at its highest, and of the largest of its children.
+
+    Linux knows it for each process. Elsewhere there is ru_maxrss, which sees children only when they have ended.
+    """
+    try:
+        mine, *children = [_high_water(pid) for pid in ("self", *_descendants("self"))]
+    except OSError:
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+        children = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit]
+    return {"main": round(mine, 1), "child": round(max(children, default=0.0), 1)}
+
+
+def _high_water(pid: str) -> float:
+    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def _descendants(pid: str) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    mine = [child for task in tasks for child in task.read_text().split()]
+    return mine + [below for child in mine for below in _descendants(child)]
+
+
+def roof(_: str, repeats: int) -> dict[str, float]:
+    """GFLOP/s that one thread reaches in the best of a large convolution and a large matrix product."""
+    torch.set_num_threads(1)
+    images, kernels = (torch.randn(s).to(memory_format=torch.channels_last) for s in ((32, 64, 28, 28), (64, 64, 5, 5)))
+    matrix = torch.randn(1024, 1024)
+    work = {
+        "convolution": (lambda: F.conv2d(images, kernels, padding=2), 2 * 32 * 28 * 28 * 64 * 64 * 25),
+        "matrix product": (lambda: matrix @ matrix, 2 * 1024**3),
+    }
+    reached = {}
+    for name, (do, flops) in work.items():
+        times = []
+        for _ in range(repeats + 2):
+            began = time.perf_counter()
+            do()
+            times.append(time.perf_counter() - began)
+        reached[name] = flops / min(times) / 1e9
+    model, counter = CNN(), FlopCounterMode(display=False)
+    with counter:
+        model(torch.zeros(jobs.BATCH, 1, 28, 28)).sum().backward()
+    return {**reached, "gradient_gflop": counter.get_total_flops() / 1e9}
+
+
+def main(name: str, algorithm: str, rounds: int) -> None:
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a framework prints must not get between our lines
+    began, done = time.perf_counter(), 0
+
+    def say(told: dict[str, object]) -> None:
+        said.write(json.dumps(told) + "\n")
+        said.flush()
+
+    def answer(accuracy: float | None = None) -> None:
+        nonlocal began, done
+        seconds, done = time.perf_counter() - began, done + 1
+        say({"seconds": seconds, "accuracy": accuracy, "peak_mb": peak_memory(), "threads": torch.get_num_threads()})
+        if done < rounds:
+            sys.stdin.readline()
+        began = time.perf_counter()
+
+    if name == "roof":
+        return say(roof(algorithm, rounds))
+    PROGRAMS[name](algorithm, rounds, answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,84 @@
+"""How the cost of a round grows: with clients a round, clients in all, the model's size, and local steps.
+
+A perceptron on made-up vectors, in one process with one thread, so that it is short and shows the library's own
+share. SCAFFOLD, because its clients keep a state between rounds. Each size is the best of several rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+SAMPLES, INPUTS, HIDDEN, BATCH = 20_000, 64, 64, 10
+BASE = {"clients": 1000, "per_round": 10, "hidden": HIDDEN, "steps": 2}
+AXES: dict[str, tuple[int, ...]] = {
+    "per_round": (1, 2, 5, 10, 20, 50, 100, 200),
+    "clients": (100, 300, 1000, 3000, 10_000),
+    "hidden": (64, 256, 1024, 4096),
+    "steps": (1, 2, 5, 10, 50),
+}
+WORDS = {"per_round": "clients a round", "clients": "clients in all", "hidden": "model size", "steps": "local steps"}
+
+
+def one(clients: int, per_round: int, hidden: int, steps: int, rounds: int) -> dict[str, float]:
+    """Set-up, best round and model size of one run."""
+    import numpy as np
+    from torch import nn
+
+    import steppe
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((SAMPLES, INPUTS), dtype=np.float32), rng.integers(10, size=SAMPLES)
+    model = nn.Sequential(
+        nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10)
+    )
+    seconds: list[float] = []
+    began = time.perf_counter()
+    steppe.run("scaffold", model, (x, y, x[:10], y[:10]), clients=clients, per_round=per_round, partition="dirichlet(100)",
+               batch=BATCH, epochs=steps, max_steps=steps, lr=0.01, rounds=rounds, evaluate_every=rounds, workers=0,
+               device="cpu", watch=lambda record: seconds.append(record["seconds"]["all"]))  # fmt: skip
+    whole = time.perf_counter() - began
+    return {"seconds": min(seconds[:-1]), "set_up": whole - sum(seconds),
+            "parameters": sum(p.numel() for p in model.parameters())}  # fmt: skip
+
+
+def all_sizes(quick: bool) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    one(**BASE, rounds=3)  # warm-up
+    found: dict[str, Any] = {}
+    for axis, sizes in AXES.items():
+        some = sizes[:: max(1, len(sizes) - 1)] if quick else sizes
+        found[axis] = {str(n): one(**{**BASE, axis: n}, rounds=4 if quick else 8) for n in some}
+    return found
+
+
+def measure(quick: bool = False) -> dict[str, Any]:
+    """Milliseconds a round along each axis, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.growth", "quick" if quick else "full"]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    base = ", ".join(f"{WORDS[k]} {v}" for k, v in BASE.items() if k != "hidden")
+    print(f"\ngrowth: milliseconds a round (SCAFFOLD, small perceptron; otherwise {base})")
+    for axis, sizes in found.items():
+        cells = []
+        for n, r in sizes.items():
+            unit = f"{r['parameters'] / 1e6:.2g} M" if axis == "hidden" else n
+            setup = f" (set-up {r['set_up']:.1f} s)" if axis == "clients" else ""
+            cells.append(f"{unit}: {1e3 * r['seconds']:.1f}{setup}")
+        print(f"{WORDS[axis]:16}" + "   ".join(cells))
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in (["quick"], ["full"]):
+        print(json.dumps(all_sizes(sys.argv[1] == "quick")))
+    else:
+        measure()

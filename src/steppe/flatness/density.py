@@ -1,0 +1,82 @@
+"""The density of all eigenvalues, by stochastic Lanczos quadrature.
+
+Ghorbani, Krishnan and Xiao, ICML 2019, arXiv:1901.10159.
+
+For a random unit v, the eigenvalues θ of Lanczos' small matrix with weights (first entry of their eigenvectors)² match
+vᵀ p(H) v for all polynomials p up to twice the steps; its mean over v is tr p(H) / n. Gaussians of width σ around them:
+
+    φ(t) = mean over probes of Σ_j weight_j · N(t; θ_j, σ²)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.errors import SteppeError
+from steppe.flatness import memory
+from steppe.flatness.draws import DENSITY, rademacher
+from steppe.flatness.estimate import Estimate
+from steppe.flatness.lanczos import Operator, extend
+
+
+@dataclass(frozen=True)
+class Density:
+    """On a grid: the mean over probes and its standard error. The integral is 1; `size` times it counts eigenvalues."""
+
+    grid: Tensor
+    density: Tensor
+    error: Tensor
+    nodes: Tensor  # (probes, steps)
+    weights: Tensor  # (probes, steps), rows add up to 1
+    sigma: float
+    size: int
+
+    @property
+    def trace(self) -> Estimate:
+        """Hutchinson's estimate, which the first step of every probe contains."""
+        return Estimate.of(self.size * (self.nodes * self.weights).sum(1))
+
+
+def density(hessian: Operator, probes: int = 10, steps: int = 80, sigma: float | None = None, points: int = 1000,
+            seed: int = 0) -> Density:  # fmt: skip
+    """`sigma` is 1 % of the range of eigenvalues, unless given."""
+    n, like = hessian.size, hessian.w
+    if probes < 2 or steps < 1:
+        raise SteppeError("A density with its band needs at least 2 probes and 1 step.")
+    steps = min(steps, n)
+    memory.require(
+        (steps + 1) * n * like.element_size(), like.device, f"A basis of {steps} vectors", "choose fewer steps"
+    )
+    nodes, weights = torch.zeros(2, probes, steps, dtype=torch.float64)
+    for i in range(probes):
+        values, mass = quadrature(hessian, rademacher(like, n, seed, DENSITY, i) / n**0.5, steps)
+        nodes[i, : len(values)], weights[i, : len(values)] = values, mass
+    low, high = float(nodes[weights > 0].min()), float(nodes[weights > 0].max())
+    sigma = sigma or 0.01 * (high - low) or 0.01 * (abs(high) or 1.0)
+    grid = torch.linspace(low - 5 * sigma, high + 5 * sigma, points, dtype=torch.float64)
+    each = torch.stack([smoothed(grid, t, m, sigma) for t, m in zip(nodes, weights, strict=True)])
+    return Density(grid, each.mean(0), each.std(0) / probes**0.5, nodes, weights, sigma, n)
+
+
+def quadrature(hessian: Operator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the unit vector `start`; fewer than `steps` if it lies in a smaller invariant space."""
+    V = start.new_empty(steps + 1, len(start))
+    T = torch.zeros(steps, steps, dtype=torch.float64)
+    V[0] = start
+    for size in range(1, steps + 1):
+        column, V[size], length = extend(hessian, V[:size])
+        T[:size, size - 1] = T[size - 1, :size] = column
+        if length <= 10 * torch.finfo(start.dtype).eps * float(T.abs().max()):
+            break
+    values, S = torch.linalg.eigh(T[:size, :size])
+    return values, S[0].square()
+
+
+def smoothed(grid: Tensor, nodes: Tensor, weights: Tensor, sigma: float) -> Tensor:
+    """Σ_j weight_j · N(t; node_j, σ²) at every t of the grid."""
+    z = (grid[:, None] - nodes) / sigma
+    total: Tensor = (torch.exp(-0.5 * z.square()) * weights).sum(1)
+    return total / (sigma * (2 * torch.pi) ** 0.5)

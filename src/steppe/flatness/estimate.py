@@ -1,0 +1,80 @@
+"""A number with its uncertainty, and results as JSON or as arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LARGE = 10_000  # a tensor with more numbers goes into an .npz file, not into JSON
+
+
+class Estimate(NamedTuple):
+    """A mean and its standard error; `n` is over how many draws, clients or examples."""
+
+    value: float
+    error: float
+    n: int
+
+    @staticmethod
+    def of(values: Tensor | Sequence[float]) -> Estimate:
+        """The mean of independent values; a single one says nothing about its error.
+
+        >>> Estimate.of([1.0, 2.0, 3.0])
+        Estimate(value=2.0, error=0.5773502691896257, n=3)
+        """
+        each = torch.as_tensor(values, dtype=torch.float64)
+        error = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+        return Estimate(float(each.mean()), error, len(each))
+
+    @staticmethod
+    def of_pairs(matrix: Tensor) -> Estimate:
+        """The mean over pairs of a symmetric (n, n) matrix. Pairs share members, so the error is the jackknife's."""
+        pairs, n = matrix.double().triu(1), len(matrix)
+        if n < 2:
+            return Estimate(math.nan, math.nan, n)
+        mean = pairs.sum() / (n * (n - 1) / 2)
+        if n == 2:
+            return Estimate(float(mean), math.nan, n)
+        without = (pairs.sum() - pairs.sum(0) - pairs.sum(1)) / ((n - 1) * (n - 2) / 2)
+        error = ((n - 1) / n * (without - without.mean()).square().sum()).sqrt()
+        return Estimate(float(mean), float(error), n)
+
+
+def as_json(result: Any) -> Any:
+    """Any result as plain lists and numbers; what is not finite becomes None, and large tensors are left out.
+
+    >>> as_json({"a": Estimate(1.0, math.nan, 1), "b": torch.zeros(2)})
+    {'a': {'value': 1.0, 'error': None, 'n': 1}, 'b': [0.0, 0.0]}
+    """
+    if isinstance(result, Tensor):
+        return as_json(result.tolist()) if result.numel() <= LARGE else None
+    if is_dataclass(result) and not isinstance(result, type):
+        small = {f.name: getattr(result, f.name) for f in fields(result)}
+        return {k: as_json(v) for k, v in small.items() if not (isinstance(v, Tensor) and v.numel() > LARGE)}
+    if hasattr(result, "_asdict"):
+        return as_json(result._asdict())
+    if isinstance(result, Mapping):
+        return {str(k): as_json(v) for k, v in result.items()}
+    if isinstance(result, list | tuple):
+        return [as_json(v) for v in result]
+    return None if isinstance(result, float) and not math.isfinite(result) else result
+
+
+def as_arrays(result: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """Every tensor of a result under its dotted name, for `np.savez`."""
+    if isinstance(result, Tensor):
+        return {prefix or "value": result.detach().cpu().numpy()}
+    if is_dataclass(result) and not isinstance(result, type):
+        result = {f.name: getattr(result, f.name) for f in fields(result)}
+    if hasattr(result, "_asdict"):
+        result = result._asdict()
+    if isinstance(result, Mapping):
+        inner = [as_arrays(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in result.items()]
+        return {k: v for arrays in inner for k, v in arrays.items()}
+    return {}

@@ -1,0 +1,68 @@
+"""How much the loss rises near w.
+
+worst_loss   max f(w + e) over ‖T⁻¹ e‖ ≤ ρ, approached from below by projected gradient ascent. One step with T = 1 is
+             SAM's (Foret et al., ICLR 2021): e = ρ g/‖g‖. T = |w| is ASAM's (Kwon et al., ICML 2021): the same for all
+             networks that are equal up to a rescaling of ReLU units, which can lower λ1 without any other effect.
+noisy_loss   E f(w + σz), z standard normal: the LPF measure (Bisla, Wang and Choromanska, AISTATS 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import unit
+from steppe.errors import SteppeError
+from steppe.flatness.draws import NOISE, gaussian
+from steppe.flatness.estimate import Estimate
+from steppe.flatness.hvp import Loss
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """The loss at w, the highest one that was met, and their difference with its standard error over examples."""
+
+    loss: float
+    worst: float
+    rise: Estimate
+    path: tuple[float, ...]  # the loss after every step
+    rho: float
+    adaptive: bool
+
+
+def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool = False, eta: float = 0.0) -> Ascent:
+    """Each step has length 2ρ/steps and is put back on the ball, so that one step ends on its border.
+
+    `adaptive` scales with T = |w| + eta; only eta = 0 is invariant under rescaling.
+    """
+    if rho < 0 or steps < 1:
+        raise SteppeError(f"rho = {rho} must not be negative, and steps = {steps} must be at least 1.")
+    scale = w.abs() + eta if adaptive else torch.ones_like(w)
+    before = loss.each(w).double()
+    worst, path = before, []
+    e = torch.zeros_like(w)  # T⁻¹ times the step away from w
+    for _ in range(steps):
+        e = e + 2 * rho / steps * unit(scale * loss.gradient(w + scale * e))
+        e = e * (rho / torch.linalg.vector_norm(e).clamp(min=torch.finfo(w.dtype).tiny)).clamp(max=1)
+        there = loss.each(w + scale * e).double()
+        path.append(float(there.mean()))
+        worst = there if there.mean() > worst.mean() else worst
+    return Ascent(float(before.mean()), float(worst.mean()), Estimate.of(worst - before), tuple(path), rho, adaptive)
+
+
+def noisy_loss(loss: Loss, w: Tensor, sigma: float = 0.01, draws: int = 100, seed: int = 0) -> Estimate:
+    """The mean loss under Gaussian noise on every parameter, with the standard error over draws."""
+    if draws < 2 or sigma < 0:
+        raise SteppeError("The loss under noise needs at least 2 draws and a sigma that is not negative.")
+    values = []
+    for begun in range(0, draws, 10):
+        keys = range(begun, min(begun + 10, draws))
+        values.append(loss.values(torch.stack([w + sigma * gaussian(w, len(w), seed, NOISE, i) for i in keys])))
+    return Estimate.of(torch.cat(values))
+
+
+def gradient_norm(loss: Loss, w: Tensor) -> float:
+    """‖∇f(w)‖ over the whole sample: no estimate, as the sample is fixed."""
+    return float(torch.linalg.vector_norm(loss.gradient(w)))

@@ -1,0 +1,80 @@
+"""The trace of the Hessian from products with random signs, with its standard error.
+
+Hutchinson   tr H = E vᵀ H v for independent signs v; the error falls like ‖H‖_F / √probes.
+Hutch++      Meyer, Musco, Musco and Woodruff, SOSA 2021, arXiv:2010.09649: a third of the products finds a basis Q
+             of the largest directions, a third takes their trace exactly, and the rest estimates what is left,
+             tr (I − QQᵀ) H (I − QQᵀ). The stated error is that of the last part, given Q.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steppe.core.layout import Layout
+from steppe.errors import SteppeError
+from steppe.flatness import memory
+from steppe.flatness.draws import PROBE, SKETCH, rademacher
+from steppe.flatness.estimate import Estimate
+from steppe.flatness.hvp import block, layers
+from steppe.flatness.lanczos import Operator
+
+_AT_ONCE = 10  # probes that share the graphs, where those are not kept
+
+
+def hutchinson(hessian: Operator, probes: int = 100, seed: int = 0) -> Estimate:
+    return Estimate.of(_diagonals(hessian, probes, seed, [slice(None)])[:, 0])
+
+
+def by_layer(hessian: Operator, layout: Layout, probes: int = 100, seed: int = 0,
+             names: list[str] | None = None) -> dict[str, Estimate]:  # fmt: skip
+    """The traces of the diagonal blocks, of all layers or of these parts, from the same products as the whole."""
+    if hessian.size != layout.size:
+        raise SteppeError("The layers' traces need the whole Hessian: leave out `on`.")
+    names = layers(layout) if names is None else names
+    parts = [block(layout, name).to(hessian.w.device) for name in names]
+    each = _diagonals(hessian, probes, seed, parts)
+    return {name: Estimate.of(each[:, i]) for i, name in enumerate(names)}
+
+
+def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Estimate:
+    """`products` in all, a third for each of the three parts."""
+    n, like, third = hessian.size, hessian.w, products // 3
+    _enough(third)
+    if third >= n:  # then every direction can be asked for
+        rows = torch.eye(n, dtype=like.dtype, device=like.device)
+        return Estimate(float((hessian(rows) * rows).sum()), 0.0, n)
+    memory.require(3 * third * n * like.element_size(), like.device, "Hutch++", "choose fewer products, or Hutchinson")
+    Q = _products(hessian, [rademacher(like, n, seed, SKETCH, i) for i in range(third)])
+    Q = torch.linalg.qr(Q.T).Q.T  # (third, n), orthonormal rows
+    exact = sum(float((hessian(rows) * rows).sum()) for rows in torch.split(Q, _AT_ONCE))
+    rest = []
+    for i in range(third):
+        v = rademacher(like, n, seed, PROBE, i)
+        v = v - (Q @ v) @ Q
+        rest.append(float(v @ hessian(v)))
+    left = Estimate.of(rest)
+    return Estimate(exact + left.value, left.error, 3 * third)
+
+
+def _diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> Tensor:
+    """Σ over each part's coordinates of v ⊙ H v, (probes, parts)."""
+    _enough(probes)
+    out = []
+    for begun in range(0, probes, _AT_ONCE):
+        keys = range(begun, min(begun + _AT_ONCE, probes))
+        v = torch.stack([rademacher(hessian.w, hessian.size, seed, PROBE, i) for i in keys])
+        terms = (v * hessian(v)).double()
+        out.append(torch.stack([terms[:, part].sum(1) for part in parts], 1))
+    return torch.cat(out)
+
+
+def _products(hessian: Operator, rows: list[Tensor]) -> Tensor:
+    return torch.cat([hessian(torch.stack(rows[i : i + _AT_ONCE])) for i in range(0, len(rows), _AT_ONCE)])
+
+
+def _enough(probes: int) -> None:
+    if probes < 2:
+        raise SteppeError("A standard error needs at least 2 probes (6 products for Hutch++).")

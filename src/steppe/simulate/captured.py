@@ -1,0 +1,186 @@
+"""The batched executor as a few captured graphs: what keeps a GPU busy.
+
+The whole local step — gather, augmentation, gradients, optimiser — is compiled for a fixed number of clients and
+captured as one CUDA graph that reads the step's number from the device, so that a round is a row of replays without
+a word from the host. Clients are sorted by steps; as they finish, a smaller graph takes over. Learning rate and
+round are tensors, so one capture serves all rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from steppe.core.algorithm import Algorithm, States
+from steppe.core.client import Live, Reply, Sent, begin, by_transform, end, step
+from steppe.core.layout import Tensors
+from steppe.core.task import Task
+from steppe.data.federation import Federation
+from steppe.data.plan import Plan
+from steppe.simulate.batched import Batched
+from steppe.simulate.stacking import stack
+
+LADDER = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)  # sizes that are captured, as multiples of the usual number of clients
+
+
+@dataclass
+class Room:
+    """Tensors at fixed places, which the graphs read and write."""
+
+    sent: Sent
+    live: Live
+    index: Tensor  # (C, T, B)
+    mask: Tensor
+    keys: Tensor  # (C, T)
+    steps: Tensor  # (C,) floats
+    k: Tensor  # the step's number, int64, counted up by the graphs themselves
+
+
+class Captured(Batched):
+    """Like `Batched`, compiled and replayed. `usual` is the expected number of clients at once."""
+
+    def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, chunk: int | None, usual: int,
+                 compiled: bool = True, say: Callable[[str], None] = print) -> None:  # fmt: skip
+        super().__init__(algorithm, task, federation, chunk)
+        usual = min(usual, chunk or usual)
+        self.sizes = sorted({max(1, ceil(usual * f)) for f in LADDER})
+        self.compiled, self.say = compiled, say
+        self.room: Room | None = None
+        self.capacity = 0
+        self.replays: dict[int, Callable[[], None]] = {}
+
+    def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
+        count, per_step = len(ids), self.algorithm.batches_per_step
+        plan = Plan.stack([self.federation.plan(i, int(self.round_), self.algorithm.local_steps, per_step) for i in ids])
+        room = self._furnish(sent, states, plan)
+        steps = room.steps[:count]
+        with torch.no_grad():
+            live = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
+            tree_map(lambda place, new: place[:count].copy_(new), room.live, live)
+            room.k.zero_()
+            for k in range(max(plan.steps)):
+                active = sum(n > k for n in plan.steps)
+                self._replay(next(s for s in [*self.sizes, self.capacity] if s >= active), room)()
+            done = tree_map(lambda place: place[:count], room.live)
+            return vmap(lambda v, n: end(self.algorithm, self.task, room.sent, v, n))(done, steps)
+
+    def _furnish(self, sent: Sent, states: list[States], plan: Plan) -> Room:
+        """This round's tensors at their fixed places; a larger round than any before moves them, and captures anew."""
+        count, length = plan.index.shape[:2]
+        if self.room is None or count > self.capacity:
+            self.capacity = next((s for s in self.sizes if s >= count), count)
+            self.replays = {}
+            self.room = self._build(sent, states[0], plan)
+        room = self.room
+        tree_map(lambda place, new: place.copy_(new), room.sent, sent)
+        for place, new in ((room.index, plan.index), (room.mask, plan.mask), (room.keys, plan.keys)):
+            place[:count, :length].copy_(new.pin_memory() if place.is_cuda else new, non_blocking=True)
+        room.steps.zero_()
+        room.steps[:count] = torch.tensor(plan.steps, dtype=room.steps.dtype)
+        return room
+
+    def _build(self, sent: Sent, state: States, plan: Plan) -> Room:
+        c, device = self.capacity, sent.x.device
+        most = max(self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients))
+        length = most * self.algorithm.batches_per_step
+        sent = tree_map(torch.clone, sent)
+        one = begin(self.algorithm, self.task, sent, state, sent.lr)
+        live = tree_map(lambda t: t.new_zeros((c, *t.shape)), one)
+        index = torch.zeros(c, length, plan.index.shape[2], dtype=torch.int64, device=device)
+        return Room(sent, live, index, torch.zeros_like(index, dtype=torch.bool), index[:, :, 0].clone(),
+                    torch.zeros(c, dtype=sent.lr.dtype, device=device), index.new_zeros(()))  # fmt: skip
+
+    def _replay(self, size: int, room: Room) -> Callable[[], None]:
+        if size not in self.replays:
+            self.replays[size] = self._capture(size, room)
+        return self.replays[size]
+
+    def _capture(self, size: int, room: Room) -> Callable[[], None]:
+        now = tree_map(lambda t: t[:size], room.live)
+        advance = self._advance(size, room, now)
+
+        def body() -> None:
+            batches = self._batches(size, room)
+            after = advance(now, batches, room.k, room.steps[:size], room.sent)
+            tree_map(lambda place, new: place.copy_(new), now, after)
+            room.k.add_(1)
+
+        if not room.k.is_cuda:
+            return body
+        saved, k = tree_map(torch.clone, now), room.k.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # libraries choose their kernels here, outside the capture
+            for _ in range(3):
+                body()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            body()
+        tree_map(lambda place, old: place.copy_(old), now, saved)
+        room.k.copy_(k)
+        return graph.replay
+
+    def _batches(self, size: int, room: Room) -> tuple[Tensors, ...]:
+        several = []
+        for i in range(self.algorithm.batches_per_step):
+            j = (room.k * self.algorithm.batches_per_step + i).view(1)
+            index, keys = room.index[:size].index_select(1, j)[:, 0], room.keys[:size].index_select(1, j)[:, 0]
+            mask = room.mask[:size].index_select(1, j)[:, 0]
+            several.append({**self.federation.batch(index, keys), "mask": mask})
+        return tuple(several)
+
+    def _advance(self, size: int, room: Room, now: Live) -> Callable[..., Live]:
+        """One step of `size` clients, compiled if that works; clients that are done stay as they are."""
+
+        def advance(live: Live, several: tuple[Tensors, ...], k: Tensor, steps: Tensor, sent: Sent) -> Live:
+            def one(v: Live, batches: tuple[Tensors, ...], n: Tensor) -> Live:
+                return step(self.algorithm, self.task, sent, v, batches, k.to(n.dtype), n, by_transform)
+
+            after = vmap(one, randomness="different")(live, several, steps)
+            active = k < steps
+            return tree_map(lambda new, old: torch.where(_like(active, new), new, old), after, live)
+
+        if not self.compiled:
+            return advance
+        try:
+            return compiled(advance, now, self._batches(size, room), room.k, room.steps[:size], room.sent)
+        except Exception as error:  # a user's model may do anything
+            self.say(f"the local step could not be compiled ({type(error).__name__}: {error}); it runs uncompiled")
+            self.compiled = False
+            return advance
+
+
+def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+    """Trace through vmap and gradients down to plain tensor operations, and compile those.
+
+    The compiler never sees our Python: parts, hooks and users' modules are gone by then.
+    """
+    leaves, structure = tree_flatten(example)
+    outside: list[Any] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        out, spec = tree_flatten(function(*tree_unflatten(list(tensors), structure)))
+        outside[:] = [spec]
+        return out
+
+    with torch.no_grad():
+        graph = make_fx(flat)(*leaves)
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+            node.target = torch.ops.aten.reshape.default  # the compiler may lay a convolution's output out otherwise
+        graph.recompile()
+        fast = torch.compile(graph, dynamic=False)
+        fast(*leaves)
+    return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), outside[0])
+
+
+def _like(flags: Tensor, values: Tensor) -> Tensor:
+    return flags.view(-1, *[1] * (values.ndim - 1))
