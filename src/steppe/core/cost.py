@@ -34,12 +34,12 @@ class Cost:
     flops: int  # a step's, convolutions and matrix products
 
 
-def cost(algorithm: Algorithm, task: Task, batch: Tensors) -> Cost:
-    """Trace begin, step and end on the meta device. `batch` gives shapes only."""
-    task = task.to("meta")
+def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:
+    """Trace begin, step and end. `batch` gives shapes only, unless the model needs a device with real numbers."""
+    task = task.to(device)
     x, size = task.x0, task.layout.size
-    batch = {k: v.to("meta", x.dtype if v.is_floating_point() else None) for k, v in batch.items()}
-    scalar = torch.ones((), device="meta", dtype=x.dtype)
+    batch = {k: v.to(device, x.dtype if v.is_floating_point() else None) for k, v in batch.items()}
+    scalar = torch.ones((), device=device, dtype=x.dtype)
     server = Server(x, algorithm.server_state(x), task.buffers)
     state = algorithm.client_state(x)
     rows = {name: {k: v[None] for k, v in tensors.items()} for name, tensors in state.items()}

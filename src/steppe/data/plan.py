@@ -19,7 +19,7 @@ ORDER, AUGMENT = 1, 2  # keeps the uses of one (seed, round, client) apart
 class Plan:
     """Batches of several clients: rows are padded to the longest client and to the full batch."""
 
-    index: Tensor  # (C, T, B) into the training set; 0 where padded
+    index: Tensor  # (C, T, B) into the training set; where padded, a sample of the client's own
     mask: Tensor  # (C, T, B) True for a real sample
     keys: Tensor  # (C, T) for the augmentation of each batch
     steps: tuple[int, ...]  # local steps of each client; T counts batches, so T = max(steps) · batches_per_step
@@ -50,7 +50,8 @@ def plan(samples: np.ndarray, client: int, round_: int, seed: int, batch: int, s
         return Plan(nothing, nothing.bool(), nothing[..., 0], (0,))
     epochs = ceil(count * batches_per_step / a_epoch)
     order = permutation(key(seed, round_, client, torch.arange(epochs), ORDER), n)  # (epochs, n)
-    index = torch.zeros(epochs, a_epoch * batch, dtype=torch.int64)
+    # Padded with its own first sample, so that a broken sample (an infinite one) can only harm the client that has it.
+    index = torch.full((epochs, a_epoch * batch), int(samples[0]), dtype=torch.int64)
     index[:, :n] = torch.as_tensor(samples)[order]
     mask = (torch.arange(a_epoch * batch) < n).expand(epochs, -1)
     total = count * batches_per_step

@@ -78,5 +78,5 @@ def quadrature(hessian: Operator, start: Tensor, steps: int) -> tuple[Tensor, Te
 def smoothed(grid: Tensor, nodes: Tensor, weights: Tensor, sigma: float) -> Tensor:
     """Σ_j weight_j · N(t; node_j, σ²) at every t of the grid."""
     z = (grid[:, None] - nodes) / sigma
-    total: Tensor = (torch.exp(-0.5 * z.square()) * weights).sum(1)
-    return total / (sigma * (2 * torch.pi) ** 0.5)
+    curve: Tensor = (torch.exp(-0.5 * z.square()) * weights).sum(1) / (sigma * (2 * torch.pi) ** 0.5)
+    return curve

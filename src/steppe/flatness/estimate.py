@@ -25,8 +25,8 @@ class Estimate(NamedTuple):
     def of(values: Tensor | Sequence[float]) -> Estimate:
         """The mean of independent values; a single one says nothing about its error.
 
-        >>> Estimate.of([1.0, 2.0, 3.0])
-        Estimate(value=2.0, error=0.5773502691896257, n=3)
+        >>> Estimate.of([2.0, 2.0, 2.0])
+        Estimate(value=2.0, error=0.0, n=3)
         """
         each = torch.as_tensor(values, dtype=torch.float64)
         error = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else math.nan

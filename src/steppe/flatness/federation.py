@@ -1,4 +1,4 @@
-"""What a round did to flatness: how far clients' models, losses and gradients are from each other's and the global one's.
+"""What a round did: how far clients' models, losses and gradients are from each other's and from the global ones.
 
 `x` is the model that the clients were given, `after` the new global model, `local` the clients' models at the end of
 their round, (n, P). Errors are standard errors over clients.

@@ -14,7 +14,7 @@ exhausted basis brings in more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from steppe.errors import SteppeError
 from steppe.flatness import memory
-from steppe.flatness.draws import START, rademacher
+from steppe.flatness.draws import START, gaussian
 
 
 class Operator(Protocol):
@@ -39,7 +39,7 @@ class Pairs:
     """Eigenvalues, unit eigenvectors (k, n) whose numbers add up to more than 0, and measured residuals ‖Hv − λv‖."""
 
     values: Tensor
-    vectors: Tensor
+    vectors: Tensor = field(repr=False)
     residuals: Tensor
 
 
@@ -77,21 +77,23 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
     memory.require((room + 1 + kept) * n * like.element_size(), like.device, f"A basis of {room} vectors",
                    "choose a smaller basis, or fewer eigenvalues")  # fmt: skip
     V, T = like.new_empty(room + 1, n), torch.zeros(room, room, dtype=torch.float64)
-    V[0] = rademacher(like, n, seed, START) / n**0.5
-    size = 0  # of the basis
+    V[0] = torch.nn.functional.normalize(gaussian(like, n, seed, START), dim=0)
+    size = begun = 0  # of the basis, and when its newest start vector came in
     for step in range(1, iterations + 1):
         column, new, length = extend(hessian, V[: size + 1])
         T[: size + 1, size] = T[size, : size + 1] = column
         size += 1
         values, S = torch.linalg.eigh(T[:size, :size])  # ascending
         scale = float(values.abs().max())
-        if length <= 10 * torch.finfo(like.dtype).eps * scale:  # H maps the basis into itself
-            length = 0.0
-            if size < n:
-                new = _orthogonal(rademacher(like, n, seed, START, step), V[:size])
         ends = sorted({*range(min(bottom, size)), *range(max(size - top, 0), size)})
-        settled = length * S[-1, ends].abs() <= tolerance * scale
-        if size == n or (size >= wanted and bool(settled.all())) or step == iterations:
+        settled = bool((length * S[-1, ends].abs() <= tolerance * scale).all())
+        if size < n and length <= 10 * torch.finfo(like.dtype).eps * scale:
+            # H maps the basis into itself: go on in a new direction, until one of them is an eigenvector at once, for
+            # then all that is left is.
+            settled = size == begun + 1
+            begun = size
+            new = _orthogonal(gaussian(like, n, seed, START, step), V[:size])
+        if size == n or (size >= wanted and settled) or step == iterations:
             break
         V[size] = new
         if size == room:
@@ -101,7 +103,7 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
             V[kept] = V[size]
             T.zero_()
             T[range(kept), range(kept)] = values[best]
-            size = kept
+            size, begun = kept, -1
     vectors = torch.nn.functional.normalize(S[:, ends].T.to(V) @ V[:size], dim=1)
     vectors *= torch.where(vectors.sum(1, keepdim=True) < 0, -1, 1)
     chosen = values[ends]

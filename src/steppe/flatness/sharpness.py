@@ -33,7 +33,7 @@ class Ascent:
 
 
 def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool = False, eta: float = 0.0) -> Ascent:
-    """Each step has length 2ρ/steps and is put back on the ball, so that one step ends on its border.
+    """Each step has length ρ and is put back on the ball if it leaves it, so one step is SAM's (or ASAM's).
 
     `adaptive` scales with T = |w| + eta; only eta = 0 is invariant under rescaling.
     """
@@ -44,7 +44,7 @@ def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool
     worst, path = before, []
     e = torch.zeros_like(w)  # T⁻¹ times the step away from w
     for _ in range(steps):
-        e = e + 2 * rho / steps * unit(scale * loss.gradient(w + scale * e))
+        e = e + rho * unit(scale * loss.gradient(w + scale * e))
         e = e * (rho / torch.linalg.vector_norm(e).clamp(min=torch.finfo(w.dtype).tiny)).clamp(max=1)
         there = loss.each(w + scale * e).double()
         path.append(float(there.mean()))

@@ -129,7 +129,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
-    return Experiment(config, chosen, task, federation, cost(chosen, task, batch), named, notes)
+    return Experiment(config, chosen, task, federation, _cost(chosen, task, batch), named, notes)
 
 
 _POLICY = {
@@ -295,6 +295,14 @@ def _check_statistics(task: Task, federation: Federation) -> None:
             except ValueError as error:
                 raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm needs "
                                   "more: choose another batch size.") from error  # fmt: skip
+
+
+def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
+    """By tracing without data or, for a model that looks at its numbers or makes tensors of its own, by one real step."""
+    try:
+        return cost(algorithm, task, batch)
+    except (RuntimeError, NotImplementedError):
+        return cost(algorithm, task, batch, task.x0.device)
 
 
 def _check_taps(algorithm: Algorithm, task: Task) -> None:
