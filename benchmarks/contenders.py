@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import steppe
-from benchmarks import jobs
+from benchmarks import jobs, others
 from benchmarks.hand_loop import CNN, HandLoop
 
 Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
@@ -48,18 +48,6 @@ def ours(algorithm: str, rounds: int, answer: Answer, **options: object) -> None
                watch=lambda record: answer(record.get("accuracy")), **settings, **options)  # fmt: skip
 
 
-def flower(algorithm: str, rounds: int, answer: Answer) -> None:
-    from benchmarks.others import flower
-
-    flower(rounds, answer)
-
-
-def pfl(algorithm: str, rounds: int, answer: Answer) -> None:
-    from benchmarks.others import pfl
-
-    pfl(rounds, answer)
-
-
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -70,8 +58,8 @@ PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
     "workers": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=cores()),
     "in-process": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=0),
     "batched": lambda a, r, answer: ours(a, r, answer, executor="batched"),
-    "flower": flower,
-    "pfl": pfl,
+    "flower": lambda a, r, answer: others.flower(r, answer, cores()),
+    "pfl": lambda a, r, answer: others.pfl(r, answer),
 }
 WORDS = {
     "plain": "plain hand-written loop", "tuned": "tuned hand-written loop",
@@ -97,6 +85,17 @@ def peak_memory() -> dict[str, float]:
         mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
         children = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit]
     return {"main": round(mine, 1), "child": round(max(children, default=0.0), 1)}
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its children, so far; of this one alone where there is no /proc."""
+    try:
+        stats = [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in ("self", *_descendants("self"))
+        ]
+        return sum(int(s[11]) + int(s[12]) for s in stats) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return time.process_time()
 
 
 def _high_water(pid: str) -> float:
@@ -136,19 +135,20 @@ def roof(_: str, repeats: int) -> dict[str, float]:
 def main(name: str, algorithm: str, rounds: int) -> None:
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a framework prints must not get between our lines
-    began, done = time.perf_counter(), 0
+    began, spent, done = time.perf_counter(), cpu_seconds(), 0
 
     def say(told: dict[str, object]) -> None:
         said.write(json.dumps(told) + "\n")
         said.flush()
 
     def answer(accuracy: float | None = None) -> None:
-        nonlocal began, done
+        nonlocal began, spent, done
         seconds, done = time.perf_counter() - began, done + 1
-        say({"seconds": seconds, "accuracy": accuracy, "peak_mb": peak_memory(), "threads": torch.get_num_threads()})
+        say({"seconds": seconds, "cpu_seconds": cpu_seconds() - spent, "accuracy": accuracy, "peak_mb": peak_memory(),
+             "threads": torch.get_num_threads()})  # fmt: skip
         if done < rounds:
             sys.stdin.readline()
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), cpu_seconds()
 
     if name == "roof":
         return say(roof(algorithm, rounds))

@@ -18,7 +18,7 @@ BASE = {"clients": 1000, "per_round": 10, "hidden": HIDDEN, "steps": 2}
 AXES: dict[str, tuple[int, ...]] = {
     "per_round": (1, 2, 5, 10, 20, 50, 100, 200),
     "clients": (100, 300, 1000, 3000, 10_000),
-    "hidden": (64, 256, 1024, 4096),
+    "hidden": (64, 256, 1024, 2048),
     "steps": (1, 2, 5, 10, 50),
 }
 WORDS = {"per_round": "clients a round", "clients": "clients in all", "hidden": "model size", "steps": "local steps"}
@@ -38,9 +38,10 @@ def one(clients: int, per_round: int, hidden: int, steps: int, rounds: int) -> d
     )
     seconds: list[float] = []
     began = time.perf_counter()
-    steppe.run("scaffold", model, (x, y, x[:10], y[:10]), clients=clients, per_round=per_round, partition="dirichlet(100)",
-               batch=BATCH, epochs=steps, max_steps=steps, lr=0.01, rounds=rounds, evaluate_every=rounds, workers=0,
-               device="cpu", watch=lambda record: seconds.append(record["seconds"]["all"]))  # fmt: skip
+    steppe.run("scaffold", model, (x, y, x[:10], y[:10]), clients=clients, per_round=per_round,
+               partition="dirichlet(100)", batch=BATCH, epochs=steps, max_steps=steps, lr=0.01, rounds=rounds,
+               evaluate_every=rounds, workers=0, device="cpu",
+               watch=lambda record: seconds.append(record["seconds"]["all"]))  # fmt: skip
     whole = time.perf_counter() - began
     return {"seconds": min(seconds[:-1]), "set_up": whole - sum(seconds),
             "parameters": sum(p.numel() for p in model.parameters())}  # fmt: skip

@@ -11,15 +11,17 @@ ALLOWED = {
     "errors": [],
     "core": [],
     "parts": ["core"],
-    "algorithms": ["core", "errors", "parts"],
+    "algorithms": ["core", "parts"],
+    "registry": ["algorithms", "core", "errors", "parts"],
+    "citations": ["errors"],
     "models": ["errors"],
     "config": ["errors"],
     "data": ["core", "errors"],
-    "evaluate": ["core", "errors", "data", "parts", "algorithms"],
+    "evaluate": ["core", "errors", "data", "parts", "algorithms", "registry"],
     "flatness": ["core", "errors", "data", "evaluate", "parts"],
-    "simulate": ["core", "errors", "parts", "algorithms", "models", "config", "data", "evaluate", "steppe"],
-    "report": ["core", "errors", "parts", "algorithms", "models", "config", "data", "evaluate", "flatness", "simulate"],
-    "api": ["core", "errors", "models", "config", "data", "simulate", "algorithms"],
+    "simulate": ["core", "errors", "parts", "algorithms", "registry", "models", "config", "data", "evaluate", "steppe"],
+    "report": ["core", "errors", "parts", "algorithms", "registry", "models", "config", "data", "evaluate", "flatness", "simulate"],
+    "api": ["core", "errors", "models", "config", "data", "simulate", "algorithms", "registry"],
 }
 OUTSIDE = {"core": {"torch"}, "parts": {"torch"}, "errors": set()}  # and the standard library
 

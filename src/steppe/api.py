@@ -93,14 +93,18 @@ class Run:
     def model(self) -> nn.Module:
         """The trained module, ready to predict."""
         if self.module is None:
-            raise SteppeError(f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder}).")
+            raise SteppeError(
+                f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder})."
+            )
         return self.module
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained model's weights under their ordinary names."""
         path = self.folder / folder.MODEL
         if not path.exists():
-            raise SteppeError(f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder}).")
+            raise SteppeError(
+                f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder})."
+            )
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:

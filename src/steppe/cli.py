@@ -16,8 +16,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
                   context_settings={"help_option_names": ["-h", "--help"]},
                   help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
 
-Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE",
-                                        help="A key of the run or a setting of the algorithm; may be repeated.")]  # fmt: skip
+Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
+                                        "algorithm; may be repeated.")]  # fmt: skip
 Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
@@ -60,13 +60,18 @@ def _text(error: Exception) -> str:
     return str(error)
 
 
-@app.callback()
-def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False) -> None:
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         from steppe import __version__
 
         print(f"steppe {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version,
+                                                   help="Print the version.")] = False) -> None:  # fmt: skip
+    """Options of no command in particular."""
 
 
 @app.command()
@@ -150,7 +155,9 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         raise typer.Exit(130) from None
     lines = [line(e.algorithm, e.summaries, e.cost) for e in entries if e.summaries]
     failed = {e.algorithm: e.failed for e in entries if e.failed}
-    title = f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
+    title = (
+        f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
+    )
     histories = {e.algorithm: e.histories for e in entries if e.histories}
     if histories:
         curves(histories, where / "curves.png", title)
@@ -164,8 +171,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
                 for one in lines]  # fmt: skip
         _table(title, ["algorithm", "last", "last ten", "best", "loss", "traffic", "passes", "time"], rows,
                spare=("best", "passes", "time", "loss"))  # fmt: skip
-        _print("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's round, down "
-               "and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
+        _print("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's round, "
+               "down and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
         _print(f"runs, comparison.json and curves.png are in {where}")
     if failed:
         for name, reasons in failed.items():
@@ -216,8 +223,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
     _table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
-    _print("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients (a forward "
-           "and a backward pass) and fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
+    _print("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients (a "
+           "forward and a backward pass) and fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
 
 
 @app.command()
@@ -270,7 +277,8 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
         split.plot(loaded.train_targets, loaded.classes or 1, picture)
     sizes = split.sizes
     told = {"data": data, "rule": split.rule, "seed": split.seed, "hash": split.hash, "clients": len(sizes),
-            "smallest": int(sizes.min()), "median": float(sorted(sizes)[len(sizes) // 2]), "largest": int(sizes.max())}  # fmt: skip
+            "smallest": int(sizes.min()), "median": float(sorted(sizes)[len(sizes) // 2]),
+            "largest": int(sizes.max())}  # fmt: skip
     if as_json:
         print(json.dumps({**told, "sizes": sizes.tolist()}))
     else:
@@ -295,8 +303,8 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     except FileNotFoundError:
         raise SteppeError(f"There is no problem file {problem}.") from None
     except ValidationError as error:
-        known = {"Problem": Problem, "clients": Client}
-        raise SteppeError(f"{problem}: {_first_error(error, {k: list(v.model_fields) for k, v in known.items()})}") from None
+        known = {"Problem": list(Problem.model_fields), "clients": list(Client.model_fields)}
+        raise SteppeError(f"{problem}: {_first_error(error, known)}") from None
     except (ValueError, TypeError) as error:
         raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
     settings = {}
@@ -316,7 +324,7 @@ def _first_error(error: Any, known: dict[str, list[str]]) -> str:
     if first["type"] == "extra_forbidden":
         there = known.get(str(first["loc"][0]), known["Problem"])
         return f"there is no key {where!r}{nearest(str(first['loc'][-1]), there)}"
-    return (f"{where}: " if where else "") + first["msg"].removeprefix("Value error, ")
+    return (f"{where}: " if where else "") + str(first["msg"]).removeprefix("Value error, ")
 
 
 def _config(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
@@ -390,7 +398,9 @@ def _shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]
         key = text.partition("=")[0].strip()
         if key not in Config.model_fields and not any(key in settings for settings in known.values()):
             assign(text, {k: None for settings in known.values() for k in settings})
-    return {a: [t for t in sets if t.partition("=")[0].strip() in {*Config.model_fields, *known[a]}] for a in algorithms}
+    return {
+        a: [t for t in sets if t.partition("=")[0].strip() in {*Config.model_fields, *known[a]}] for a in algorithms
+    }
 
 
 def _folder(name: str, resume: bool) -> Path:
@@ -406,7 +416,9 @@ def _folder(name: str, resume: bool) -> Path:
     if resume:
         open_ones = [p for p in taken if not (p / "result.json").exists()]
         if not taken:
-            raise SteppeError(f"There is no run to resume in {where}: start it without --resume, or name it with --out.")
+            raise SteppeError(
+                f"There is no run to resume in {where}: start it without --resume, or name it with --out."
+            )
         return (open_ones or taken)[-1]
     return where
 
@@ -433,7 +445,7 @@ def _console() -> Any:
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=250)  # a file or a pipe has no edge to wrap at
+    return console if console.is_terminal else Console(width=250, height=25)  # a file or a pipe has no edge to wrap at
 
 
 def _table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
@@ -445,16 +457,16 @@ def _table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[s
     console = _console()
     for left_out in range(len(spare) + 1):
         shown = [i for i, name in enumerate(columns) if name not in spare[:left_out]]
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for i in shown:
             table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(_escape(row[i]) for i in shown))
-        needed = console.measure(table).maximum
+        needed = Console(width=1000, height=25).measure(table).maximum  # a console of this width would say that it fits
         if needed <= console.width:
             break
     _print(f"[bold]{_escape(title)}[/]")
-    Console(width=max(needed, console.width)).print(table)
+    Console(width=max(needed, console.width), height=25).print(table)  # without a height, rich may overrule the width
 
 
 def _print(text: str) -> None:

@@ -15,16 +15,16 @@ from steppe.errors import SteppeError, nearest
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
-    "fedsol": dict(momentum=0.9, weight_decay=1e-5, clip=None, lr=0.01, lr_schedule="exponential", lr_decay=0.99,
-                   batch=50, epochs=5, sampling="fixed", weighting="samples"),
-    "fedsmoo": dict(momentum=0.0, weight_decay=1e-3, clip=10.0, lr=0.1, lr_schedule="exponential", lr_decay=0.998,
-                    batch=50, epochs=5, sampling="bernoulli", weighting="uniform"),
-    "flsam": dict(momentum=0.9, weight_decay=1e-5, clip=None, lr=0.01, lr_schedule="exponential", lr_decay=0.998,
-                  batch=50, epochs=5, sampling="fixed", weighting="samples"),
-    "man": dict(momentum=0.0, weight_decay=1e-3, clip=10.0, lr=0.1, lr_schedule="exponential", lr_decay=0.998,
-                batch=50, epochs=5, sampling="bernoulli", weighting="uniform"),
-    "fednsam": dict(momentum=0.0, weight_decay=1e-3, clip=10.0, lr=0.1, lr_schedule="cosine", batch=50, epochs=5,
-                    max_steps=50, sampling="fixed", weighting="uniform"),
+    "fedsol": {"momentum": 0.9, "weight_decay": 1e-5, "clip": None, "lr": 0.01, "lr_schedule": "exponential",
+               "lr_decay": 0.99, "batch": 50, "epochs": 5, "sampling": "fixed", "weighting": "samples"},
+    "fedsmoo": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "exponential",
+                "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "weighting": "uniform"},
+    "flsam": {"momentum": 0.9, "weight_decay": 1e-5, "clip": None, "lr": 0.01, "lr_schedule": "exponential",
+              "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "fixed", "weighting": "samples"},
+    "man": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "exponential",
+            "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "weighting": "uniform"},
+    "fednsam": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "cosine",
+                "batch": 50, "epochs": 5, "max_steps": 50, "sampling": "fixed", "weighting": "uniform"},
 }  # fmt: skip
 # What each recipe does to training images, where it says so.
 RECIPE_AUGMENTATION = {
@@ -46,7 +46,8 @@ class Config(BaseModel):
     settings: dict[str, Any] = Field({}, description="the algorithm's own settings, such as rho")
     add: list[str] = Field([], description="further parts, such as man:weight=0.1")
     recipe: Literal["fedsol", "fedsmoo", "flsam", "man", "fednsam"] | None = Field(
-        None, description="a paper's local recipe; keys that are set win over it")
+        None, description="a paper's local recipe; keys that are set win over it"
+    )
 
     data: str = Field("digits", description="a data set: steppe list")
     data_folder: str | None = Field(None, description="where official files lie (default: $STEPPE_DATA or ./data)")
@@ -57,7 +58,8 @@ class Config(BaseModel):
     per_round: int = Field(5, ge=1, description="clients a round (bernoulli: on average)")
     sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="how they are drawn")
     sampling_seed: int | None = Field(
-        None, description="makes the schedule depend on this seed instead of the round alone")
+        None, description="makes the schedule depend on this seed instead of the round alone"
+    )
     augmentation: str = Field("auto", description="of training images; auto: the recipe's for this data set, or none")
     model: str = Field("cnn", description="a model: steppe list")
 
@@ -78,29 +80,36 @@ class Config(BaseModel):
     device: str = Field("auto", description="cpu, cuda, cuda:1 or auto")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of the computation")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
-        "auto", description="of matrix products (auto: tf32 on a GPU unless the algorithm is sensitive, else fp32)")
+        "auto", description="of matrix products (auto: tf32 on a GPU unless the algorithm is sensitive, else fp32)"
+    )
     compile: bool = Field(True, description="on a GPU, compile the local step and capture it as graphs")
     executor: Literal["auto", "sequential", "batched"] = Field(
-        "auto", description="one client after the other, or all at once (auto: batched on a GPU)")
+        "auto", description="one client after the other, or all at once (auto: batched on a GPU)"
+    )
     workers: int | Literal["auto"] = Field("auto", description="processes of the sequential executor; 0: none")
     chunk: int | None = Field(None, ge=1, description="clients at once in the batched executor (default: all)")
     buffers: Literal["average", "local", "recalibrate", "refuse"] = Field(
-        "average", description="what happens to batch norm's running statistics")
+        "average", description="what happens to batch norm's running statistics"
+    )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
     nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
     early_stopping: int | None = Field(
-        None, ge=1, description="stop after this many evaluations without a better validation loss")
+        None, ge=1, description="stop after this many evaluations without a better validation loss"
+    )
 
     @model_validator(mode="after")
     def consistent(self) -> Config:
         if self.per_round > self.clients:
-            raise ValueError(f"per_round is {self.per_round}, but there are only {self.clients} clients: "
-                             "lower per_round or raise clients")
+            raise ValueError(
+                f"per_round is {self.per_round}, but there are only {self.clients} clients: "
+                "lower per_round or raise clients"
+            )
         if self.early_stopping is not None and self.validation == 0:
-            raise ValueError("early_stopping looks at validation data, never at the test set: "
-                             "set validation, to 0.1 for instance")
+            raise ValueError(
+                "early_stopping looks at validation data, never at the test set: set validation, to 0.1 for instance"
+            )
         if isinstance(self.workers, int) and self.workers < 0:
             raise ValueError(f"workers is {self.workers}, but must be at least 0, or auto")
         return self

@@ -19,7 +19,8 @@ from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from tests.simulate.scene import Net, blobs, seeded
 
-FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 3, "epochs": 1, "batch": 8, "partition": "iid", "workers": 0}
+FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 3, "epochs": 1, "batch": 8, "partition": "iid",
+                       "workers": 0}  # fmt: skip
 
 
 # --- frozen parameters
@@ -112,6 +113,13 @@ def test_sequences_of_integers() -> None:
     logits = result.model(x[70:, :-1])
     assert logits.shape == (20, 6, 5)
     assert result.accuracy == pytest.approx(float((logits.argmax(-1) == x[70:, 1:]).double().mean()))
+
+
+def test_a_model_that_cannot_be_batched_is_told_and_trained() -> None:
+    result = steppe.run("fedavg", Moody(), blobs(), executor="batched", **FEW)
+    plain = steppe.run("fedavg", result.experiment.task.learner, blobs(), executor="sequential", **FEW)
+    assert any("one after the other, because vmap cannot run this model" in note for note in result.notes)
+    assert torch.equal(result.x, plain.x)
 
 
 def test_sequences_cannot_be_divided_by_class() -> None:
@@ -233,7 +241,7 @@ def test_what_is_no_part_is_refused() -> None:
     class Nameless(steppe.Part):
         pass
 
-    with pytest.raises(SteppeError, match="instances of steppe.Part"):
+    with pytest.raises(SteppeError, match=r"instances of steppe\.Part"):
         steppe.run(Stale, seeded(), blobs(), **FEW)  # type: ignore[arg-type]
     with pytest.raises(SteppeError, match="Nameless needs a name"):
         steppe.run(Nameless(), seeded(), blobs(), **FEW)
@@ -246,15 +254,16 @@ def test_what_is_no_part_is_refused() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_adamw_takes_the_steps_of_torch(clip: float | None) -> None:
-    result = steppe.run("fedavg", seeded(), blobs(), optimiser="adamw", lr=0.01, weight_decay=0.1, clip=clip, dtype="float64",
-                        **{**FEW, "clients": 1, "per_round": 1, "rounds": 1, "epochs": 2})  # fmt: skip
+    result = steppe.run("fedavg", seeded(), blobs(), optimiser="adamw", lr=0.01, weight_decay=0.1, clip=clip,
+                        **{**FEW, "dtype": "float64", "clients": 1, "per_round": 1, "rounds": 1, "epochs": 2})  # fmt: skip
     model, federation = seeded().double(), result.experiment.federation
     optimiser = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.1)
     batches = federation.plan(0, 0, result.experiment.algorithm.local_steps, 1)
     for k in range(batches.steps[0]):
         index = batches.index[0, k][batches.mask[0, k]]
         optimiser.zero_grad()
-        F.cross_entropy(model(federation.data.train_inputs[index].double()), federation.data.train_targets[index]).backward()
+        x, y = federation.data.train_inputs[index].double(), federation.data.train_targets[index]
+        F.cross_entropy(model(x), y).backward()
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
@@ -282,8 +291,9 @@ def test_settings_of_the_algorithm_stand_beside_those_of_the_run() -> None:
 
 
 def test_no_setting_of_an_algorithm_hides_a_key_of_the_run() -> None:
-    from steppe.algorithms import CATALOGUE, settings_of
+    from steppe.algorithms import CATALOGUE
     from steppe.config import Config
+    from steppe.registry import settings_of
 
     for name, entry in CATALOGUE.items():
         assert not set(settings_of(entry)) & set(Config.model_fields), name
@@ -300,7 +310,8 @@ def test_load_gives_the_same_predictions(dtype: str, tmp_path: Path) -> None:
     x = federation.plain(federation.data.test_inputs)
     with torch.no_grad():
         assert torch.equal(back.model(x), result.model(x))
-        assert float((back.model(x).argmax(1) == federation.data.test_targets).double().mean()) == pytest.approx(result.accuracy)
+        right = back.model(x).argmax(1) == federation.data.test_targets
+    assert float(right.double().mean()) == pytest.approx(result.accuracy)
     assert back.summary == result.summary
     assert back.history == result.history
     assert not back.model.training

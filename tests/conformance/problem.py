@@ -5,7 +5,8 @@ from functools import cache
 import torch
 from torch import nn
 
-from steppe.algorithms import CATALOGUE, make
+from steppe.algorithms import CATALOGUE
+from steppe.registry import make
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
 from steppe.data import augmentation, from_arrays

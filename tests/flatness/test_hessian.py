@@ -59,6 +59,18 @@ def test_value_gradient_and_product_are_autograds(name):
     assert_close(loss.hvp(w, v[0]), H @ v[0], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", NETS)
+def test_forward_mode_is_used_only_where_it_is_right(name):
+    """What a GPU does: forward mode, unless it fails or is wrong, as it is for these two in the PyTorch of today."""
+    loss, w, f = make(name)
+    hessian, v = loss.hessian(w), torch.randn(3, len(w), dtype=torch.float64)
+    if hessian.forward_mode_agrees():
+        assert_close(hessian.by_forward_mode(v), v @ matrix(name, w, f), rtol=1e-6, atol=1e-8)
+        assert_close(hessian.by_forward_mode(v[:1]), v[:1] @ matrix(name, w, f), rtol=1e-6, atol=1e-8)
+    else:
+        assert name in ("group norm", "batch statistics")
+
+
 @pytest.mark.parametrize("name", [n for n in NETS if n != "batch statistics"])
 @pytest.mark.parametrize("options", [{"chunk": 7}, {"memory_limit": 0}, {"chunk": 7, "memory_limit": 0}])
 def test_chunks_change_nothing(name, options):
@@ -163,7 +175,7 @@ def test_restarts_reach_what_a_large_basis_reaches():
     H, values = decaying(300, power=0.5)
     small = spectrum(Matrix(H), top=4, bottom=2, tolerance=1e-9, basis=20, iterations=2000)
     assert small.converged
-    assert small.iterations > 40
+    assert small.products > 40
     assert_close(small.top.values, values[:4], rtol=1e-9, atol=0)
     assert_close(small.bottom.values, values.flip(0)[:2], rtol=1e-6, atol=0)
 
@@ -179,7 +191,7 @@ def test_too_few_iterations_say_so():
     H, values = decaying(300, power=0.1)
     rough = spectrum(Matrix(H), top=3, tolerance=1e-10, iterations=12)
     assert not rough.converged
-    assert rough.products == 15
+    assert rough.products == 12
     gaps = (rough.top.values[:, None] - values).abs().min(1).values
     assert bool((gaps <= rough.top.residuals + 1e-12).all())  # the stated uncertainty holds all the same
     with pytest.raises(SteppeError, match="at least one"):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny import data, number, one_step, perceptron, same, train
 
-from steppe.algorithms import make
+from steppe.registry import make
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
 from steppe.core.part import Scope, SettingError

@@ -9,7 +9,7 @@ import torch
 from tiny import Spy, data, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.algorithms import make
+from steppe.registry import make
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.cost import cost

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import data, perceptron, same, train
 
-from steppe.algorithms import make
+from steppe.registry import make
 from steppe.core.cost import cost
 from steppe.parts.sgd import SGD
 from steppe.simulate.trace import Problem, trace

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny import CLIENTS, data, perceptron, same, train
 
-from steppe.algorithms import make
+from steppe.registry import make
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.cost import cost
 from steppe.core.part import SettingError

@@ -13,7 +13,7 @@ from test_smoo_family import costs_of
 from tiny import number, same, train
 from torch import nn
 
-from steppe.algorithms import make, parse_addition
+from steppe.registry import make, parse_addition
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.part import Scope, SettingError

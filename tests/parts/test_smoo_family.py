@@ -8,7 +8,7 @@ import torch
 from tiny import Spy, data, number, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.algorithms import make, parse_addition
+from steppe.registry import make, parse_addition
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost

@@ -15,8 +15,8 @@ from steppe.data.plan import plan
 from steppe.errors import SteppeError
 from tests.simulate.scene import NormNet, blobs, launch, seeded
 
-CALM: dict[str, Any] = {"partition": "iid", "clients": 3, "per_round": 3, "batch": 10, "algorithm": "fedavg", "rounds": 2,
-                        "momentum": 0.0, "weight_decay": 0.0, "dtype": "float64"}  # fmt: skip
+CALM: dict[str, Any] = {"partition": "iid", "clients": 3, "per_round": 3, "batch": 10, "algorithm": "fedavg",
+                        "rounds": 2, "momentum": 0.0, "weight_decay": 0.0, "dtype": "float64"}  # fmt: skip
 
 
 def by_hand(result: Any, client: int, round_: int, model: nn.Module, rho: float = 0.0, lr: float = 0.1) -> nn.Module:
@@ -72,18 +72,18 @@ def test_statistics_that_stay_with_the_client() -> None:
     assert torch.equal(result.server.buffers["norm.running_mean"], torch.zeros(8, dtype=torch.float64))
     first = [by_hand(result, i, 0, start) for i in range(3)]
     sizes = torch.tensor(result.experiment.federation.sizes).double()
+    shares = sizes / sizes.sum()
     middle = copy.deepcopy(start).double()
     with torch.no_grad():
-        for name, p in middle.named_parameters():
-            p.copy_(torch.stack([dict(m.named_parameters())[name] for m in first]).T @ (sizes / sizes.sum()) if p.ndim == 1
-                    else torch.tensordot(sizes / sizes.sum(), torch.stack([dict(m.named_parameters())[name] for m in first]), 1))  # fmt: skip
+        for p, *theirs in zip(middle.parameters(), *(m.parameters() for m in first), strict=True):
+            p.copy_(torch.tensordot(shares, torch.stack(theirs), 1))
     second = []
     for i in range(3):
         own = copy.deepcopy(middle)
         own.norm.load_state_dict({**own.norm.state_dict(), "running_mean": first[i].norm.running_mean,
                                   "running_var": first[i].norm.running_var})  # fmt: skip
         second.append(by_hand(result, i, 1, own, lr=0.1 * 0.99))
-    last = torch.tensordot(sizes / sizes.sum(), torch.stack([m.last.weight.detach() for m in second]), 1)
+    last = torch.tensordot(shares, torch.stack([m.last.weight.detach() for m in second]), 1)
     torch.testing.assert_close(result.model.last.weight.detach(), last, rtol=0, atol=1e-12)
     # The model that leaves the run gets measured statistics, or it could not predict.
     assert not torch.equal(result.model.norm.running_mean, torch.zeros(8, dtype=torch.float64))

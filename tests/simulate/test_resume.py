@@ -14,9 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from steppe import from_arrays
+from steppe.config import resolve
 from steppe.errors import SteppeError
 from steppe.simulate import checkpoint
-from tests.simulate.scene import dies, launch, remains, seeded
+from steppe.simulate.run import simulate
+from steppe.simulate.setup import experiment
+from tests.simulate.scene import USUAL, blobs, dies, launch, remains, seeded
 
 KILLS = multiprocessing.get_context("forkserver")  # children start clean, and torch is imported once
 KILLS.set_forkserver_preload(["tests.simulate.warm"])
@@ -26,7 +30,8 @@ SCENES: dict[str, dict[str, Any]] = {
     "scaffold, disk, every third": {"store": "disk", "checkpoint_every": 3, "rounds": 7},
     "scaffold, disk": {"store": "disk"},
     "feddyn, batched": {"algorithm": "feddyn", "executor": "batched", "chunk": 2, "checkpoint_every": 3, "rounds": 7},
-    "fedadam, early stopping": {"algorithm": "fedadam", "validation": 0.2, "early_stopping": 2, "rounds": 12, "server_lr": 0.5},
+    "fedadam, early stopping": {"algorithm": "fedadam", "validation": 0.2, "early_stopping": 2, "rounds": 12,
+                                "server_lr": 0.5},
     "fedsam, bernoulli": {"algorithm": "fedsam", "sampling": "bernoulli", "evaluate_every": 2, "checkpoint_every": 3},
 }  # fmt: skip
 
@@ -149,21 +154,15 @@ def _stop_after(rounds: int) -> Any:
 
 def _resumed(out: Path, **options: Any) -> tuple[Any, list[str]]:
     """A resumed run and what it said."""
-    from steppe.simulate import run
-    from steppe.simulate.setup import experiment
-    from tests.simulate.scene import USUAL, blobs
-
-    given = {**USUAL, **options}
-    from steppe import from_arrays
-    from steppe.config import resolve
-
     said: list[str] = []
-    built = experiment(resolve(given), None, seeded(), from_arrays(*blobs()))
-    return run.simulate(built, out, True, say=said.append), said
+    built = experiment(resolve({**USUAL, **options}), None, seeded(), from_arrays(*blobs()))
+    return simulate(built, out, True, say=said.append), said
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage: Any, interrupted: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    damage: Any, interrupted: Path, tmp_path: Path
+) -> None:
     out = shutil.copytree(interrupted / "killed-memory", tmp_path / "run")
     damage(out / "checkpoints/round-000004")
     result, said = _resumed(out, store="memory")
@@ -192,7 +191,9 @@ def test_an_edited_row_on_disk_is_noticed(interrupted: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("store", ["memory", "disk"])
-def test_when_no_checkpoint_is_whole_the_run_starts_from_the_beginning(store: str, interrupted: Path, tmp_path: Path) -> None:
+def test_when_no_checkpoint_is_whole_the_run_starts_from_the_beginning(
+    store: str, interrupted: Path, tmp_path: Path
+) -> None:
     out = shutil.copytree(interrupted / f"killed-{store}", tmp_path / "run")
     for path in (out / "checkpoints").iterdir():
         _truncate(path)
@@ -210,9 +211,10 @@ def test_the_checkpoint_to_fall_back_on_outlives_a_second_crash(
     def crash(*_: Any) -> None:
         raise RuntimeError("stop here")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stop here"):
+    with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", crash)
-        launch(out, resume=True, store="disk")
+        with pytest.raises(RuntimeError, match="stop here"):
+            launch(out, resume=True, store="disk")
     _truncate(out / "checkpoints/round-000004")
     result, said = _resumed(out, store="disk")
     assert said[1] == "The one before it, of round 3, is used."
@@ -262,12 +264,8 @@ def test_a_finished_run_can_be_made_longer_and_its_old_summary_does_not_outlive_
 
 def test_a_new_run_in_an_old_folder_does_not_find_its_checkpoints(tmp_path: Path) -> None:
     """As `steppe compare` does it: an unfinished run of other settings is replaced."""
-    from steppe.config import resolve
-    from steppe.simulate.run import simulate
-    from steppe.simulate.setup import experiment
-
     out = tmp_path / "run"
-    tiny = {"model": "mlp", "clients": 4, "per_round": 2, "epochs": 1, "max_steps": 2, "checkpoint_every": 1, "workers": 0}
+    tiny = {"model": "mlp", "clients": 4, "per_round": 2, "max_steps": 2, "checkpoint_every": 1, "workers": 0}
     simulate(experiment(resolve({**tiny, "rounds": 4, "seed": 1})), out)
     result = simulate(experiment(resolve({**tiny, "rounds": 2})), out)
     assert [p.name for p in sorted((out / "checkpoints").iterdir())] == ["round-000001", "round-000002"]

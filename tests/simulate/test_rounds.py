@@ -34,8 +34,8 @@ def test_no_epochs_leave_the_model_alone(algorithm: str, executor: str) -> None:
 
 
 def test_one_client_is_plain_training() -> None:
-    result = launch(algorithm="fedavg", clients=1, per_round=1, partition="iid", rounds=1, dtype="float64", momentum=0.9,
-                    weight_decay=0.01)  # fmt: skip
+    result = launch(algorithm="fedavg", clients=1, per_round=1, partition="iid", rounds=1, dtype="float64",
+                    momentum=0.9, weight_decay=0.01)  # fmt: skip
     model, federation = seeded().double(), result.experiment.federation
     optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01)
     batches = federation.plan(0, 0, result.experiment.algorithm.local_steps, 1)

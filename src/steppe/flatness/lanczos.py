@@ -1,12 +1,12 @@
 """Both ends of a symmetric operator's spectrum, by Lanczos' method with full reorthogonalisation.
 
-An orthonormal basis V grows by one product a step, T = Vᵀ H V is diagonalised, and its ends approach those of H. When
-the basis is full, the best vectors are kept and it grows again (thick restart: Wu and Simon, SIAM J. Matrix Anal.
-Appl. 22, 2000), so memory is bounded. Every new vector is made orthogonal to all others twice: without that, rounding
-shows as ghosts, copies of eigenvalues that have converged.
+An orthonormal basis V grows by one product a step: H V = V G + (what V lacks), and the ends of T = (G + Gᵀ)/2 approach
+those of H. When the basis is full, the best vectors are kept and it grows again (thick restart: Wu and Simon, SIAM J.
+Matrix Anal. Appl. 22, 2000), so memory is bounded. Every new vector is made orthogonal to all others twice: without
+that, rounding shows as ghosts, copies of eigenvalues that have converged.
 
-Uncertainty: a symmetric matrix has an eigenvalue within ‖H v − λ v‖ of λ, for any unit v. That residual is measured
-at the end, with one more product a pair.
+Uncertainty: a symmetric matrix has an eigenvalue within ‖H v − λ v‖ of λ, for any unit v. That residual follows from
+the products that were made, G, and costs no other; below the rounding of a product nothing is claimed.
 
 What it cannot see: one start vector shows every eigenvalue once, however often it is repeated, until rounding or an
 exhausted basis brings in more.
@@ -36,11 +36,14 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Eigenvalues, unit eigenvectors (k, n) whose numbers add up to more than 0, and measured residuals ‖Hv − λv‖."""
+    """Eigenvalues, unit eigenvectors (k, n) whose numbers add up to more than 0, and residuals ‖Hv − λv‖."""
 
     values: Tensor
     vectors: Tensor = field(repr=False)
     residuals: Tensor
+
+    def __getitem__(self, which: slice | list[int]) -> Pairs:
+        return Pairs(self.values[which], self.vectors[which], self.residuals[which])
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ class Spectrum:
     top: Pairs  # descending
     bottom: Pairs  # ascending
     converged: bool  # residuals are below the tolerance times the largest |λ|
-    iterations: int
     products: int
 
     @property
@@ -76,14 +78,14 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
     kept = wanted + (room - wanted) // 2  # at a restart
     memory.require((room + 1 + kept) * n * like.element_size(), like.device, f"A basis of {room} vectors",
                    "choose a smaller basis, or fewer eigenvalues")  # fmt: skip
-    V, T = like.new_empty(room + 1, n), torch.zeros(room, room, dtype=torch.float64)
+    V, G = like.new_empty(room + 1, n), torch.zeros(room + 1, room, dtype=torch.float64)
     V[0] = torch.nn.functional.normalize(gaussian(like, n, seed, START), dim=0)
     size = begun = 0  # of the basis, and when its newest start vector came in
     for step in range(1, iterations + 1):
         column, new, length = extend(hessian, V[: size + 1])
-        T[: size + 1, size] = T[size, : size + 1] = column
+        G[: size + 1, size], G[size + 1, size] = column, length
         size += 1
-        values, S = torch.linalg.eigh(T[:size, :size])  # ascending
+        values, S = torch.linalg.eigh((G[:size, :size] + G[:size, :size].T) / 2)  # ascending
         scale = float(values.abs().max())
         ends = sorted({*range(min(bottom, size)), *range(max(size - top, 0), size)})
         settled = bool((length * S[-1, ends].abs() <= tolerance * scale).all())
@@ -92,6 +94,7 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
             # then all that is left is.
             settled = size == begun + 1
             begun = size
+            G[size, size - 1] = length = 0.0
             new = _orthogonal(gaussian(like, n, seed, START, step), V[:size])
         if size == n or (size >= wanted and settled) or step == iterations:
             break
@@ -101,19 +104,18 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
             best = [*range(low), *range(size - (kept - low), size)]
             V[:kept] = S[:, best].T.to(V) @ V[:size]
             V[kept] = V[size]
-            T.zero_()
-            T[range(kept), range(kept)] = values[best]
+            G.zero_()
+            G[:kept, :kept], G[kept, :kept] = torch.diag(values[best]), length * S[-1, best]
             size, begun = kept, -1
     vectors = torch.nn.functional.normalize(S[:, ends].T.to(V) @ V[:size], dim=1)
     vectors *= torch.where(vectors.sum(1, keepdim=True) < 0, -1, 1)
-    chosen = values[ends]
-    residuals = torch.linalg.vector_norm(hessian(vectors) - chosen.to(V)[:, None] * vectors, dim=1).cpu().double()
-    upper = list(range(len(ends) - min(top, len(ends)), len(ends)))[::-1]
-    lower = list(range(min(bottom, len(ends))))
-    high, low_end = (Pairs(chosen[i], vectors[i], residuals[i]) for i in (upper, lower))
-    noise = 100 * torch.finfo(like.dtype).eps  # of a product: no residual can be asked to be smaller
-    done = len(ends) == wanted and bool((residuals <= (1.1 * tolerance + noise) * scale).all())
-    return Spectrum(high, low_end, done, step, step + len(ends))
+    error = G[: size + 1, :size] @ S[:, ends]  # H v in the basis …
+    error[:size] -= values[ends] * S[:, ends]  # … minus λ v
+    rounding = 10 * torch.finfo(like.dtype).eps
+    residuals = torch.linalg.vector_norm(error, dim=0).clamp(min=rounding * scale)
+    pairs = Pairs(values[ends], vectors, residuals)
+    done = len(ends) == wanted and bool((residuals <= max(1.01 * tolerance, rounding) * scale).all())
+    return Spectrum(pairs[list(range(len(ends)))[::-1][:top]], pairs[:bottom], done, step)
 
 
 def extend(hessian: Operator, V: Tensor) -> tuple[Tensor, Tensor, float]:

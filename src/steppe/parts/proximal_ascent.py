@@ -45,6 +45,11 @@ class ProximalAscent(Part):
     def __post_init__(self) -> None:
         require(rho=(self.rho, 0, float("inf")))
 
+    @property
+    def sensitive(self) -> bool:  # type: ignore[override]
+        """A penalty near its minimum has a gradient of mere rounding, and ε gives it full length."""
+        return self.of.has("penalty")
+
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         if self._reuses_features and s.innermost:
             return grad(w, head=lambda v, features: self.ascent(self.proximal(v, s, features), v, s))

@@ -36,7 +36,7 @@ def curves(histories: Histories, path: Path, title: str = "", metric: str = "acc
         axis.set_ylabel(name)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    if len(histories) > 1 or any(histories):
+    if axes[0].lines:  # a run of no rounds has nothing to tell apart
         axes[0].legend(frameon=False, fontsize=8, ncols=1 + len(histories) // 9)
     if title:
         figure.suptitle(title, fontsize=11)

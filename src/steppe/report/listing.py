@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
-from steppe.algorithms import CATALOGUE, PARTS, make, parse_addition, settings_of
+from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import cost
 from steppe.core.task import Task
@@ -15,6 +15,7 @@ from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.errors import SteppeError, nearest
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
+from steppe.registry import PARTS, make, parse_addition, settings_of
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:

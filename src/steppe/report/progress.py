@@ -13,10 +13,10 @@ class Progress:
 
     def __init__(self, rounds: int, quiet: bool = False) -> None:
         self.rounds, self.quiet = rounds, quiet
-        self.label, self.began, self.first, self.bar, self.task = "", 0.0, None, None, None
-        self.first: int | None
-        self.bar: Any
-        self.task: Any
+        self.label, self.began = "", 0.0
+        self.first: int | None = None
+        self.bar: Any = None
+        self.task: Any = None
 
     def __enter__(self) -> Progress:
         if not self.quiet and sys.stderr.isatty():
@@ -24,8 +24,9 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            self.bar = Bar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"),
-                           TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True))  # fmt: skip
+            self.bar = Bar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+                           TextColumn("{task.fields[told]}"), TimeElapsedColumn(), TextColumn("left"),
+                           TimeRemainingColumn(), console=Console(stderr=True))  # fmt: skip
             self.bar.start()
         return self
 
@@ -52,6 +53,8 @@ class Progress:
         elif not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar:
             self.bar.stop()

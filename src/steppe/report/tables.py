@@ -29,8 +29,9 @@ def line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[s
         values = [float(s[key]) for s in summaries]
         return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
+    traffic = cost["bytes_down"] + cost["bytes_up"]
     return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
-                over("seconds")[0], cost["bytes_down"] + cost["bytes_up"], cost["gradients"], cost["forwards"])  # fmt: skip
+                over("seconds")[0], traffic, cost["gradients"], cost["forwards"])  # fmt: skip
 
 
 def spread(pair: tuple[float, float], seeds: int, percent: bool = True) -> str:

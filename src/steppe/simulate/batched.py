@@ -39,7 +39,8 @@ class Batched:
             places = order[begun : begun + size]
             together = self._train(sent, [ids[i] for i in places], [states[i] for i in places])
             replies.update({place: row(together, i) for i, place in enumerate(places)})
-        return stack([replies[i] for i in range(len(ids))])
+        stacked: Reply = stack([replies[i] for i in range(len(ids))])
+        return stacked
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         algorithm, task, federation, device = self.algorithm, self.task, self.federation, sent.x.device

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from steppe.core.server import Server
 from steppe.errors import SteppeError
-from steppe.simulate.store import Store, Torn, flat
+from steppe.simulate.store import Store, TornError, flat
 
 KEPT = 2
 FORMAT = 1
@@ -109,7 +109,7 @@ def _read(path: Path, store: Store) -> Checkpoint:
         server = Server(held["x"], state, buffers)
         store.restore(manifest["store"], rows)
         return Checkpoint(manifest["round"], server, manifest["notes"])
-    except Torn as error:
+    except TornError as error:
         raise SteppeError(f"The checkpoint {path} cannot be used: {error}.") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise SteppeError(f"The checkpoint {path} is damaged or incomplete ({error}).") from error

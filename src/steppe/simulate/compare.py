@@ -26,7 +26,8 @@ class Entry:
 
 
 def compare(configs: dict[str, Config], seeds: int, out: Path,
-            watch: Callable[[str, int], Watch] | None = None, say: Callable[[str], None] = print) -> list[Entry]:  # fmt: skip
+            watch: Callable[[str, int], Watch] | None = None,
+            say: Callable[[str], None] = print) -> list[Entry]:  # fmt: skip
     """Run every configuration with every seed, each in its own folder.
 
     A finished run that is there already is used again, and one that was interrupted goes on.

@@ -48,8 +48,8 @@ def check_resumable(folder: Path, experiment: Experiment) -> None:
         raise SteppeError(f"{folder} has already finished {done} rounds, so it cannot end after {now['rounds']}: "
                           "raise rounds, or start anew in another folder.")  # fmt: skip
     if now["rounds"] != before["rounds"] and experiment.config.lr_schedule == "cosine":
-        raise SteppeError(f"{folder} was started for {before['rounds']} rounds, and the cosine schedule depends on that "
-                          "number: start anew in another folder.")  # fmt: skip
+        raise SteppeError(f"{folder} was started for {before['rounds']} rounds, and the cosine schedule depends on "
+                          "that number: start anew in another folder.")  # fmt: skip
 
 
 def prepare(folder: Path, experiment: Experiment) -> None:
@@ -77,7 +77,9 @@ def about(experiment: Experiment) -> dict[str, Any]:
 def versions(device: torch.device) -> dict[str, Any]:
     """Hardware and software, enough to explain a different digit."""
     packages = ("torch", "numpy", "safetensors", "pydantic")
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    hardware = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    )
     return {"steppe": steppe.__version__, "python": platform.python_version(), "device": str(device),
             "hardware": hardware, "threads": torch.get_num_threads(), "commit": _commit(),
             **{name: metadata.version(name) for name in packages}}  # fmt: skip

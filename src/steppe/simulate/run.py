@@ -57,8 +57,7 @@ class Result:
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
              say: Callable[[str], None] | None = None) -> Result:  # fmt: skip
     """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
-    config, algorithm, task, federation = (experiment.config, experiment.algorithm, experiment.task,
-                                           experiment.federation)  # fmt: skip
+    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     say = say or (lambda _: None)
     if out is not None and (out / "config.json").exists():
         if resume:
@@ -134,7 +133,9 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     last = max(chosen, 1) - 1
     judged = next((r for r in records if r["round"] == chosen and "accuracy" in r), None)
     judged = judged or evaluate(experiment, server, last)
-    x = evaluated(algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(float(last)))
+    x = evaluated(
+        algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(float(last))
+    )
     buffers = statistics(experiment, x, server.buffers, exported=True)
     summary = _summary(experiment, records, judged, chosen)
     if out is not None:
@@ -151,7 +152,9 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Tensor, targets: Tensor) -> Score:
-        return score(task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch)
+        return score(
+            task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
+        )
 
     test = of(data.test_inputs, data.test_targets)
     told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
@@ -248,15 +251,16 @@ def _finite(ids: list[int], replies: Reply, t: int, policy: str,
 
 def _check_global(server: Server, t: int) -> None:
     if not bool(server.x.isfinite().all()):
-        raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the server's "
-                          "rule diverges with these settings (a smaller server_lr or alpha may help).")  # fmt: skip
+        raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
+                        "server's rule diverges with these settings (a smaller server_lr or alpha may help).")  # fmt: skip
 
 
 def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
     """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
     told: dict[str, Any] = {
         "train_loss": float(replies.loss.mean()), "drift": float(replies.drift.mean()),
-        "update_norm": float(torch.linalg.vector_norm(after.x - before.x)), "x_norm": float(torch.linalg.vector_norm(after.x)),
+        "update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
+        "x_norm": float(torch.linalg.vector_norm(after.x)),
     }  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
     kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).mean())
@@ -264,7 +268,9 @@ def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
     return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
 
 
-def _summary(experiment: Experiment, records: list[dict[str, Any]], judged: dict[str, Any], chosen: int) -> dict[str, Any]:
+def _summary(
+    experiment: Experiment, records: list[dict[str, Any]], judged: dict[str, Any], chosen: int
+) -> dict[str, Any]:
     """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
     curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged["accuracy"]]
     tail = curve[-10:]

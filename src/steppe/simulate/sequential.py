@@ -23,7 +23,7 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
     real = batches.mask[0].sum(1).tolist()
     index, keys = batches.index[0].to(sent.x.device), batches.keys[0].to(sent.x.device)
     steps = sent.lr.new_tensor(float(batches.steps[0]))
-    torch.manual_seed(as_seed(key(federation.seed, round_, client, DROPOUT)))
+    _seed(as_seed(key(federation.seed, round_, client, DROPOUT)), sent.x.is_cuda)
     with torch.no_grad():
         live = begin(algorithm, task, sent, state, steps)
         for k in range(batches.steps[0]):
@@ -34,6 +34,13 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
         return end(algorithm, task, sent, live, steps)
 
 
+def _seed(seed: int, cuda: bool) -> None:
+    """What torch.manual_seed does, less the traceback that it formats for devices that are not there."""
+    torch.default_generator.manual_seed(seed)
+    if cuda:
+        torch.cuda.manual_seed(seed)
+
+
 class Sequential:
     """Trains the round's clients in this process."""
 
@@ -42,8 +49,9 @@ class Sequential:
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
         """Replies stacked in the order of the ids."""
-        return stack([train(self.algorithm, self.task, self.federation, sent, i, s)
-                      for i, s in zip(ids, states, strict=True)])  # fmt: skip
+        replies: Reply = stack([train(self.algorithm, self.task, self.federation, sent, i, s)
+                                for i, s in zip(ids, states, strict=True)])  # fmt: skip
+        return replies
 
     def close(self) -> None:
         """Nothing to give back."""

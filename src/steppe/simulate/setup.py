@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from steppe import data as datasets
 from steppe import models
-from steppe.algorithms import CATALOGUE, make, parse_addition, settings_of
+from steppe.algorithms import CATALOGUE
 from steppe.config import Config
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.client import Reply
@@ -28,10 +28,11 @@ from steppe.data.federation import Federation
 from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
+from steppe.registry import make, parse_addition, settings_of
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
 from steppe.simulate.sequential import Sequential
-from steppe.simulate.workers import CannotShare, Workers
+from steppe.simulate.workers import CannotShareError, Workers
 
 Executor = Callable[..., Reply]
 WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
@@ -75,6 +76,9 @@ class Experiment:
             batched = False
             self.notes.append("this model's batch statistics would see padding, so clients are trained one after "
                               "the other; a model with group norm can be batched")  # fmt: skip
+        if batched and (why := _not_batchable(self.task, self.federation)):
+            batched = False
+            self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
             return Captured(self.algorithm, self.task, self.federation, c.chunk, c.per_round, say=self.notes.append)
         if batched:
@@ -84,7 +88,7 @@ class Experiment:
             try:
                 own_buffers = bool(self.task.buffers) and c.buffers == "local"
                 return Workers(self.algorithm, self.task, self.federation, count, max(c.per_round, count), own_buffers)
-            except CannotShare as reason:
+            except CannotShareError as reason:
                 self.notes.append(f"clients are trained in this process, because {reason}")
         return Sequential(self.algorithm, self.task, self.federation)
 
@@ -135,15 +139,16 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
 _POLICY = {
     "average": "averaged with the models' weights",
     "local": "each client keeps its own; the global model is judged with the statistics of its test batches, and "
-             "those of the final model are measured on training samples",
+    "those of the final model are measured on training samples",
     "recalibrate": "averaged for training, and measured anew on training samples before each evaluation",
 }
 
 
 def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
     """The catalogue's entry with its settings and additions, or the user's own parts, and the local optimiser."""
-    decay = {"decay": config.weight_decay, "clip": config.clip}
-    optimiser: Part = SGD(config.momentum, **decay) if config.optimiser == "sgd" else AdamW(**decay)
+    optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
+    if config.optimiser == "adamw":
+        optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
     try:
         add = tuple(parse_addition(text) for text in config.add)
         if own is None:
@@ -168,7 +173,7 @@ def _own_parts(own: Any) -> tuple[Part, ...]:
             raise SteppeError(f"{p!r} is no part: give instances of steppe.Part (with their settings, not the class), "
                               "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
         if not isinstance(getattr(p, "name", None), str):
-            raise SteppeError(f"{type(p).__name__} needs a name: write name = \"my_part\" in the class.")
+            raise SteppeError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
     return parts
 
 
@@ -242,7 +247,9 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on those that are to be trained.")
     if head is not None and head not in dict(model.named_modules()):
-        raise SteppeError(f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}")
+        raise SteppeError(
+            f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
+        )
     return Task(model, loss, metric, head)
 
 
@@ -260,8 +267,8 @@ def _check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
     if not isinstance(logits, Tensor):
         raise SteppeError(f"The model gives a {type(logits).__name__}, but must give one tensor: its predictions.")
     if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
-        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} has "
-                          f"{data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
+        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} "
+                          f"has {data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
     try:
         each = task.loss_each(logits, targets)
     except Exception as error:
@@ -293,12 +300,30 @@ def _check_statistics(task: Task, federation: Federation) -> None:
             try:
                 task.forward(task.x0, x[:1], task.buffers)
             except ValueError as error:
-                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm needs "
-                                  "more: choose another batch size.") from error  # fmt: skip
+                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm "
+                                  "needs more: choose another batch size.") from error  # fmt: skip
+
+
+def _not_batchable(task: Task, federation: Federation) -> str:
+    """Why vmap cannot differentiate this model over clients (some layers have no rule for it); empty when it can."""
+    x = federation.plain(federation.data.train_inputs[:2])
+    y = federation.targets(federation.data.train_targets[:2])
+
+    def loss(w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return task.loss(task.forward(w, inputs, task.buffers).logits, {"y": targets})
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            two = [torch.stack([v, v]) for v in (task.x0, x, y)]
+            torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error).strip().partition("\n")[0].partition(". ")[0]
+    return ""
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
-    """By tracing without data or, for a model that looks at its numbers or makes tensors of its own, by one real step."""
+    """By tracing without data, or by a real step for a model that looks at its numbers or makes tensors of its own."""
     try:
         return cost(algorithm, task, batch)
     except (RuntimeError, NotImplementedError):

@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
+
 Fresh = Callable[[], States]
 
 
-class Torn(Exception):
+class TornError(Exception):
     """A saved row is not what was written; the text says whose."""
 
 
@@ -123,7 +124,7 @@ class DiskStore:
         for client, (slot, total) in notes["rows"].items():
             self.current[int(client)], self.sums[int(client)] = slot, total
             if zlib.crc32(self._raw(int(client))) != total:
-                raise Torn(f"the state of client {client} in {self.path.name} is not what was written there")
+                raise TornError(f"the state of client {client} in {self.path.name} is not what was written there")
         self.before, self.committed = self.committed, self.current.copy()
 
     def spare(self, notes: dict[str, Any]) -> None:

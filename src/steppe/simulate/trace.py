@@ -13,13 +13,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from steppe.algorithms import make, parse_addition
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import begin, end, step
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
 from steppe.errors import RunFailed, SteppeError
 from steppe.parts.sgd import SGD
+from steppe.registry import make, parse_addition
 from steppe.simulate.stacking import stack
 
 
@@ -83,7 +83,9 @@ class Quadratic(nn.Module):
         return 0.5 * torch.einsum("ni,nij,nj->n", w - b, A, w - b)
 
 
-def trace(name: str, problem: Problem, settings: dict[str, Any] | None = None, add: Sequence[str] = ()) -> dict[str, Any]:
+def trace(
+    name: str, problem: Problem, settings: dict[str, Any] | None = None, add: Sequence[str] = ()
+) -> dict[str, Any]:
     """Every round's global model, server states and client states, as nested lists of float64."""
     optimiser = SGD(problem.momentum, problem.weight_decay, problem.clip)
     return trace_algorithm(make(name, optimiser, settings, tuple(map(parse_addition, add))), problem)

@@ -34,7 +34,7 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "429
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class CannotShare(Exception):
+class CannotShareError(Exception):
     """The job cannot be sent to another process; the text says why."""
 
 
@@ -46,9 +46,9 @@ class Workers:
         try:
             job = pickle.dumps((algorithm, task, federation))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise CannotShare(f"the model, loss or algorithm cannot be pickled ({error})") from error
+            raise CannotShareError(f"the model, loss or algorithm cannot be pickled ({error})") from error
         if b"__main__" in job:
-            raise CannotShare("the model, loss or algorithm is defined in a notebook or in the script itself")
+            raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
         shapes = _shapes(algorithm, task, slots, own_buffers)
         handle, name = tempfile.mkstemp(prefix="steppe-")
@@ -64,7 +64,7 @@ class Workers:
             for worker in self.pool:
                 self._answer(worker)
         except (ImportError, AttributeError) as error:  # only unpickling the job can raise these
-            raise CannotShare(f"another process cannot build the model, loss or algorithm ({error})") from error
+            raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
         finally:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
@@ -75,7 +75,7 @@ class Workers:
         for begun in range(0, len(ids), self.slots):
             some = ids[begun : begun + self.slots]
             self._round(some, states[begun : begun + self.slots])
-            parts.append(tree_map(lambda t, n=len(some): t[:n].clone(), self.replies))
+            parts.append(tree_map(lambda t, some=some: t[: len(some)].clone(), self.replies))
         return parts[0] if len(parts) == 1 else tree_map(lambda *t: torch.cat(t), *parts)
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
