@@ -254,8 +254,8 @@ def test_what_is_no_part_is_refused() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_adamw_takes_the_steps_of_torch(clip: float | None) -> None:
-    result = steppe.run("fedavg", seeded(), blobs(), optimiser="adamw", lr=0.01, weight_decay=0.1, clip=clip,
-                        **{**FEW, "dtype": "float64", "clients": 1, "per_round": 1, "rounds": 1, "epochs": 2})  # fmt: skip
+    once = {**FEW, "clients": 1, "per_round": 1, "rounds": 1, "epochs": 2, "dtype": "float64"}
+    result = steppe.run("fedavg", seeded(), blobs(), optimiser="adamw", lr=0.01, weight_decay=0.1, clip=clip, **once)
     model, federation = seeded().double(), result.experiment.federation
     optimiser = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.1)
     batches = federation.plan(0, 0, result.experiment.algorithm.local_steps, 1)

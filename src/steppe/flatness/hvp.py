@@ -7,7 +7,7 @@ No weight decay; the model as it is tested (dropout off, running statistics fixe
     H v = ∇ (g(w)ᵀ v)      by differentiating the gradient g again, which works for every layer. The graph of g is
                            kept where memory allows: on a CPU a product is then 2.2 times as fast as by forward mode.
     H v = ∂/∂t g(w + t v)  by forward mode: on an H200 1.7 times as fast, and 2.6 times for several v at once. PyTorch
-                           lacks it for some layers and has it wrong for others, so it is used on a GPU alone, and
+                           lacks it for some layers and was wrong for others, so it is used on a GPU alone, and
                            only if both ways agree on a few examples.
 
 (Speeds are of the FedAvg-CNN.)

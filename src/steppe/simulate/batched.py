@@ -16,6 +16,7 @@ from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
+from steppe.simulate.client_conv import ClientConvolutions
 from steppe.simulate.sequential import DROPOUT
 from steppe.simulate.stacking import row, stack
 
@@ -51,7 +52,8 @@ class Batched:
         torch.manual_seed(as_seed(key(federation.seed, round_, ids[0], DROPOUT)))
 
         def step_(live: Live, several: tuple[Tensors, ...], k: Tensor, n: Tensor) -> Live:
-            return step(algorithm, task, sent, live, several, k, n, by_transform)
+            with ClientConvolutions():
+                return step(algorithm, task, sent, live, several, k, n, by_transform)
 
         with torch.no_grad():
             # A start that does not depend on the client comes out of vmap once; give each client its own.

@@ -26,6 +26,7 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
 from steppe.simulate.batched import Batched
+from steppe.simulate.client_conv import ClientConvolutions
 from steppe.simulate.stacking import stack
 
 LADDER = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)  # sizes that are captured, as multiples of the usual number of clients
@@ -143,7 +144,8 @@ class Captured(Batched):
 
         def advance(live: Live, several: tuple[Tensors, ...], k: Tensor, steps: Tensor, sent: Sent) -> Live:
             def one(v: Live, batches: tuple[Tensors, ...], n: Tensor) -> Live:
-                return step(self.algorithm, self.task, sent, v, batches, k.to(n.dtype), n, by_transform)
+                with ClientConvolutions():
+                    return step(self.algorithm, self.task, sent, v, batches, k.to(n.dtype), n, by_transform)
 
             after = vmap(one, randomness="different")(live, several, steps)
             active = k < steps

@@ -48,6 +48,11 @@ def _lay(t: Tensor, order: Sequence[int]) -> Tensor:
     return _laid(t, order).permute(*(order.index(axis) for axis in range(t.ndim)))
 
 
+def _padded(t: Tensor, channels: int) -> Tensor:
+    """Three colours become four: then each pixel is one aligned vector in memory."""
+    return F.pad(t, (0, 0, 0, 0, 0, -channels % 4)) if channels < FEW and channels % 4 else t
+
+
 def _size(inner: int, kernel: int, stride: int, padding: int) -> int:
     return (inner + 2 * padding - kernel) // stride + 1
 
@@ -207,8 +212,8 @@ def _precision(t: Tensor) -> str:
 
 
 def turned(t: Tensor, channels: int) -> bool:
-    """Whether the weight gradient wants dy with its pixels contiguous: only if the other operand comes in vectors."""
-    return t.dtype == torch.float32 and _precision(t) == "tf32" and channels % 4 == 0
+    """Whether the weight gradient wants dy with its pixels contiguous: if that is worth a copy."""
+    return t.dtype == torch.float32 and _precision(t) == "tf32" and channels % 4 == 0 and channels >= FEW
 
 
 def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: int) -> Blocks:
@@ -222,12 +227,13 @@ def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: in
     return Blocks(m, n, k, 8 if m * n > 128 * 64 else 4, 3)
 
 
-def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int, is_turned: bool) -> Blocks:
-    """Blocks of the weight gradient; two warps keep 32-bit numbers on the instructions that need no transposition."""
+def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blocks:
+    """Blocks of the weight gradient. Hopper's larger instructions want four warps and 64 rows, and then also x with its
+    pixels contiguous if numbers have 32 bits; two warps keep those on the older ones, which take x as it is."""
     m = _power(results, 16, 64)
-    n = _power(taps * channels, 16, 128 if channels >= FEW else 64)
+    n = _power(taps * channels, 16, 128)
     k = 64 if t.element_size() == 2 and channels >= FEW else 32
-    return Blocks(m, n, k, 2 if is_turned else 4, 3)
+    return Blocks(m, n, k, 2 if t.element_size() == 4 and m == 64 else 4, 3)
 
 
 def parts(clients: int, tiles: int, pixels: int, k: int, wanted: int = 528) -> tuple[int, int]:
@@ -288,7 +294,7 @@ def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Seque
     results, *outer = dy.shape[2:]
     is_turned = turned(x, channels) if is_turned is None else is_turned
     columns, pixels = size[0] * size[1] * channels, batch * outer[0] * outer[1]
-    blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1], is_turned)
+    blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1])
     tiles = -(-results // blocks.m) * -(-columns // blocks.n)
     count, length = parts(clients, tiles, pixels, blocks.k, wanted)
     # One sum is written as it is; several are added afterwards, always in the same order.
@@ -413,6 +419,7 @@ class _Conv(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, w: Tensor, stride: list[int], padding: list[int]) -> Tensor:
         if w.ndim == 5:
+            x, w = _padded(x, x.shape[2]), _padded(w, x.shape[2])
             return client_conv(_lay(x, PIXELS), _lay(w, WEIGHT_FORWARD), stride, padding)
         return torch.ops.aten.convolution(x, w, None, stride, padding, [1, 1], False, [0, 0], 1)
 
@@ -466,7 +473,8 @@ class _WeightGrad(torch.autograd.Function):
     def forward(dy: Tensor, x: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
         if x.ndim == 5:
             order = CHANNELS if x.is_cuda and turned(x, x.shape[2]) else PIXELS
-            return client_conv_weight_grad(_lay(dy, order), _lay(x, PIXELS), size, stride, padding)
+            full = _lay(_padded(x, x.shape[2]), PIXELS)
+            return client_conv_weight_grad(_lay(dy, order), full, size, stride, padding)[:, :, : x.shape[2]]
         return torch.nn.grad.conv2d_weight(x, (dy.shape[1], x.shape[1], *size), dy, stride, padding)
 
     @staticmethod

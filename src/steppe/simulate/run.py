@@ -176,7 +176,8 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
         return buffers
     inputs = experiment.federation.data.train_inputs
     order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
-    batches = [i for i in order.split(200) if len(i) == min(200, len(order))]  # equal ones, so that the mean is fair
+    split = torch.split(order, 200)
+    batches = [i for i in split if len(i) == len(split[0])]  # equal ones, so that the mean is fair
     return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
 
 
@@ -252,7 +253,7 @@ def _finite(ids: list[int], replies: Reply, t: int, policy: str,
 def _check_global(server: Server, t: int) -> None:
     if not bool(server.x.isfinite().all()):
         raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
-                        "server's rule diverges with these settings (a smaller server_lr or alpha may help).")  # fmt: skip
+                        "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
 
 def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:

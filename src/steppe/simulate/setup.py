@@ -55,9 +55,9 @@ class Experiment:
         c = self.config
         if c.sampling == "bernoulli":
             seed = 20 if c.sampling_seed is None else c.sampling_seed
-            return sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed).tolist()
+            return list(map(int, sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed)))
         seed, official = c.sampling_seed or 0, c.sampling_seed is None
-        return sampling.fixed(c.clients, c.per_round, round_, seed, official).tolist()
+        return list(map(int, sampling.fixed(c.clients, c.per_round, round_, seed, official)))
 
     def lr(self, round_: int) -> float:
         c = self.config

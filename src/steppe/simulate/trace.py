@@ -72,7 +72,7 @@ class Quadratic(nn.Module):
     def __init__(self, x0: Tensor, sizes: list[int]) -> None:
         super().__init__()
         names = [f"tensor{i}" for i in range(len(sizes) - 1)] + ["head"]
-        for name, piece in zip(names, x0.split(sizes), strict=True):
+        for name, piece in zip(names, torch.split(x0, sizes), strict=True):
             block = nn.Module()
             block.weight = nn.Parameter(piece.clone())
             self.add_module(name, block)

@@ -76,7 +76,8 @@ class Workers:
             some = ids[begun : begun + self.slots]
             self._round(some, states[begun : begun + self.slots])
             parts.append(tree_map(lambda t, some=some: t[: len(some)].clone(), self.replies))
-        return parts[0] if len(parts) == 1 else tree_map(lambda *t: torch.cat(t), *parts)
+        together: Reply = parts[0] if len(parts) == 1 else tree_map(lambda *t: torch.cat(t), *parts)
+        return together
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):

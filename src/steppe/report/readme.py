@@ -1,0 +1,38 @@
+"""The README's table of algorithms, written from the registry and the traced costs: `python -m steppe.report.readme`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from steppe.report.listing import catalogue, cost_rows
+
+BEGIN, END = "<!-- algorithms: begin -->", "<!-- algorithms: end -->"
+
+
+def algorithm_table() -> str:
+    """Every entry with its paper, its idea, and what it costs beside FedAvg."""
+    entries = catalogue()["algorithms"]
+    rows, _ = cost_rows(None, "cnn", (3, 32, 32), 10, 50, [], [])
+    lines = ["| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |", "|---|---|---|---|---|---|---|"]
+    for r in rows:
+        entry = entries[r["algorithm"]]
+        paper, _, idea = entry["about"].partition(": ")
+        passes = f"{r['gradients']} grad" + (f" + {r['forwards']} fwd" if r["forwards"] else "")
+        variants = "; ".join(f"{k}: {', '.join(v)}" if k != "variant" else ", ".join(v)
+                             for k, v in entry.get("choices", {}).items())  # fmt: skip
+        vectors = " · ".join(f"{r[k]:.3g}" for k in ("down", "up", "kept"))
+        lines.append(f"| `{r['algorithm']}` | {paper} | {idea.rstrip('.')} | {vectors} | {passes} | {r['flops_x']:.2f}× "
+                     f"| {variants} |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def renewed(text: str) -> str:
+    """The README with a fresh table between its marks."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{algorithm_table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = Path("README.md")
+    path.write_text(renewed(path.read_text()))
