@@ -286,6 +286,14 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
 
 
 @app.command()
+def cite(names: Annotated[list[str], typer.Argument(help="Algorithms or parts.")], debug: Debug = False) -> None:
+    """BibTeX of algorithms and parts."""
+    from steppe.citations import cite as bibtex
+
+    print("\n\n".join(bibtex(name) for name in names))
+
+
+@app.command()
 def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue.")],
           problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
           sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
