@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from steppe import words
 from steppe.errors import SteppeError
+from steppe.report import terminal
 from steppe.report.progress import Progress
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
@@ -41,7 +43,8 @@ def main() -> None:
         else:
             from rich.console import Console
 
-            Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {_escape(_text(error))}", highlight=False)
+            told = f"[bold red]error:[/] {terminal.escaped(_text(error))}"
+            Console(stderr=True, soft_wrap=True).print(told, highlight=False)
         sys.exit(code)
 
 
@@ -87,11 +90,11 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
 
     begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
-        chosen = _config(None, None, sets, add, rounds, begun)
+        chosen = words.configuration(None, None, sets, add, rounds, begun)
     else:
-        chosen = _config(algorithm, config, sets, add, rounds)
+        chosen = words.configuration(algorithm, config, sets, add, rounds)
     label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
-    where = out or _folder(f"{label}-{chosen.hash}", resume)
+    where = out or words.free_folder(f"{label}-{chosen.hash}", resume)
     if resume and not (where / "config.json").exists():
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
     if not resume and (where / "config.json").exists():
@@ -109,10 +112,13 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         print(json.dumps({"folder": str(where), **result.summary}))
         return
     s = result.summary
-    _print(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
+    terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
            f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
-    _print(f"records, model and curves.png are in {where}")
+    for epochs, own in s.get("personal", {}).items():
+        after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
+        terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")
+    terminal.show(f"records, model and curves.png are in {where}")
 
 
 @app.command()
@@ -136,11 +142,11 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     names = list(CATALOGUE) if everything else algorithms or []
     if not names:
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
-    spelled = {name: _spelled(name) for name in dict.fromkeys(names)}
-    shared = _shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    configs = {name: _config(algorithm, config, [*shared[algorithm], *own], add, rounds)
+    spelled = {name: words.spelled_out(name) for name in dict.fromkeys(names)}
+    shared = words.shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    configs = {name: words.configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
                for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
-    where = out or _folder("compare", resume=False)
+    where = out or words.free_folder("compare", resume=False)
 
     def watch(label: str, seed: int) -> Any:
         progress.begin(f"{label}, seed {seed}" if seeds > 1 else label)
@@ -169,11 +175,11 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
                  spread(one.best, one.seeds), spread(one.loss, one.seeds, percent=False), size(one.bytes_round),
                  str(one.gradients) + (f"+{one.forwards}" if one.forwards else ""), f"{one.seconds:.1f}"]
                 for one in lines]  # fmt: skip
-        _table(title, ["algorithm", "last", "last ten", "best", "loss", "traffic", "passes", "time"], rows,
-               spare=("best", "passes", "time", "loss"))  # fmt: skip
-        _print("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's round, "
-               "down and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
-        _print(f"runs, comparison.json and curves.png are in {where}")
+        columns = ["algorithm", "last", "last ten", "best", "loss", "traffic", "passes", "time"]
+        terminal.print_table(title, columns, rows, spare=("best", "passes", "time", "loss"))
+        terminal.show("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's "
+                      "round, down and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
+        terminal.show(f"runs, comparison.json and curves.png are in {where}")
     if failed:
         for name, reasons in failed.items():
             print(f"failed: {name}: {'; '.join(reasons.values())}", file=sys.stderr)
@@ -195,9 +201,10 @@ def list_(as_json: Json = False, debug: Debug = False) -> None:
         table = Table(title=kind, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, entry in entries.items():
             settings = "  ".join(f"{k}={v}" for k, v in entry.get("settings", {}).items())
-            table.add_row(f"[bold]{_escape(name)}[/]", _escape(entry["about"]), f"[dim]{_escape(settings)}[/]")
-        _console().print(table)
-        _console().print()
+            cells = [terminal.escaped(text) for text in (name, entry["about"], settings)]
+            table.add_row(f"[bold]{cells[0]}[/]", cells[1], f"[dim]{cells[2]}[/]")
+        terminal.console().print(table)
+        terminal.console().print()
 
 
 @app.command()
@@ -213,18 +220,18 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
     from steppe.report.tables import size
 
     names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = cost_rows(names, model, _shape(shape), classes, batch, sets, add)
+    rows, parameters = cost_rows(names, model, words.shape_of(shape), classes, batch, sets, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return
     cells = [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
               size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]), str(r["forwards"]),
               f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
-    _table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
+    terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
-    _print("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients (a "
-           "forward and a backward pass) and fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
+    terminal.show("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients "
+                  "(a forward and a backward pass) and fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
 
 
 @app.command()
@@ -235,7 +242,7 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
     from steppe.report.figures import curves
     from steppe.simulate import folder
 
-    _check_picture(out)
+    words.check_picture(out)
     histories: dict[str, list[Any]] = {}
     whose: dict[str, Path] = {}
     for where in runs:
@@ -251,7 +258,7 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
             label = home.name if first == home else str(home)  # two runs of one name are not two seeds
             histories.setdefault(label, []).append(records)
     curves(histories, out)
-    _print(f"wrote {out}")
+    terminal.show(f"wrote {out}")
 
 
 @app.command()
@@ -268,7 +275,7 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
     from steppe.data.partition import make
 
     if picture:
-        _check_picture(picture)
+        words.check_picture(picture)
     loaded = load(data, data_folder)
     split = make(rule, loaded.train_targets, clients, seed, classes=loaded.classes)
     if save:
@@ -282,7 +289,7 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
     if as_json:
         print(json.dumps({**told, "sizes": sizes.tolist()}))
     else:
-        _print("  ".join(f"{k} {v}" for k, v in told.items()))
+        terminal.show("  ".join(f"{k} {v}" for k, v in told.items()))
 
 
 @app.command()
@@ -312,7 +319,7 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
         raise SteppeError(f"There is no problem file {problem}.") from None
     except ValidationError as error:
         known = {"Problem": list(Problem.model_fields), "clients": list(Client.model_fields)}
-        raise SteppeError(f"{problem}: {_first_error(error, known)}") from None
+        raise SteppeError(f"{problem}: {words.first_complaint(error, known)}") from None
     except (ValueError, TypeError) as error:
         raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
     settings = {}
@@ -322,160 +329,3 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
             raise SteppeError(f"--set {text}: {key} belongs to the problem file here, as lr, momentum and the rest.")
         settings[key.removeprefix("settings.")] = value
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
-
-
-def _first_error(error: Any, known: dict[str, list[str]]) -> str:
-    from steppe.errors import nearest
-
-    first = error.errors()[0]
-    where = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "extra_forbidden":
-        there = known.get(str(first["loc"][0]), known["Problem"])
-        return f"there is no key {where!r}{nearest(str(first['loc'][-1]), there)}"
-    return (f"{where}: " if where else "") + str(first["msg"]).removeprefix("Value error, ")
-
-
-def _config(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
-            begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
-    """A checked configuration from a file (or a run that was begun), then the command line's words on top."""
-    from steppe.config import assign, read
-    from steppe.simulate.setup import catalogue_settings
-
-    below = read(path) if path else begun or {}
-    values = dict(below)
-    if algorithm:
-        if algorithm != values.get("algorithm", "fedavg"):
-            values.pop("settings", None)  # they were meant for another algorithm
-        values["algorithm"] = algorithm
-    settings = values.get("settings", {})
-    for text in sets:
-        key, value = assign(text, catalogue_settings(values.get("algorithm", "fedavg")))
-        own = {key.removeprefix("settings."): value} if key.startswith("settings.") else value
-        if not key.startswith("settings"):
-            values[key] = value
-        elif isinstance(own, dict) and isinstance(settings, dict):
-            settings = values["settings"] = {**settings, **own}
-        else:
-            raise SteppeError(f"--set {text}: settings is a table, such as settings.rho=0.1")
-    if add:
-        values["add"] = [*values.get("add", []), *add]
-    if rounds is not None:
-        values["rounds"] = rounds
-    try:
-        return _checked(values, "")
-    except SteppeError as error:
-        if path:  # the same complaint about the file alone: then that is where the mistake stands
-            try:
-                _checked(below, "")
-            except SteppeError as alone:
-                if str(alone) == str(error):
-                    raise SteppeError(f"{path}: {error}") from None
-        raise
-
-
-def _checked(values: dict[str, Any], source: str) -> Any:
-    """Keys, types and ranges, then names and settings."""
-    from steppe.config import resolve
-    from steppe.simulate.setup import check_names
-
-    config = resolve(values, source)
-    fault = check_names(config)
-    if fault:
-        raise fault[1]
-    return config
-
-
-def _spelled(name: str) -> tuple[str, list[str], list[str]]:
-    """`fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings, and further parts.
-
-    >>> _spelled("fedsam:rho=0.5,eps=0+man:weight=0.1+ema")
-    ('fedsam', ['rho=0.5', 'eps=0'], ['man:weight=0.1', 'ema'])
-    """
-    first, *add = name.split("+")
-    algorithm, _, settings = first.partition(":")
-    return algorithm, [s for s in settings.split(",") if s], add
-
-
-def _shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
-    """Of the words given to all, those that each algorithm knows; one that none knows is an error."""
-    from steppe.config import Config, assign
-    from steppe.simulate.setup import catalogue_settings
-
-    known = {a: catalogue_settings(a) for a in algorithms}
-    for text in sets:
-        key = text.partition("=")[0].strip()
-        if key not in Config.model_fields and not any(key in settings for settings in known.values()):
-            assign(text, {k: None for settings in known.values() for k in settings})
-    return {
-        a: [t for t in sets if t.partition("=")[0].strip() in {*Config.model_fields, *known[a]}] for a in algorithms
-    }
-
-
-def _folder(name: str, resume: bool) -> Path:
-    """runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
-    from itertools import count
-
-    taken = []
-    for k in count(1):
-        where = Path("runs") / (name if k == 1 else f"{name}-{k}")
-        if not where.exists():
-            break
-        taken.append(where)
-    if resume:
-        open_ones = [p for p in taken if not (p / "result.json").exists()]
-        if not taken:
-            raise SteppeError(
-                f"There is no run to resume in {where}: start it without --resume, or name it with --out."
-            )
-        return (open_ones or taken)[-1]
-    return where
-
-
-def _check_picture(path: Path) -> None:
-    if path.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg", ".webp"):
-        raise SteppeError(f"{path}: a picture's name ends in .png, .svg, .pdf, .jpg or .webp.")
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(n) for n in text.replace("×", "x").split("x"))
-    except ValueError:
-        raise SteppeError(f"--shape {text}: write it as 3x32x32.") from None
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=250, height=25)  # a file or a pipe has no edge to wrap at
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
-    """A table that never cuts a name short: on a narrow terminal, columns named in `spare` are left out, one by one."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = _console()
-    for left_out in range(len(spare) + 1):
-        shown = [i for i, name in enumerate(columns) if name not in spare[:left_out]]
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-        for i in shown:
-            table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*(_escape(row[i]) for i in shown))
-        needed = Console(width=1000, height=25).measure(table).maximum  # a console of this width would say that it fits
-        if needed <= console.width:
-            break
-    _print(f"[bold]{_escape(title)}[/]")
-    Console(width=max(needed, console.width), height=25).print(table)  # without a height, rich may overrule the width
-
-
-def _print(text: str) -> None:
-    _console().print(text, highlight=False, soft_wrap=True)

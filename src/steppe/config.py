@@ -76,6 +76,11 @@ class Config(BaseModel):
     clip: float | None = Field(None, gt=0, description="gradient norm above which local gradients are scaled down")
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the clients' models")
 
+    personal: list[int] | None = Field(
+        None, description="judge each client's own model after these epochs of fine-tuning; default: [1, 5] for "
+        "personalised algorithms, none for others")
+    personal_lr: float | None = Field(None, gt=0, description="its learning rate (default: that after the last round)")
+
     seed: int = Field(0, ge=0, description="of the initial model, batch order and augmentation")
     device: str = Field("auto", description="cpu, cuda, cuda:1 or auto")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision of the computation")

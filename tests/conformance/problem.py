@@ -64,7 +64,10 @@ def run(alg, rounds=3, executor="sequential", schedule=None, state=None, **optio
     fed, tsk = federation(), task()
     work = {"sequential": Sequential, "batched": Batched}[executor](alg, tsk, fed, **options)
     server, store, first = state or (
-        Server(tsk.x0, alg.server_state(tsk.x0), {}), MemoryStore(lambda: alg.client_state(tsk.x0)), 0)
+        Server(tsk.x0, alg.server_state(tsk.x0), {}),
+        MemoryStore(lambda: alg.client_state(tsk.x0)),
+        0,
+    )
     schedule = schedule or [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4], [1, 0]]
     for t in range(first, first + rounds):
         ids = schedule[t % len(schedule)]

@@ -49,7 +49,7 @@ def make(name, n=40, **options):
 
 
 def matrix(name, w, f):
-    """The Hessian of f. torch.func.hessian fails for group norm and is wrong for batch statistics: differences there."""
+    """The Hessian of f. torch.func.hessian fails for group norm, and is wrong for batch statistics: differences."""
     if name in ("group norm", "batch statistics"):
         slope, step = torch.func.grad(f), 1e-5
         rows = [(slope(w + step * e) - slope(w - step * e)) / (2 * step) for e in torch.eye(len(w), dtype=w.dtype)]

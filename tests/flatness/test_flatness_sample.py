@@ -4,13 +4,23 @@ import numpy as np
 import pytest
 import torch
 
+import steppe
 from steppe.data import load
 from steppe.data.augment import Augmentation
 from steppe.data.dataset import from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import make as partition
 from steppe.errors import SteppeError
-from steppe.flatness import Sample, balanced, of_client, of_training_data
+from steppe.evaluate.accuracy import score
+from steppe.flatness import (
+    Loss,
+    Sample,
+    balanced,
+    flatness_discrepancy,
+    of_client,
+    of_training_data,
+    spectrum,
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +74,22 @@ def test_regression_has_no_classes():
     sample = of_training_data(Federation(data, split, 5, 1, Augmentation(), seed=0), 10)
     assert sample.name == "line/train, 10 random, seed 0"
     assert len(sample) == 10
+
+
+def test_a_real_run_can_be_measured():
+    result = steppe.run("fedavg", "mlp", "digits", clients=4, rounds=2, per_round=2, epochs=1, lr=0.1, device="cpu")
+    task, federation = result.experiment.task, result.experiment.federation
+    loss = Loss(task, of_training_data(federation), result.buffers)
+    data = federation.data
+    known = score(task, result.x, result.buffers, data.train_inputs, data.train_targets, federation.plain)
+    assert loss.value(result.x) == pytest.approx(known.loss, rel=1e-5)
+    small = Loss(task, of_training_data(federation, 100), result.buffers)
+    assert spectrum(small.hessian(result.x), top=1, iterations=40).lambda1 > 0
+    clients = [Loss(task, of_client(federation, i), result.buffers) for i in range(4)]
+    same = flatness_discrepancy(clients, task.x0, result.x, torch.stack([result.x] * 4), everyone=loss)
+    assert same.code == 0  # local models that are the global one
+    assert same.poster == pytest.approx(0, abs=1e-5)  # all clients together hold the training data
+    assert same.moved == pytest.approx(loss.value(task.x0) - loss.value(result.x), rel=1e-3)
 
 
 def test_words():

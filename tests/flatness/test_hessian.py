@@ -287,16 +287,17 @@ def test_hutch_plus_plus_wins_on_a_decaying_spectrum():
 
 
 # -------------------------------------------------------------------------------------------------------- density
+@pytest.mark.slow
 def test_density_is_the_smoothed_histogram(dense):
     loss, w, H = dense
     values = torch.linalg.eigvalsh(H)
     sigma = 0.05 * float(values[-1])
-    found = density(loss.hessian(w), probes=200, steps=60, sigma=sigma, points=300)
+    found = density(loss.hessian(w), probes=100, steps=60, sigma=sigma, points=300)
     exact = smoothed(found.grid, values, torch.full_like(values, 1 / len(values)), sigma)
     assert bool(((found.density - exact).abs() <= 5 * found.error + 1e-4 * exact.max()).all())
     assert float((found.density - exact).abs().max()) < 0.1 * float(exact.max())
     assert float(torch.trapezoid(found.density, found.grid)) == pytest.approx(1, abs=1e-4)
-    assert_close(found.weights.sum(1), torch.ones(200).double())
+    assert_close(found.weights.sum(1), torch.ones(100).double())
     assert abs(found.trace.value - float(values.sum())) < 4 * found.trace.error
     # with every eigenvector reached, the nodes of one probe are the eigenvalues themselves
     assert float(found.nodes[0].max()) == pytest.approx(float(values[-1]), rel=1e-8)

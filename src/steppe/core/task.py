@@ -81,9 +81,7 @@ class Task:
         moved.judge = copy.deepcopy(self.judge).to(device, dtype)
         moved.x0 = self.x0.to(device, dtype)
         moved.buffers = {k: b.to(device, dtype) for k, b in self.buffers.items()}
-        moved.constants = {
-            k: b.to(device, dtype if b.is_floating_point() else None) for k, b in self.constants.items()
-        }
+        moved.constants = {k: b.to(device, dtype if b.is_floating_point() else None) for k, b in self.constants.items()}
         return moved
 
     def forward(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str] = frozenset(),

@@ -57,8 +57,12 @@ class Federation:
 
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """Augmented inputs and targets at index (*lead, B) with keys (*lead)."""
-        inputs = self.augmentation(self.data.train_inputs[index], keys, *self._constants, self.dtype)
-        return {"x": inputs, "y": self.targets(self.data.train_targets[index])}
+        return {"x": self.augmented(self.data.train_inputs[index], keys),
+                "y": self.targets(self.data.train_targets[index])}  # fmt: skip
+
+    def augmented(self, inputs: Tensor, keys: Tensor) -> Tensor:
+        """Inputs as training sees them."""
+        return self.augmentation(inputs, keys, *self._constants, self.dtype)
 
     def targets(self, given: Tensor) -> Tensor:
         """Targets as the loss sees them: those of a regression in the precision of the computation."""

@@ -28,8 +28,10 @@ from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.evaluate.accuracy import score
 from steppe.parts.adamw import AdamW
+from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
+from steppe.parts.own_model import OwnModel
 from steppe.parts.sgd import SGD
 
 MEMORY = 500  # training examples that kNN-Per remembers, at most
@@ -51,6 +53,11 @@ class Personal(NamedTuple):
     mean: float
     std: float
     each: tuple[float, ...]
+
+
+def is_personal(algorithm: Algorithm) -> bool:
+    """Whether the algorithm is meant to be judged by its clients' own models."""
+    return any(isinstance(p, OwnModel | FrozenHead | LookAhead | NearestNeighbours) for p in algorithm.parts)
 
 
 def tuner(algorithm: Algorithm) -> Algorithm:

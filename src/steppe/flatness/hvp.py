@@ -242,9 +242,6 @@ class Hessian:
         return len(self.loss.sample) * self.loss._bytes(self.w) <= self.loss.memory_limit
 
 
-Product = Callable[[Tensor], Tensor]  # rows (k, n) or one vector (n,) -> the same shape
-
-
 def block(layout: Layout, on: str) -> Tensor:
     """True at the coordinates of `all`, the `head`, the `body`, or of a module or tensor by its full name."""
     if on in ("all", "head", "body"):

@@ -1,4 +1,4 @@
-"""The README's table of algorithms, written from the registry and the traced costs: `python -m steppe.report.readme`."""
+"""The README's table of algorithms, from the registry and the traced costs: `python -m steppe.report.readme`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ def algorithm_table() -> str:
     """Every entry with its paper, its idea, and what it costs beside FedAvg."""
     entries = catalogue()["algorithms"]
     rows, _ = cost_rows(None, "cnn", (3, 32, 32), 10, 50, [], [])
-    lines = ["| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for r in rows:
         entry = entries[r["algorithm"]]
         paper, _, idea = entry["about"].partition(": ")
@@ -21,8 +24,8 @@ def algorithm_table() -> str:
         variants = "; ".join(f"{k}: {', '.join(v)}" if k != "variant" else ", ".join(v)
                              for k, v in entry.get("choices", {}).items())  # fmt: skip
         vectors = " · ".join(f"{r[k]:.3g}" for k in ("down", "up", "kept"))
-        lines.append(f"| `{r['algorithm']}` | {paper} | {idea.rstrip('.')} | {vectors} | {passes} | {r['flops_x']:.2f}× "
-                     f"| {variants} |")  # fmt: skip
+        cells = [f"`{r['algorithm']}`", paper, idea.rstrip("."), vectors, passes, f"{r['flops_x']:.2f}×", variants]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -8,10 +8,12 @@ the launch:
     input         dx[q, i] = Σ_{tap, o}  dy[(q + padding − tap) / stride, o] · w[o, tap, i]
     weight        dw[o, tap, i] = Σ_p    dy[p, o] · x[p·stride − padding + tap, i]
 
-Everything is channels-last in memory, so that the summed index is contiguous; shapes stay PyTorch's. `ClientConvolutions`
-is the way in: while it is active, `F.conv2d` with a batched weight on a GPU comes here. Triton is optional; without it,
-and off the GPU, the same operators are grouped convolutions.
+Everything is channels-last in memory, so that the summed index is contiguous; shapes stay PyTorch's. The way in is
+`ClientConvolutions`: while it is active, `F.conv2d` with a batched weight on a GPU comes here. Triton is optional;
+without it, and off the GPU, the same operators are grouped convolutions.
 """
+
+# mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 ENABLED = True  # False: convolutions are left to PyTorch, for comparisons
@@ -233,7 +236,7 @@ def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blo
     m = _power(results, 16, 64)
     n = _power(taps * channels, 16, 128)
     k = 64 if t.element_size() == 2 and channels >= FEW else 32
-    return Blocks(m, n, k, 2 if t.element_size() == 4 and m == 64 else 4, 3)
+    return Blocks(m, n, k, 2 if t.element_size() == 4 and _precision(t) == "tf32" and m == 64 else 4, 3)
 
 
 def parts(clients: int, tiles: int, pixels: int, k: int, wanted: int = 528) -> tuple[int, int]:
@@ -363,7 +366,7 @@ def client_conv_input_grad(
     if _by_triton(dy, w):
         return triton_input_grad(dy, w, size, stride, padding)
     shape = (dy.shape[1], len(w) * w.shape[2], *size)
-    dx = torch.nn.grad.conv2d_input(shape, w.flatten(0, 1), _folded(dy), stride, padding, groups=len(w))
+    dx = conv2d_input(shape, w.flatten(0, 1), _folded(dy), stride, padding, groups=len(w))
     return _unfolded(dx, len(w))
 
 
@@ -383,7 +386,7 @@ def client_conv_weight_grad(
     if _by_triton(dy, x):
         return triton_weight_grad(dy, x, size, stride, padding)
     clients, shape = len(x), (len(x) * dy.shape[2], x.shape[2], *size)
-    dw = torch.nn.grad.conv2d_weight(_folded(x), shape, _folded(dy), stride, padding, groups=clients)
+    dw = conv2d_weight(_folded(x), shape, _folded(dy), stride, padding, groups=clients)
     return _lay(dw.unflatten(0, (clients, -1)), WEIGHT_FORWARD)
 
 
@@ -447,7 +450,7 @@ class _InputGrad(torch.autograd.Function):
     def forward(dy: Tensor, w: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
         if w.ndim == 5:
             return client_conv_input_grad(_lay(dy, PIXELS), _lay(w, WEIGHT_BACK), size, stride, padding)
-        return torch.nn.grad.conv2d_input((dy.shape[0], w.shape[1], *size), w, dy, stride, padding)
+        return conv2d_input((dy.shape[0], w.shape[1], *size), w, dy, stride, padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -475,7 +478,7 @@ class _WeightGrad(torch.autograd.Function):
             order = CHANNELS if x.is_cuda and turned(x, x.shape[2]) else PIXELS
             full = _lay(_padded(x, x.shape[2]), PIXELS)
             return client_conv_weight_grad(_lay(dy, order), full, size, stride, padding)[:, :, : x.shape[2]]
-        return torch.nn.grad.conv2d_weight(x, (dy.shape[1], x.shape[1], *size), dy, stride, padding)
+        return conv2d_weight(x, (dy.shape[1], x.shape[1], *size), dy, stride, padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -515,8 +518,9 @@ class ClientConvolutions(TorchFunctionMode):
         if func is torch.conv2d and ENABLED:
             return self._conv2d(*args, **kwargs)
         if func in (F.group_norm, torch.group_norm) and args and args[0].device.type == "cpu":
-            # On a CPU it asks for channels-last contiguity, a question that vmap cannot answer of its tensors.
-            args = (args[0].contiguous(), *args[1:])
+            # On a CPU it asks what looks channels-last whether it is contiguous so, and vmap cannot answer for its
+            # tensors. With axes of length one a contiguous tensor may look that way too: flatten, and shape anew.
+            args = (args[0].contiguous().flatten().view(args[0].shape), *args[1:])
         return func(*args, **kwargs)
 
     def _conv2d(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,

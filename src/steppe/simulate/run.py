@@ -21,6 +21,7 @@ from steppe.core.task import METRICS
 from steppe.errors import RunFailed, SteppeError
 from steppe.evaluate.accuracy import Score, recalibrated, score
 from steppe.simulate import checkpoint, folder
+from steppe.simulate.personal import personal
 from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import DiskStore, MemoryStore, Store
@@ -137,7 +138,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
         algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(float(last))
     )
     buffers = statistics(experiment, x, server.buffers, exported=True)
-    summary = _summary(experiment, records, judged, chosen)
+    summary = _summary(experiment, records, judged, chosen) | personal(experiment, x, buffers, store)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
     return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))

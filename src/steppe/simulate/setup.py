@@ -28,7 +28,7 @@ from steppe.data.federation import Federation
 from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
-from steppe.registry import make, parse_addition, settings_of
+from steppe.registry import assembled, make, parse_addition, settings_of
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
 from steppe.simulate.sequential import Sequential
@@ -157,7 +157,7 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
             algorithm = own.plus(*add)
         else:
             parts = _own_parts(own)
-            algorithm = Algorithm((*add, *parts, optimiser), "+".join(p.name for p in parts))
+            algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
         # A part that depends on the length of the run says so by a field `rounds` that is still open.
         timed = [dataclasses.replace(p, rounds=config.rounds) if getattr(p, "rounds", 0) is None else p  # type: ignore
                  for p in algorithm.parts]  # fmt: skip
