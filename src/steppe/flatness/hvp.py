@@ -79,7 +79,6 @@ class Loss:
         self._check(points)
         total = torch.zeros(len(points), dtype=torch.float64, device=points.device)
         side_by_side = max(1, min(len(points), self.memory_limit // (self._bytes(points[0]) * self._size)))
-
         with torch.no_grad(), _exact():
             for x, y in self._chunks(points[0], self.chunk):
                 total += torch.func.vmap(self._part, (0, None, None), chunk_size=side_by_side)(points, x, y).double()
