@@ -65,6 +65,14 @@ def time_job(name, data, partition="iid"):
             "notes": result.notes, "accuracy": result.accuracy}  # fmt: skip
 
 
+def full_run(algorithm, data, rounds=300, **options):
+    """A whole training, compilation included: LDA(0.1), 10 of 100 clients, the FedSoL recipe."""
+    began = time.perf_counter()
+    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device="cuda", **FEDSOL, **options)
+    return {"job": f"full run, {rounds} rounds, {algorithm}, lda(0.1)", "options": options, "notes": result.notes,
+            "seconds": time.perf_counter() - began, **result.summary}  # fmt: skip
+
+
 def hand_loop(data, rounds=2):
     """FedAvg by hand on the GPU: a DataLoader-less loop over resident tensors, one client after the other."""
     x, y = data.train_inputs.cuda(), data.train_targets.cuda()
@@ -93,8 +101,9 @@ def hand_loop(data, rounds=2):
         model.load_state_dict(total)
         with torch.no_grad():
             test = data.test_inputs.cuda()
+            labels = data.test_targets.cuda()
             hits = sum(int((model((b.float() / 255 - mean) / std).argmax(1) == t).sum())
-                       for b, t in zip(test.split(1000), data.test_targets.cuda().split(1000), strict=True))  # fmt: skip
+                       for b, t in zip(test.split(1000), labels.split(1000), strict=True))  # fmt: skip
         torch.cuda.synchronize()
         if r:
             times.append(time.perf_counter() - began)
@@ -133,6 +142,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", nargs="*", default=list(JOBS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
+    parser.add_argument("--full", nargs="*", default=[], help="algorithms to train for 300 rounds, name[:key=value]")
     parser.add_argument("--seconds", type=float, default=500, help="start no further job after this long")
     given = parser.parse_args()
     if not torch.cuda.is_available():
@@ -141,6 +151,11 @@ def main():
     data, what = cifar()
     told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": roofs(), "rows": [hand_loop(data)]}
     print(json.dumps(told), flush=True)
+    for name in given.full:
+        algorithm, _, option = name.partition(":")
+        key, _, value = option.partition("=")
+        told["rows"].append(full_run(algorithm, data, **({key: value} if key else {})))
+        print(json.dumps(told["rows"][-1]), flush=True)
     for name in given.jobs:
         if time.perf_counter() - began > given.seconds:
             told["rows"].append({"job": name, "skipped": "no time left"})

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from steppe.algorithms import CATALOGUE
-from steppe.registry import PARTS
 from steppe.citations import SHARED, bibliography, cite
 from steppe.errors import SteppeError
+from steppe.registry import PARTS
 
 
 @pytest.mark.parametrize("name", [*CATALOGUE, *PARTS])

@@ -258,7 +258,7 @@ def test_adamw_takes_the_steps_of_torch(clip: float | None) -> None:
     result = steppe.run("fedavg", seeded(), blobs(), optimiser="adamw", lr=0.01, weight_decay=0.1, clip=clip, **once)
     model, federation = seeded().double(), result.experiment.federation
     optimiser = torch.optim.AdamW(model.parameters(), 0.01, weight_decay=0.1)
-    batches = federation.plan(0, 0, result.experiment.algorithm.local_steps, 1)
+    batches = federation.plan([0], 0, result.experiment.algorithm.local_steps, 1)
     for k in range(batches.steps[0]):
         index = batches.index[0, k][batches.mask[0, k]]
         optimiser.zero_grad()

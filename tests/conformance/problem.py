@@ -1,19 +1,20 @@
 """A small, awkward federation for everything in the catalogue: unequal clients, short batches, one-step clients."""
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import nn
 
 from steppe.algorithms import CATALOGUE
-from steppe.registry import make
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
 from steppe.data import augmentation, from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import Partition
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 from steppe.simulate.batched import Batched
+from steppe.simulate.captured import Captured
 from steppe.simulate.sequential import Sequential
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import MemoryStore
@@ -62,7 +63,8 @@ def algorithm(name, settings=None, momentum=0.9, add=()):
 def run(alg, rounds=3, executor="sequential", schedule=None, state=None, **options):
     """Some rounds; returns (server, store). `state` goes on from an earlier return."""
     fed, tsk = federation(), task()
-    work = {"sequential": Sequential, "batched": Batched}[executor](alg, tsk, fed, **options)
+    kinds = {"sequential": Sequential, "batched": Batched, "captured": partial(Captured, chunk=None, usual=3)}
+    work = kinds[executor](alg, tsk, fed, **options)
     server, store, first = state or (
         Server(tsk.x0, alg.server_state(tsk.x0), {}),
         MemoryStore(lambda: alg.client_state(tsk.x0)),

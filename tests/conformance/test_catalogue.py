@@ -56,6 +56,23 @@ def test_batched_equals_sequential(entry):
 
 
 @every
+def test_captured_equals_sequential(entry):
+    """The static places, the ladder of sizes and the masked steps of the captured executor, without compiling."""
+    one = everything(run(made(entry)))
+    same(everything(run(made(entry), executor="captured", compiled=False)), one, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "fedsol", "fedsmoo"])
+def test_compiled_equals_sequential(name):
+    """The whole local step traced to plain operations and compiled."""
+    told = []
+    fast = run(algorithm(name), rounds=2, executor="captured", compiled=True, say=told.append, schedule=[[0, 1, 3]])
+    same(everything(fast), everything(run(algorithm(name), rounds=2, schedule=[[0, 1, 3]])), 1e-9)
+    assert not told, told  # a fallback would be equal as well
+
+
+@every
 def test_client_order_changes_nothing(entry):
     forward = [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4]]
     backward = [ids[::-1] for ids in forward]
@@ -94,7 +111,7 @@ def traced(alg, meter=None, calls=None):
     server = Server(x0, alg.server_state(x0), {})
     server, sent = broadcast(alg, tsk.layout, server, x0.new_tensor(LR), x0.new_tensor(0.0), [0], rows, CLIENTS)
     one = x0.new_tensor(1.0)
-    batches = fed.plan(0, 0, alg.local_steps, alg.batches_per_step)
+    batches = fed.plan([0], 0, alg.local_steps, alg.batches_per_step)
     several = tuple(fed.batch(batches.index[0, j], batches.keys[0, j]) for j in range(alg.batches_per_step))
     with torch.no_grad():
         live = begin(alg, tsk, sent, state, one)

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from tiny import data, number, one_step, perceptron, same, train
 
-from steppe.registry import make
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
 from steppe.core.part import Scope, SettingError
@@ -17,6 +16,7 @@ from steppe.models import build
 from steppe.parts.contrast import Contrast
 from steppe.parts.distillation import Distillation
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 
 T8 = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["T8"]
 MOMENTUM = SGD(0.9, 0.01)

@@ -9,7 +9,6 @@ import torch
 from tiny import Spy, data, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.registry import make
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.cost import cost
@@ -22,6 +21,7 @@ from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 from steppe.simulate.trace import Problem, Quadratic, trace
 
 VECTORS = Path(__file__).parent.parent / "vectors"

@@ -9,7 +9,6 @@ import torch
 from tiny import data, number, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.registry import make
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost
@@ -18,6 +17,7 @@ from steppe.core.task import Task
 from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 from steppe.simulate.stacking import stack
 
 MAN = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["MAN"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tiny import data, perceptron, same, train
 
-from steppe.registry import make
 from steppe.core.cost import cost
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 from steppe.simulate.trace import Problem, trace
 
 HERE = Path(__file__).parent.parent

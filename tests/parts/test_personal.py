@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from tiny import CLIENTS, data, perceptron, same, train
 
-from steppe.registry import make
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.cost import cost
 from steppe.core.part import SettingError
@@ -17,6 +16,7 @@ from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.sgd import SGD
+from steppe.registry import make
 from steppe.simulate.trace import Problem, trace
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())

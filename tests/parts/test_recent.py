@@ -13,7 +13,6 @@ from test_smoo_family import costs_of
 from tiny import number, same, train
 from torch import nn
 
-from steppe.registry import make, parse_addition
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.part import Scope, SettingError
@@ -25,6 +24,7 @@ from steppe.parts.sam import ramped
 from steppe.parts.sgd import SGD
 from steppe.parts.swa import SWA
 from steppe.parts.trajectory_teacher import TrajectoryTeacher
+from steppe.registry import make, parse_addition
 from steppe.simulate.stacking import stack
 from steppe.simulate.trace import Problem, trace
 

@@ -8,7 +8,6 @@ import torch
 from tiny import Spy, data, number, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.registry import make, parse_addition
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost
@@ -24,6 +23,7 @@ from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
+from steppe.registry import make, parse_addition
 from steppe.simulate.trace import Problem, trace, trace_algorithm
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())

@@ -38,7 +38,7 @@ def test_one_client_is_plain_training() -> None:
                     momentum=0.9, weight_decay=0.01)  # fmt: skip
     model, federation = seeded().double(), result.experiment.federation
     optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01)
-    batches = federation.plan(0, 0, result.experiment.algorithm.local_steps, 1)
+    batches = federation.plan([0], 0, result.experiment.algorithm.local_steps, 1)
     for k in range(batches.steps[0]):
         index = batches.index[0, k][batches.mask[0, k]]
         optimiser.zero_grad()

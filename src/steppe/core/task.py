@@ -94,12 +94,13 @@ class Task:
         if fast and self.fast is not None:
             low, high = self.fast, w.dtype
             inputs = inputs.to(low) if inputs.is_floating_point() else inputs
-            out = self._run(w.to(low), inputs, buffers, see, learning)
+            out = self._run(w, inputs, buffers, see, learning, low)
             shown = None if out.features is None else out.features.to(high)
             return Outputs(out.logits.to(high), shown, tuple(a.to(high) for a in out.activations), out.buffers)
         return self._run(w, inputs, buffers, see, learning)
 
-    def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool) -> Outputs:
+    def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool,
+             low: torch.dtype | None = None) -> Outputs:  # fmt: skip
         model = self.learner if learning else self.judge
         caught: dict[str, Tensor] = {}
         hooks = []
@@ -111,9 +112,12 @@ class Task:
                 module = model.get_submodule(name)
                 hooks.append(module.register_forward_hook(lambda _, __, out, name=name: caught.update({name: out})))
         after = {k: b.clone() for k, b in buffers.items()} if learning else buffers  # batch norm writes in place
-        counters = {k: b.to(w.dtype) if b.is_floating_point() else b.clone() for k, b in self.constants.items()}
+        dtype = w.dtype if low is None else low
+        counters = {k: b.to(dtype) if b.is_floating_point() else b.clone() for k, b in self.constants.items()}
         try:
-            state = {**self.layout.unflatten(w), **counters, **after}
+            # Cut tensor by tensor, not as one vector: matrix units want operands that begin at round addresses.
+            trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
+            state = {**trained, **counters, **after}
             logits = functional_call(model, state, (inputs,))
         finally:
             for hook in hooks:

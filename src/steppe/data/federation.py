@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -51,9 +51,22 @@ class Federation:
         count = local_steps(self.epochs, ceil(self.sizes[client] / self.batch_size)) if self.epochs else 0
         return count if self.max_steps is None else min(count, self.max_steps)
 
-    def plan(self, client: int, round_: int, local_steps: Callable[[int, int], int], batches_per_step: int) -> Plan:
-        return plan(self.partition.clients[client], client, round_, self.seed, self.batch_size,
-                    lambda _: self.steps(client, local_steps), batches_per_step)  # fmt: skip
+    def plan(self, ids: Sequence[int], round_: int, local_steps: Callable[[int, int], int],
+             batches_per_step: int) -> Plan:  # fmt: skip
+        """The round's batches of these clients, side by side."""
+        sizes = [self.sizes[i] for i in ids]
+        samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)] if len(ids) > 1 else self._own(ids[0])[None]
+        steps = [self.steps(i, local_steps) for i in ids]
+        return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step)
+
+    def _own(self, client: int) -> Tensor:
+        return torch.as_tensor(self.partition.clients[client], device=self.data.train_inputs.device)
+
+    @cached_property
+    def _samples(self) -> Tensor:
+        """All clients' samples, a row each, on the device."""
+        rows = [torch.as_tensor(c) for c in self.partition.clients]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.train_inputs.device)
 
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
         """Augmented inputs and targets at index (*lead, B) with keys (*lead)."""

@@ -1,18 +1,18 @@
-"""Who sees which samples when: a client's round as indices and masks, a function of (seed, round, client)."""
+"""Who sees which samples when: clients' rounds as indices and masks, a function of (seed, round, client)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from steppe.core.keyed import key, permutation
+from steppe.core.keyed import bits, key
 
 ORDER, AUGMENT = 1, 2  # keeps the uses of one (seed, round, client) apart
+LAST = (1 << 63) - 1  # sorts behind every sample
 
 
 @dataclass(frozen=True)
@@ -24,36 +24,28 @@ class Plan:
     keys: Tensor  # (C, T) for the augmentation of each batch
     steps: tuple[int, ...]  # local steps of each client; T counts batches, so T = max(steps) · batches_per_step
 
-    @staticmethod
-    def stack(plans: Sequence[Plan]) -> Plan:
-        """Plans of single clients side by side."""
-        length = max(p.index.shape[1] for p in plans)
 
-        def padded(rows: list[Tensor]) -> Tensor:
-            return torch.cat([torch.cat([r, r.new_zeros(1, length - r.shape[1], *r.shape[2:])], 1) for r in rows])
+def plan(samples: Tensor, sizes: Sequence[int], ids: Sequence[int], steps: Sequence[int], round_: int, seed: int,
+         batch: int, batches_per_step: int = 1) -> Plan:  # fmt: skip
+    """A new order every epoch, the last batch of an epoch short, epochs until the steps are full.
 
-        return Plan(padded([p.index for p in plans]), padded([p.mask for p in plans]),
-                    padded([p.keys for p in plans]), tuple(s for p in plans for s in p.steps))  # fmt: skip
-
-
-def plan(samples: np.ndarray, client: int, round_: int, seed: int, batch: int, steps: Callable[[int], int],
-         batches_per_step: int = 1) -> Plan:  # fmt: skip
-    """One client's round: a new order every epoch, the last batch of an epoch short, epochs until the steps are full.
-
-    `steps` gives the local steps from the number of batches in an epoch.
+    samples (C, n) holds each client's own in its first `sizes` places. The numbers are made on its device, and one
+    client's plan does not depend on who else is planned.
     """
-    n = len(samples)
-    a_epoch = ceil(n / batch)
-    count = steps(a_epoch)
-    if count == 0:
-        nothing = torch.zeros(1, 0, batch, dtype=torch.int64)
-        return Plan(nothing, nothing.bool(), nothing[..., 0], (0,))
-    epochs = ceil(count * batches_per_step / a_epoch)
-    order = permutation(key(seed, round_, client, torch.arange(epochs), ORDER), n)  # (epochs, n)
+    device, width = samples.device, samples.shape[1]
+    batches = [s * batches_per_step for s in steps]
+    a_epoch = [ceil(n / batch) for n in sizes]
+    epochs = max(ceil(b / a) for b, a in zip(batches, a_epoch, strict=True))
+    table = torch.tensor([sizes, ids, batches, a_epoch]).to(device, non_blocking=True)
+    n, client, total, per_epoch = table[:, :, None]  # (C, 1) each
+    t = torch.arange(max(batches), device=device)
+    draws = bits(key(seed, round_, client, torch.arange(epochs, device=device), ORDER), width)  # (C, E, n)
+    order = torch.where(torch.arange(width, device=device) < n[..., None], draws, LAST).argsort(dim=-1, stable=True)
+    epoch = (t // per_epoch).clamp(max=max(epochs - 1, 0))
+    place = (t % per_epoch * batch)[..., None] + torch.arange(batch, device=device)  # (C, T, B)
+    mask = (place < n[..., None]) & (t < total)[..., None]
+    at = (epoch[..., None] * width + place.clamp(max=width - 1)).flatten(1)
+    chosen = samples.gather(1, order.flatten(1).gather(1, at)).view(place.shape) if epochs else place
     # Padded with its own first sample, so that a broken sample (an infinite one) can only harm the client that has it.
-    index = torch.full((epochs, a_epoch * batch), int(samples[0]), dtype=torch.int64)
-    index[:, :n] = torch.as_tensor(samples)[order]
-    mask = (torch.arange(a_epoch * batch) < n).expand(epochs, -1)
-    total = count * batches_per_step
-    keys = key(seed, round_, client, torch.arange(total), AUGMENT)
-    return Plan(index.view(1, -1, batch)[:, :total], mask.reshape(1, -1, batch)[:, :total], keys[None], (count,))
+    index = torch.where(mask, chosen, samples[:, :1, None])
+    return Plan(index, mask, key(seed, round_, client, t, AUGMENT), tuple(steps))

@@ -15,7 +15,6 @@ from steppe.core.keyed import as_seed, key
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.data.federation import Federation
-from steppe.data.plan import Plan
 from steppe.simulate.client_conv import ClientConvolutions
 from steppe.simulate.sequential import DROPOUT
 from steppe.simulate.stacking import row, stack
@@ -46,7 +45,7 @@ class Batched:
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         algorithm, task, federation, device = self.algorithm, self.task, self.federation, sent.x.device
         per_step, round_ = algorithm.batches_per_step, self.round_
-        plan = Plan.stack([federation.plan(i, round_, algorithm.local_steps, per_step) for i in ids])
+        plan = federation.plan(ids, round_, algorithm.local_steps, per_step)
         index, mask, keys = plan.index.to(device), plan.mask.to(device), plan.keys.to(device)
         steps = torch.tensor(plan.steps, dtype=sent.lr.dtype, device=device)
         torch.manual_seed(as_seed(key(federation.seed, round_, ids[0], DROPOUT)))

@@ -60,7 +60,7 @@ class Captured(Batched):
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         count, per_step = len(ids), self.algorithm.batches_per_step
-        plan = Plan.stack([self.federation.plan(i, int(self.round_), self.algorithm.local_steps, per_step) for i in ids])
+        plan = self.federation.plan(ids, self.round_, self.algorithm.local_steps, per_step)
         room = self._furnish(sent, states, plan)
         steps = room.steps[:count]
         with torch.no_grad():
@@ -83,7 +83,7 @@ class Captured(Batched):
         room = self.room
         tree_map(lambda place, new: place.copy_(new), room.sent, sent)
         for place, new in ((room.index, plan.index), (room.mask, plan.mask), (room.keys, plan.keys)):
-            place[:count, :length].copy_(new.pin_memory() if place.is_cuda else new, non_blocking=True)
+            place[:count, :length].copy_(new)
         room.steps.zero_()
         room.steps[:count] = torch.tensor(plan.steps, dtype=room.steps.dtype)
         return room
@@ -106,73 +106,73 @@ class Captured(Batched):
 
     def _capture(self, size: int, room: Room) -> Callable[[], None]:
         now = tree_map(lambda t: t[:size], room.live)
-        advance = self._advance(size, room, now)
+        given = (now, room.index[:size], room.mask[:size], room.keys[:size], room.steps[:size], room.k, room.sent)
+        saved = tree_map(torch.clone, (now, room.k))  # compiling and warming up move them
+        advance = self._advance(given)
 
         def body() -> None:
-            batches = self._batches(size, room)
-            after = advance(now, batches, room.k, room.steps[:size], room.sent)
-            tree_map(lambda place, new: place.copy_(new), now, after)
-            room.k.add_(1)
+            advance(*given)
 
-        if not room.k.is_cuda:
-            return body
-        saved, k = tree_map(torch.clone, now), room.k.clone()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries choose their kernels here, outside the capture
-            for _ in range(3):
-                body()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            body()
-        tree_map(lambda place, old: place.copy_(old), now, saved)
-        room.k.copy_(k)
-        return graph.replay
+        if room.k.is_cuda:
+            body = _graph(body)
+        tree_map(lambda place, old: place.copy_(old), (now, room.k), saved)
+        return body
 
-    def _batches(self, size: int, room: Room) -> tuple[Tensors, ...]:
-        several = []
-        for i in range(self.algorithm.batches_per_step):
-            j = (room.k * self.algorithm.batches_per_step + i).view(1)
-            index, keys = room.index[:size].index_select(1, j)[:, 0], room.keys[:size].index_select(1, j)[:, 0]
-            mask = room.mask[:size].index_select(1, j)[:, 0]
-            several.append({**self.federation.batch(index, keys), "mask": mask})
-        return tuple(several)
+    def _advance(self, given: tuple[Any, ...]) -> Callable[..., None]:
+        """One step in place, compiled if that works; clients that are done stay as they are."""
+        per_step = self.algorithm.batches_per_step
 
-    def _advance(self, size: int, room: Room, now: Live) -> Callable[..., Live]:
-        """One step of `size` clients, compiled if that works; clients that are done stay as they are."""
+        def advance(live: Live, index: Tensor, mask: Tensor, keys: Tensor, steps: Tensor, k: Tensor,
+                    sent: Sent) -> None:  # fmt: skip
+            several = []
+            for i in range(per_step):
+                j = (k * per_step + i).view(1)
+                batch = self.federation.batch(index.index_select(1, j)[:, 0], keys.index_select(1, j)[:, 0])
+                several.append({**batch, "mask": mask.index_select(1, j)[:, 0]})
 
-        def advance(live: Live, several: tuple[Tensors, ...], k: Tensor, steps: Tensor, sent: Sent) -> Live:
             def one(v: Live, batches: tuple[Tensors, ...], n: Tensor) -> Live:
                 with ClientConvolutions():
                     return step(self.algorithm, self.task, sent, v, batches, k.to(n.dtype), n, by_transform)
 
-            after = vmap(one, randomness="different")(live, several, steps)
+            after = vmap(one, randomness="different")(live, tuple(several), steps)
             active = k < steps
-            return tree_map(lambda new, old: torch.where(_like(active, new), new, old), after, live)
+            tree_map(lambda old, new: old.copy_(torch.where(_like(active, new), new, old)), live, after)
+            k.add_(1)
 
         if not self.compiled:
             return advance
         try:
-            return compiled(advance, now, self._batches(size, room), room.k, room.steps[:size], room.sent)
+            return compiled(advance, *given)
         except Exception as error:  # a user's model may do anything
             self.say(f"the local step could not be compiled ({type(error).__name__}: {error}); it runs uncompiled")
             self.compiled = False
             return advance
 
 
-def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
-    """Trace through vmap and gradients down to plain tensor operations, and compile those.
+def _graph(body: Callable[[], None]) -> Callable[[], None]:
+    """The body's work as one graph of kernels."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # libraries choose their kernels here, outside the capture
+        for _ in range(3):
+            body()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return graph.replay
+
+
+def compiled(function: Callable[..., None], *example: Any) -> Callable[..., None]:
+    """Trace through vmap and gradients down to plain tensor operations, and compile those; works in place.
 
     The compiler never sees our Python: parts, hooks and users' modules are gone by then.
     """
     leaves, structure = tree_flatten(example)
-    outside: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        out, spec = tree_flatten(function(*tree_unflatten(list(tensors), structure)))
-        outside[:] = [spec]
-        return out
+        function(*tree_unflatten(list(tensors), structure))
+        return []
 
     with torch.no_grad():
         graph = make_fx(flat)(*leaves)
@@ -181,7 +181,11 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
         graph.recompile()
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
-    return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), outside[0])
+
+    def call(*args: Any) -> None:
+        fast(*tree_flatten(args)[0])
+
+    return call
 
 
 def _like(flags: Tensor, values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ DROPOUT = 3  # keeps this use of (seed, round, client) apart
 def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States) -> Reply:
     """One client's whole round. Its last batches are cut to their real size, so nothing is padded."""
     round_, per_step = int(sent.round), algorithm.batches_per_step
-    batches = federation.plan(client, round_, algorithm.local_steps, per_step)
+    batches = federation.plan([client], round_, algorithm.local_steps, per_step)
     real = batches.mask[0].sum(1).tolist()
     index, keys = batches.index[0].to(sent.x.device), batches.keys[0].to(sent.x.device)
     steps = sent.lr.new_tensor(float(batches.steps[0]))
