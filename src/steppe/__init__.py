@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from steppe.api import load, run
+    from steppe.api import analyze, load, run
     from steppe.core.algorithm import Algorithm
     from steppe.core.part import Oracle, Part, Scope, unit
     from steppe.data import Data, from_arrays, from_dataset
     from steppe.errors import SteppeError
 
 _HOMES = {
-    "run": "steppe.api", "load": "steppe.api", "Algorithm": "steppe.core.algorithm", "Part": "steppe.core.part",
-    "Scope": "steppe.core.part", "Oracle": "steppe.core.part", "unit": "steppe.core.part", "Data": "steppe.data",
-    "from_arrays": "steppe.data", "from_dataset": "steppe.data", "SteppeError": "steppe.errors",
+    "run": "steppe.api", "analyze": "steppe.api", "load": "steppe.api", "Algorithm": "steppe.core.algorithm",
+    "Part": "steppe.core.part", "Scope": "steppe.core.part", "Oracle": "steppe.core.part", "unit": "steppe.core.part",
+    "Data": "steppe.data", "from_arrays": "steppe.data", "from_dataset": "steppe.data", "SteppeError": "steppe.errors",
 }  # fmt: skip
-__all__ = ["Algorithm", "Data", "Oracle", "Part", "Scope", "SteppeError", "from_arrays", "from_dataset", "load", "run",
-           "unit"]  # fmt: skip
+__all__ = ["Algorithm", "Data", "Oracle", "Part", "Scope", "SteppeError", "analyze", "from_arrays", "from_dataset",
+           "load", "run", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

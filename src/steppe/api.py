@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from steppe import config as configuration
@@ -20,6 +19,8 @@ from steppe.core.task import Each
 from steppe.data import Data
 from steppe.errors import SteppeError
 from steppe.simulate import folder
+from steppe.simulate.analysis import Analysis, Options
+from steppe.simulate.measure import chosen
 from steppe.simulate.run import Result, Watch, simulate
 from steppe.simulate.setup import catalogue_settings, experiment
 
@@ -78,6 +79,23 @@ def _data(given: Any) -> Data:
                       "(train, test).")  # fmt: skip
 
 
+def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
+            model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
+            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
+            clients: int | None = None, points: int = 21, device: str | None = None,
+            say: Callable[[str], None] | None = None) -> dict[str, Any]:  # fmt: skip
+    """Measure a finished run as `steppe analyze` does, and return {measure: result}; all is kept in its folder.
+
+    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side.
+    """
+    own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
+           "metric": metric, "head": head}  # fmt: skip
+    names = chosen([measures] if isinstance(measures, str) else measures)
+    one = Analysis(Path(path), Options(samples, seed, clients, points, device), own)
+    found: dict[str, Any] = one.measure(names, say=say or (lambda _: None))["measures"]
+    return found
+
+
 @dataclass
 class Run:
     """A run read back from its folder."""
@@ -100,16 +118,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained model's weights under their ordinary names."""
-        path = self.folder / folder.MODEL
-        if not path.exists():
-            raise SteppeError(
-                f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder})."
-            )
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
-                              f"(steppe run --resume --out {self.folder}).") from error  # fmt: skip
+        return folder.model_state(self.folder)
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:

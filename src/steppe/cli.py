@@ -81,6 +81,8 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "
+                           "every so many rounds, such as lambda1:10; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
     from steppe.report.figures import curves
@@ -88,6 +90,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.simulate.run import simulate
     from steppe.simulate.setup import experiment
 
+    if measure:
+        sets = [*sets, f"measure={json.dumps(measure)}"]
     begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
         chosen = words.configuration(None, None, sets, add, rounds, begun)
@@ -119,71 +123,6 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
         terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")
     terminal.show(f"records, model and curves.png are in {where}")
-
-
-@app.command()
-def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
-            everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
-            config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
-            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
-            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Run several algorithms under one protocol: a table of mean ± standard deviation and a plot.
-
-    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
-    """
-    from dataclasses import asdict
-
-    from steppe.algorithms import CATALOGUE
-    from steppe.report.figures import curves
-    from steppe.report.tables import line, size, spread
-    from steppe.simulate import folder
-    from steppe.simulate.compare import compare as run_all
-
-    names = list(CATALOGUE) if everything else algorithms or []
-    if not names:
-        raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
-    spelled = {name: words.spelled_out(name) for name in dict.fromkeys(names)}
-    shared = words.shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    configs = {name: words.configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
-               for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
-    where = out or words.free_folder("compare", resume=False)
-
-    def watch(label: str, seed: int) -> Any:
-        progress.begin(f"{label}, seed {seed}" if seeds > 1 else label)
-        return progress.round
-
-    first = next(iter(configs.values()))
-    try:
-        with Progress(first.rounds) as progress:
-            entries = run_all(configs, seeds, where, watch, progress.say)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    lines = [line(e.algorithm, e.summaries, e.cost) for e in entries if e.summaries]
-    failed = {e.algorithm: e.failed for e in entries if e.failed}
-    title = (
-        f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
-    )
-    histories = {e.algorithm: e.histories for e in entries if e.histories}
-    if histories:
-        curves(histories, where / "curves.png", title)
-    folder.write_json(where / "comparison.json", {"lines": [asdict(one) for one in lines], "failed": failed})
-    if as_json:
-        print(json.dumps({"folder": str(where), "lines": [asdict(one) for one in lines], "failed": failed}))
-    else:
-        rows = [[one.algorithm, spread(one.last, one.seeds), spread(one.mean_of_last_ten, one.seeds),
-                 spread(one.best, one.seeds), spread(one.loss, one.seeds, percent=False), size(one.bytes_round),
-                 str(one.gradients) + (f"+{one.forwards}" if one.forwards else ""), f"{one.seconds:.1f}"]
-                for one in lines]  # fmt: skip
-        columns = ["algorithm", "last", "last ten", "best", "loss", "traffic", "passes", "time"]
-        terminal.print_table(title, columns, rows, spare=("best", "passes", "time", "loss"))
-        terminal.show("last, last ten (their mean) and best: accuracy in % on the test set. traffic: of one client's "
-                      "round, down and up. passes: gradients a step (+ forwards). time: seconds")  # fmt: skip
-        terminal.show(f"runs, comparison.json and curves.png are in {where}")
-    if failed:
-        for name, reasons in failed.items():
-            print(f"failed: {name}: {'; '.join(reasons.values())}", file=sys.stderr)
-        raise typer.Exit(3)
 
 
 @app.command("list")
@@ -262,6 +201,20 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
 
 
 @app.command()
+def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
+           out: Annotated[Path | None, typer.Option("--out", "-o", help="The file (default: report.html).")] = None,
+           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex.")] = None,
+           figures: Annotated[Path | None, typer.Option("--figures", help="A folder for its figures.")] = None,
+           picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
+           debug: Debug = False) -> None:  # fmt: skip
+    """One self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
+    from steppe.report.write import write
+
+    for path in write(runs, out, kind, figures, picture):
+        terminal.show(f"wrote {path}")
+
+
+@app.command()
 def partition(data: Annotated[str, typer.Option("--data", help="A data set (steppe list).")] = "digits",
               rule: Annotated[str, typer.Option("--partition", help="Such as lda(0.1) or sharding(2).")] = "lda(0.3)",
               clients: Annotated[int, typer.Option("--clients", min=1)] = 20,
@@ -329,3 +282,6 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
             raise SteppeError(f"--set {text}: {key} belongs to the problem file here, as lr, momentum and the rest.")
         settings[key.removeprefix("settings.")] = value
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
+
+
+from steppe import cli_lab  # noqa: E402, F401  # its commands join these

@@ -99,6 +99,7 @@ class Config(BaseModel):
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
     nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
     early_stopping: int | None = Field(
         None, ge=1, description="stop after this many evaluations without a better validation loss"

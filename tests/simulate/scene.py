@@ -74,7 +74,7 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 def remains(out: Path, result: run.Result) -> dict[str, Any]:
     """All that two runs must share to the bit: model, records, and server and client states of the last checkpoint."""
-    store = run._store(result.experiment, out)
+    store = run.client_store(result.experiment, out)
     saved, complaints = checkpoint.load(out / "checkpoints", store)
     assert saved is not None
     assert complaints == []

@@ -100,9 +100,9 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     assert result.history[1]["clients"] == 5
     assert bool(result.x.isfinite().all())
     from steppe.simulate import checkpoint
-    from steppe.simulate.run import _store
+    from steppe.simulate.run import client_store
 
-    store = _store(result.experiment, tmp_path / "run")
+    store = client_store(result.experiment, tmp_path / "run")
     checkpoint.load(tmp_path / "run/checkpoints", store)
     kept = [float(row["poison"]["rounds"]) for row in store.gather(range(6))]
     assert kept == [1.0 if i == worst else 2.0 for i in range(6)]  # as if it had not taken part

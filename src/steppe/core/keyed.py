@@ -40,8 +40,9 @@ def key(*parts: int | Tensor) -> Tensor:
 
 def bits(k: Tensor, n: int) -> Tensor:
     """n independent 63-bit non-negative integers for each key: shape (*k.shape, n)."""
-    counter = torch.arange(1, n + 1, device=k.device, dtype=torch.int64) * _GOLDEN
-    return _mix(_mix(k)[..., None] + counter) & ((1 << 63) - 1)
+    # The sum with a zero made of the keys keeps the compiler from multiplying 32-bit positions by a 64-bit constant.
+    counter = torch.arange(1, n + 1, device=k.device, dtype=torch.int64) + (k[..., None] & 0)
+    return _mix(_mix(k)[..., None] + counter * _GOLDEN) & ((1 << 63) - 1)
 
 
 def uniform(k: Tensor, n: int) -> Tensor:

@@ -31,7 +31,7 @@ class Chart:
     traces: list[dict[str, Any]]
     layout: dict[str, Any]
     words: str
-    height: int = 300
+    height: int | None = 300  # None: as high as it is wide
 
 
 @dataclass
@@ -56,17 +56,21 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
-def _line(curve: Curve, place: int, label: str, times: float, hover: str, band: bool = True) -> list[dict[str, Any]]:
+def _line(
+    curve: Curve, place: int, label: str, times: float, hover: str, band: bool = True, width: float = 2
+) -> list[dict[str, Any]]:
     x, mean, spread = numbers(curve.x), curve.mean * times, curve.spread * times
     dash = DASHES[place // 8 % len(DASHES)]
     traces: list[dict[str, Any]] = []
     if band and curve.seeds > 1:
         around = [*numbers(mean + spread), *reversed(numbers(mean - spread))]
         traces.append({"type": "scatter", "x": x + x[::-1], "y": around, "fill": "toself", "mode": "lines",
-                       "line": {"width": 0}, "hoverinfo": "skip", "meta": {"series": place, "role": "band"}})  # fmt: skip
+                       "line": {"width": 0}, "hoverinfo": "skip",
+                       "meta": {"series": place, "role": "band"}})  # fmt: skip
     shown = {"customdata": numbers(spread), "hovertemplate": f"{label}: {hover}<extra></extra>"}
     traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": numbers(mean),
-                   "line": {"width": 2, "dash": dash}, "meta": {"series": place, "role": "line"}, **shown})  # fmt: skip
+                   "line": {"width": width, "dash": dash}, **shown,
+                   "meta": {"series": place, "role": "line"}})  # fmt: skip
     return traces
 
 
@@ -104,7 +108,9 @@ def budgets(c: Comparison) -> Panel:
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
     computed = "; ".join(f"{r[0]} {r[6]}" for r in table.rows)
     most = max(g.traffic for g in c.groups)
-    unit, scale = next(((u, s) for u, s in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)) if most >= s), ("KiB", 2**10))
+    unit, scale = next(
+        ((u, s) for u, s in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)) if most >= s), ("KiB", 2**10)
+    )
     by_bytes = _over(c, "accuracy", "bytes", "For the bytes sent", f"traffic of all clients ({unit})", y_title,
                      f"Traffic to reach {goal}: {sent}.")  # fmt: skip
     if by_bytes:
@@ -122,14 +128,14 @@ def partition(c: Comparison) -> Panel | None:
     for hash_, split in list(c.partitions.items())[:4]:
         sizes = split.sizes
         words = (f"{split.rule}, seed {split.seed}: {len(sizes)} clients hold {int(sizes.min())} to "
-                 f"{int(sizes.max())} samples, half of them at most {int(np.median(sizes))}")  # fmt: skip
+                 f"{int(sizes.max())} samples (median {int(np.median(sizes))})")  # fmt: skip
         if hash_ in c.labels:
             counts, names = c.labels[hash_]
             held = (counts > 0).sum(1)
             top = counts.max(1) / counts.sum(1)
             words += (f", of {int(held.min())} to {int(held.max())} of {counts.shape[1]} classes; the commonest class "
                       f"makes up {100 * float(np.median(top)):.0f} % of a typical client's samples.")  # fmt: skip
-            labels = [str(n) for n in names] if names else [str(i) for i in range(counts.shape[1])]
+            labels = list(names or map(str, range(counts.shape[1])))
             trace = {"type": "heatmap", "x": list(range(len(sizes))), "y": labels, "z": counts.T.tolist(), "xgap": 1,
                      "ygap": 1, "meta": {"scale": "counts"}, "colorbar": {"title": {"text": "samples"},
                      "thickness": 10, "outlinewidth": 0},
@@ -170,7 +176,7 @@ def classes(c: Comparison) -> Panel | None:
             for place, g in enumerate(c.groups):
                 curve = g.class_curve(i)
                 if curve is not None:
-                    traces += _line(curve, place, g.label, 100.0, "%{y:.3g} %", band=False)
+                    traces += _line(curve, place, g.label, 100.0, "%{y:.3g} %", band=False, width=1.5)
                     words.append(f"{g.label} {100 * curve.mean[-1]:.0f} %")
             layout = {"xaxis": {"nticks": 4}, "yaxis": {"range": [0, 102], "nticks": 4}, "hovermode": "x unified",
                       "margin": {"l": 28, "r": 6, "t": 4, "b": 22}}  # fmt: skip
@@ -216,7 +222,7 @@ def density(c: Comparison) -> Panel | None:
               "yaxis": _axis("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
                              exponentformat="power", dtick=1)}  # fmt: skip
     words = f"Density of the Hessian's eigenvalues, reaching above {floor:g}: {'; '.join(told)}."
-    chart = Chart("Eigenvalues of the Hessian", traces, layout, words, 320)
+    chart = Chart("", traces, layout, words, 320)
     return Panel([chart], f"{words} Of the first analysed seed; bands are one standard error over probes.", 1, True)
 
 
@@ -274,7 +280,7 @@ def _lines(found: list[Any]) -> Panel:
     layout = {"xaxis": _axis(f"along the {_directions(found[0][3], 1)}"), "yaxis": _axis("loss"),
               "hovermode": "x unified"}  # fmt: skip
     words = f"Loss along a line through the final model: {'; '.join(told)}."
-    return Panel([Chart("The loss along a line", traces, layout, words)], f"{words} {_sample(found)}", 1, True)
+    return Panel([Chart("", traces, layout, words)], f"{words} {_sample(found)}", 1, True)
 
 
 def _planes(found: list[Any]) -> list[Panel]:
@@ -301,25 +307,28 @@ def _planes(found: list[Any]) -> list[Panel]:
                   constrain="domain")}  # fmt: skip
         square["xaxis"]["constrain"] = "domain"
         title = g.label if g.seeds == 1 else f"{g.label}, seed {run.seed}"
-        contours.append(Chart(title, [flat, dots], square, words, 300))
-        solid = {"type": "surface", **grid, "text": text, "colorscale": SCALE, "cmin": heights.low, "cmax": heights.high,
-                 "showscale": False, "hovertemplate": "loss %{text}<extra></extra>",
+        contours.append(Chart(title, [flat, dots], square, words, None))
+        solid = {"type": "surface", **grid, "text": text, "colorscale": SCALE, "cmin": heights.low,
+                 "cmax": heights.high, "showscale": False, "hovertemplate": "loss %{text}<extra></extra>",
                  "contours": {"z": {"show": True, "start": heights.low, "end": heights.high, "size": step,
                                     "color": "rgba(255,255,255,0.4)", "width": 1}}}  # fmt: skip
-        ticks = [heights.low + at * (heights.high - heights.low) for at, _ in heights.ticks]
-        zaxis = {"title": {"text": "loss"}, "range": [heights.low, heights.high], "tickvals": ticks,
-                 "ticktext": [t for _, t in heights.ticks]}  # fmt: skip
-        scene = {"xaxis": {"title": {"text": ""}}, "yaxis": {"title": {"text": ""}}, "zaxis": zaxis,
-                 "aspectmode": "manual", "aspectratio": {"x": 1, "y": 1, "z": 0.7},
-                 "camera": {"eye": {"x": 1.35, "y": 1.35, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.12}},
-                 "dragmode": "turntable"}  # fmt: skip
-        surfaces.append(Chart(title, [solid], {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}, words, 320))
+        room = 0.02 * (heights.high - heights.low)
+        bare = {"title": {"text": ""}, "nticks": 3}
+        zaxis = {"title": {"text": ""}, "range": [heights.low - room, heights.high + room],
+                 "showticklabels": False}  # the colour says it  # fmt: skip
+        scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
+                 "aspectratio": {"x": 1, "y": 1, "z": 0.75},
+                 "camera": {"eye": {"x": 1.3, "y": 1.3, "z": 0.95}, "center": {"x": 0, "y": 0, "z": -0.1}}}  # fmt: skip
+        surfaces.append(
+            Chart(title, [solid], {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}, words, None)
+        )
     told = "; ".join(_span(g.label, land) for _, g, _, land in found)
     scale = "logarithmic colour scale" if heights.log else "colour scale"
     about = f"One {scale} for all. {_sample(found)}"
-    bar = {"bar": heights.ticks, "bar_name": "loss"}
-    return [Panel(surfaces, "Drag to rotate; all turn together.", screen_only=True, **bar),  # type: ignore[arg-type]
-            Panel(contours, f"The cross is the final model. {told}. {about}", **bar)]  # type: ignore[arg-type]  # fmt: skip
+    bar: dict[str, Any] = {"bar": heights.ticks, "bar_name": "loss"}
+    above = f"Height and colour are the loss; drag to rotate, all turn together. {about}"
+    flat_caption = f"The same planes from above; the cross is the final model. Losses: {told}."
+    return [Panel(surfaces, above, screen_only=True, **bar), Panel(contours, flat_caption, **bar)]
 
 
 def _span(label: str, land: Landscape) -> str:
@@ -330,7 +339,11 @@ def _span(label: str, land: Landscape) -> str:
 
 
 def _directions(land: Landscape, which: int) -> str:
-    kinds = {"eigenvectors": f"eigenvector {which}", "random": f"random direction {which}", "line": "line between models"}
+    kinds = {
+        "eigenvectors": f"eigenvector {which}",
+        "random": f"random direction {which}",
+        "line": "line between models",
+    }
     return kinds.get(land.kind, f"direction {which}")
 
 

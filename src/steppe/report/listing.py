@@ -16,6 +16,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, make, parse_addition, settings_of
+from steppe.simulate.measure import MEASURES
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
@@ -27,6 +28,8 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
         "models": {name: {"about": describe(name)} for name in MODELS},
+        "measures": {name: {"about": m.about, "settings": {"for": m.kind} | ({"usual": True} if m.usual else {})}
+                     for name, m in MEASURES.items()},
         "recipes": {name: {"about": "", "settings": recipe} for name, recipe in RECIPES.items()},
         "keys": {name: {"about": f.description or "", "settings": {"default": f.get_default(call_default_factory=True)}}
                  for name, f in Config.model_fields.items()},

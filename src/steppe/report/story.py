@@ -36,9 +36,9 @@ def headline(c: Comparison) -> str:
     gap = _points(c, abs(mean - second.over("last")[0]))
     side = "below" if m.lower else "above"
     if decided(c):
-        return f"{best.label} won: {reached}, {gap} {side} {second.label}."
+        return f"{best.label} won: {reached}, {gap} {side} {second.label}, {_price(best, second)}."
     if min(best.seeds, second.seeds) == 1:
-        return f"{best.label} is ahead on a single seed: {reached}, {gap} {side} {second.label}."
+        return f"{best.label} leads on a single seed: {reached}, {gap} {side} {second.label}, {_price(best, second)}."
     return f"No clear winner: {best.label} is {gap} {side} {second.label}, within the spread over seeds."
 
 
@@ -54,7 +54,8 @@ def lead(c: Comparison) -> list[str]:
             ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
             said.append(f"Seed by seed, {best.label} differs from {second.label} by "
                         f"{c.metric.told(mean, sign=True)} ± {c.metric.told(spread)}"
-                        f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} seeds.")  # fmt: skip
+                        f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
+                        "seeds.")  # fmt: skip
         elif min(best.seeds, second.seeds) == 1:
             said.append("With a single seed nothing is known about the spread: a difference may be luck.")
         said.append(_cost_sentence(best, second))
@@ -113,6 +114,20 @@ def _cost_sentence(best: Group, second: Group) -> str:
     if best.gradients is not None and second.gradients is not None:
         text += f"{_computed(best.gradients)} ({_times(best.gradients, second.gradients, second)})"
     return text + "."
+
+
+def _price(best: Group, second: Group) -> str:
+    """
+    >>> from types import SimpleNamespace as G
+    >>> _price(G(traffic=2.0, gradients=5.0), G(traffic=1.0, gradients=5.0))
+    'for 2× its bytes and as many gradients'
+    """
+    sent = "as many bytes" if best.traffic == second.traffic else ""
+    sent = sent or (f"{best.traffic / second.traffic:.2g}× its bytes" if second.traffic else "more bytes")
+    if best.gradients is None or not second.gradients:
+        return f"for {sent}"
+    same = best.gradients == second.gradients
+    return f"for {sent} and {'as many' if same else f'{best.gradients / second.gradients:.2g}× its'} gradients"
 
 
 def _computed(gradients: float | None) -> str:
@@ -284,7 +299,9 @@ def in_words(c: Comparison, key: str, name: str, percent: bool) -> str:
     for g in c.ranking:
         curve = g.curve(key)
         if curve is not None:
-            first, last, spread = (v * (100 if percent else 1) for v in (curve.mean[0], curve.mean[-1], curve.spread[-1]))
+            first, last, spread = (
+                v * (100 if percent else 1) for v in (curve.mean[0], curve.mean[-1], curve.spread[-1])
+            )
             unit = " %" if percent else ""
             end = f"{last:.3g} ± {spread:.2g}" if curve.seeds > 1 else f"{last:.3g}"
             told.append(f"{g.label} from {first:.3g} to {end}{unit}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from steppe.report.paired import Paired, paired
+
 
 @dataclass(frozen=True)
 class Line:
@@ -22,16 +24,77 @@ class Line:
     bytes_round: int  # of one client, down and up
     gradients: int
     forwards: int
+    flops: float  # of a step
+    against_first: Paired | None  # of `last`; the first itself has none
 
 
-def line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any]) -> Line:
+def comparison(entries: Sequence[Any]) -> list[Line]:
+    """A line for each algorithm that has a run (see `simulate.compare.Entry`); the first is what others are tested
+    against, if any of its runs is there."""
+    last = {e.algorithm: {k: float(s["last"]) for k, s in zip(e.seeds, e.summaries, strict=True)} for e in entries}
+    first = entries[0].algorithm if entries else ""
+    return [line(e.algorithm, e.summaries, e.cost,
+                 None if e.algorithm == first else paired(last[e.algorithm], last[first]))
+            for e in entries if e.summaries]  # fmt: skip
+
+
+def line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any],
+         against_first: Paired | None = None) -> Line:  # fmt: skip
     def over(key: str) -> tuple[float, float]:
         values = [float(s[key]) for s in summaries]
         return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
     traffic = cost["bytes_down"] + cost["bytes_up"]
     return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
-                over("seconds")[0], traffic, cost["gradients"], cost["forwards"])  # fmt: skip
+                over("seconds")[0], traffic, cost["gradients"], cost["forwards"], cost["flops"],
+                against_first)  # fmt: skip
+
+
+LEGEND = {
+    "last": "last, last ten (their mean) and best: accuracy in % on the test set",
+    "− first": "− first: difference of `last` from the first row's in points, ± standard error over seeds",
+    "p": "p: paired t-test over seeds, not corrected for the number of rows",
+    "traffic": "traffic: of one client's round, down and up",
+    "passes": "passes: gradients a step (+ forwards)",
+    "FLOPs": "FLOPs: of a step, beside the first row's",
+    "time": "time: seconds",
+}
+
+
+def cells(lines: Sequence[Line]) -> tuple[list[str], list[list[str]], tuple[str, ...]]:
+    """A table of a comparison: its columns, its rows, and the columns that a narrow terminal may leave out, in order.
+
+    Columns that would be empty are not there.
+    """
+    columns: dict[str, list[str]] = {
+        "algorithm": [one.algorithm for one in lines],
+        "last": [spread(one.last, one.seeds) for one in lines],
+        "− first": [_difference(one.against_first) for one in lines],
+        "p": [_p(one.against_first) for one in lines],
+        "last ten": [spread(one.mean_of_last_ten, one.seeds) for one in lines],
+        "best": [spread(one.best, one.seeds) for one in lines],
+        "loss": [spread(one.loss, one.seeds, percent=False) for one in lines],
+        "traffic": [size(one.bytes_round) for one in lines],
+        "passes": [str(one.gradients) + (f"+{one.forwards}" if one.forwards else "") for one in lines],
+        "FLOPs": [f"{one.flops / lines[0].flops:.2f}×" for one in lines],
+        "time": [f"{one.seconds:.1f}" for one in lines],
+    }
+    kept = {name: column for name, column in columns.items() if any(column)}
+    return list(kept), [list(row) for row in zip(*kept.values(), strict=True)], (
+        "best", "passes", "loss", "time", "last ten", "FLOPs", "traffic")  # fmt: skip
+
+
+def _difference(test: Paired | None) -> str:
+    if test is None:
+        return ""
+    error = "" if test.error is None else f" ± {100 * test.error:.2f}"
+    return f"{100 * test.difference:+.2f}{error}"
+
+
+def _p(test: Paired | None) -> str:
+    if test is None or test.error is None:
+        return ""
+    return "–" if test.p is None else "<0.001" if test.p < 0.001 else f"{test.p:.3f}"
 
 
 def spread(pair: tuple[float, float], seeds: int, percent: bool = True) -> str:

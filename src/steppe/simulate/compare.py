@@ -19,6 +19,7 @@ class Entry:
     """One algorithm's runs, a seed each; `failed` holds what went wrong with the others."""
 
     algorithm: str
+    seeds: list[int] = field(default_factory=list)  # of the runs that did not fail
     summaries: list[dict[str, Any]] = field(default_factory=list)
     histories: list[list[dict[str, Any]]] = field(default_factory=list)
     cost: dict[str, Any] = field(default_factory=dict)
@@ -43,12 +44,14 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
                 same = _same(where, one)
                 if same and (where / folder.DONE).exists():
                     say(f"{label}, seed {one.seed}: used again from {where}")
+                    entry.seeds.append(one.seed)
                     entry.summaries.append(folder.read_json(where / folder.DONE))
                     entry.histories.append(folder.history(where))
                     entry.cost = folder.read_json(where / "about.json")["cost"]
                     continue
                 built = experiment(one)
                 result = simulate(built, where, resume=same, watch=watch(label, one.seed) if watch else None, say=say)
+                entry.seeds.append(one.seed)
                 entry.summaries.append(result.summary)
                 entry.histories.append(result.history)
                 entry.cost = asdict(built.cost)
@@ -62,4 +65,4 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
 def _same(where: Path, config: Config) -> bool:
     """Whether this folder holds a run of exactly this configuration."""
     path = where / "config.json"
-    return path.exists() and bool(folder.read_json(path) == config.model_dump(mode="json"))
+    return path.exists() and folder.settings(where) == config.model_dump(mode="json")

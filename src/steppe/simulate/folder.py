@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 import steppe
+from steppe.config import Config
 from steppe.errors import SteppeError
 from steppe.simulate.setup import Experiment
 
@@ -25,15 +27,15 @@ LINES, TABLE, DONE, MODEL = "rounds.jsonl", "rounds.csv", "result.json", "model.
 
 def clear(folder: Path) -> None:
     """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
-    for name in ("checkpoints", "best"):
+    for name in ("checkpoints", "best", "analysis"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (LINES, TABLE, DONE, MODEL, "clients.bin"):
+    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "analysis.json"):
         (folder / name).unlink(missing_ok=True)
 
 
 def check_resumable(folder: Path, experiment: Experiment) -> None:
     """A run goes on only under the settings that it was started with; it may be made longer."""
-    before, now = read_json(folder / "config.json"), experiment.config.model_dump(mode="json")
+    before, now = settings(folder), experiment.config.model_dump(mode="json")
     changed = [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in now if before.get(k) != now[k] and k != "rounds"]
     if not changed and (folder / "about.json").exists():
         # What the configuration does not say: a user's own parts, model and data, and parts that know the run's length.
@@ -145,6 +147,23 @@ def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in record.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
     return flat
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """A run's configuration; keys that did not exist when it was started have their defaults."""
+    return {**Config.model_validate({}).model_dump(mode="json"), **read_json(folder / "config.json")}
+
+
+def model_state(folder: Path) -> dict[str, torch.Tensor]:
+    """The trained model's weights under their ordinary names."""
+    path = folder / MODEL
+    if not path.exists():
+        raise SteppeError(f"{folder} has no model yet: let the run finish (steppe run --resume --out {folder}).")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
+                          f"(steppe run --resume --out {folder}).") from error  # fmt: skip
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from steppe.config import Config
-from steppe.core.client import OWN_BUFFERS, Reply
+from steppe.core.client import OWN_BUFFERS, Reply, Sent
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, aggregate, broadcast, evaluated
@@ -21,10 +21,12 @@ from steppe.core.task import METRICS
 from steppe.errors import RunFailed, SteppeError
 from steppe.evaluate.accuracy import Score, recalibrated, score
 from steppe.simulate import checkpoint, folder
+from steppe.simulate.measure import During, Round
 from steppe.simulate.personal import personal
 from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import DiskStore, MemoryStore, Store
+from steppe.simulate.witness import Witness
 
 IN_MEMORY = 4 << 30  # bytes of client states that may stay in memory
 Watch = Callable[[dict[str, Any]], None]  # called with every round's record
@@ -65,7 +67,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             folder.check_resumable(out, experiment)
         else:
             folder.clear(out)
-    store = _store(experiment, out)
+    store = client_store(experiment, out)
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     done, records, best = 0, [], Best()
     if out is not None:
@@ -83,10 +85,10 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 if len(records) != done:
                     say(f"{folder.LINES} has records of {len(records)} rounds where {done} were finished.")
             else:
-                store = _store(experiment, out)
+                store = client_store(experiment, out)
         folder.prepare(out, experiment)
         folder.rewrite(out, records)
-    everything = float(experiment.weights(list(range(config.clients))).sum())
+    during = During(experiment)
     executor = experiment.executor()
     for note in experiment.notes:
         say(note)
@@ -95,29 +97,21 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             if best.stopped(config.early_stopping):
                 break
             began = time.perf_counter()
-            ids = experiment.sample(t)
-            states = tree_map(lambda v: v.to(task.x0.device), store.gather(ids))
-            lr, now = task.x0.new_tensor(experiment.lr(t)), task.x0.new_tensor(float(t))
-            rows = stack(states) if algorithm.using("prepare") else None
-            prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
-            replies = executor(sent, ids, states)
-            ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
-            store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
-            trained = time.perf_counter()
-            weights = experiment.weights(ids)
-            after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, ids,
-                              lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
-            if config.buffers == "local":
-                after = after._replace(buffers=server.buffers)
-            record = {"round": t + 1, "lr": float(lr), "clients": len(ids), **_measure(server, after, replies)}
-            if dropped:
-                record["dropped"] = dropped
-            server = after
+            played = play(experiment, server, store, executor, t, experiment.sample(t), experiment.lr(t), say)
+            record = {"round": t + 1, "lr": float(played.sent.lr), "clients": len(played.ids),
+                      **_measure(server, played.after, played.replies)}  # fmt: skip
+            if played.dropped:
+                record["dropped"] = played.dropped
+            server = played.after
             _check_global(server, t)
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
                 record |= evaluate(experiment, server, t)
             ended = time.perf_counter()
-            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            record["seconds"] = {"train": round(played.trained - began, 4), "all": round(ended - began, 4)}
+            if names := during.due(t + 1):
+                x, buffers = judged_model(experiment, server, t, exported=True)
+                record["measures"] = during.taken(names, x, buffers, played.seen)
+                record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
             best.see(record, server, out)
             if out is not None:
@@ -134,22 +128,60 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     last = max(chosen, 1) - 1
     judged = next((r for r in records if r["round"] == chosen and "accuracy" in r), None)
     judged = judged or evaluate(experiment, server, last)
-    x = evaluated(
-        algorithm, task.layout, server, task.x0.new_tensor(experiment.lr(last)), task.x0.new_tensor(float(last))
-    )
-    buffers = statistics(experiment, x, server.buffers, exported=True)
+    x, buffers = judged_model(experiment, server, last, exported=True)
     summary = _summary(experiment, records, judged, chosen) | personal(experiment, x, buffers, store)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
     return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
 
 
+class Played(NamedTuple):
+    """A round, before anything is made of it."""
+
+    ids: list[int]
+    sent: Sent
+    replies: Reply
+    after: Server
+    dropped: list[int]
+    trained: float  # when the clients were done
+
+    def seen(self) -> Round:
+        """Where the algorithm has a witness, what it saw."""
+        return Round(self.ids, self.sent.x, self.replies.up[Witness.name]["w"], self.after.x)
+
+
+def play(experiment: Experiment, server: Server, store: Store, executor: Any, t: int, ids: list[int], rate: float,
+         say: Callable[[str], None]) -> Played:  # fmt: skip
+    """Round t with these clients and this learning rate; their states go into the store."""
+    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
+    states = tree_map(lambda v: v.to(task.x0.device), store.gather(ids))
+    lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
+    rows = stack(states) if algorithm.using("prepare") else None
+    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
+    replies = executor(sent, ids, states)
+    ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
+    store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
+    trained = time.perf_counter()
+    everything = float(sum(experiment.federation.sizes) if config.weighting == "samples" else config.clients)
+    after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
+                      lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
+    if config.buffers == "local":
+        after = after._replace(buffers=server.buffers)
+    return Played(ids, sent, replies, after, dropped, trained)
+
+
+def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
+    """The model that is judged after round t, and its running statistics."""
+    x0 = experiment.task.x0
+    lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
+    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now)
+    return x, statistics(experiment, x, server.buffers, exported)
+
+
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
-    lr, now = task.x0.new_tensor(experiment.lr(t)), task.x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, task.layout, server, lr, now)
-    buffers = statistics(experiment, x, server.buffers)
+    x, buffers = judged_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Tensor, targets: Tensor) -> Score:
@@ -217,7 +249,7 @@ class Best:
         return self.server or server
 
 
-def _store(experiment: Experiment, out: Path | None) -> Store:
+def client_store(experiment: Experiment, out: Path | None) -> Store:
     config, task = experiment.config, experiment.task
 
     def fresh() -> Any:

@@ -31,7 +31,9 @@ from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
+from steppe.simulate.measure import needs_clients, schedule
 from steppe.simulate.sequential import Sequential
+from steppe.simulate.witness import witnessed
 from steppe.simulate.workers import CannotShareError, Workers
 
 Executor = Callable[..., Reply]
@@ -106,7 +108,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
                metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
     """Build and check everything before anything is written."""
     notes: list[str] = []
-    device = _device(config.device)
+    device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, None if isinstance(algorithm, str) else algorithm)
     data = datasets.load(config.data, config.data_folder) if data is None else data
@@ -133,7 +135,9 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
-    return Experiment(config, chosen, task, federation, _cost(chosen, task, batch), named, notes)
+    costs = _cost(chosen, task, batch)  # of the algorithm, not of looking at it
+    chosen = witnessed(chosen) if needs_clients(config.measure) else chosen
+    return Experiment(config, chosen, task, federation, costs, named, notes)
 
 
 _POLICY = {
@@ -189,6 +193,7 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
         "partition": lambda: Path(config.partition).is_file() or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
+        "measure": lambda: schedule(config.measure),
     }
     for key, check in checks.items():
         try:
@@ -198,7 +203,7 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
     return None
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,0 +1,165 @@
+"""Measures of several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import floor, isfinite, log10
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+Number = tuple[float, float | None]  # a value and, where it has one, its uncertainty
+Content = Mapping[str, Any]  # of analysis.json
+
+
+class Column(NamedTuple):
+    heading: str
+    measure: str
+    of: Callable[[Any], Any]  # the measure's JSON -> an estimate's JSON, or a plain number
+
+
+def _eigenvalue(end: str) -> Callable[[Any], Any]:
+    return lambda m: {"value": m[end]["values"][0], "error": None}  # residuals are far below what is shown
+
+
+COLUMNS: dict[str, list[Column]] = {
+    "Hessian": [
+        Column("λ1", "lambda1", _eigenvalue("top")),
+        Column("λ1/λ5", "lambda1", lambda m: m["ratio"]),
+        Column("smallest λ", "smallest", _eigenvalue("bottom")),
+        Column("trace", "trace", lambda m: m),
+        Column("trace++", "trace_pp", lambda m: m),
+    ],
+    "sharpness": [
+        Column("loss", "loss", lambda m: m),
+        Column("SAM", "sharpness", lambda m: m["rise"]),
+        Column("ascent", "ascent", lambda m: m["rise"]),
+        Column("ASAM", "asam", lambda m: m["rise"]),
+        Column("LPF", "lpf", lambda m: m),
+        Column("‖g‖", "gradient_norm", lambda m: m),
+    ],
+    "clients, one more round": [
+        Column("consistency", "consistency", lambda m: m["mean"]),
+        Column("to global", "divergence", lambda m: m["global_local"]),
+        Column("pairs", "divergence", lambda m: m["local_local"]),
+        Column("cos", "alignment", lambda m: m["pairs"]),
+        Column("FD", "flatness_discrepancy", lambda m: m["code"]),
+        Column("FD poster", "flatness_discrepancy", lambda m: m["poster"]),
+        Column("D1 (ours)", "flatness_distance", lambda m: m["ours_d1"]),
+        Column("D2 (ours)", "flatness_distance", lambda m: m["ours_d2"]),
+        Column("D3 (ours)", "flatness_distance", lambda m: m["ours_d3"]),
+        Column("L_p", "proximal_effect", lambda m: m["loss"]),
+        Column("cos(g_u,g_p)", "proximal_effect", lambda m: m["cosine"]),
+        Column("forgetting", "forgetting", lambda m: m),
+        Column("clients' λ1", "lambda1_clients", lambda m: m["mean"]),
+    ],
+}  # fmt: skip
+LEGEND = {
+    "Hessian": "λ: eigenvalues. trace ± standard error",
+    "sharpness": "SAM, ascent, ASAM: rise of the loss. LPF: loss under noise. ‖g‖: gradient",
+    "clients, one more round": "consistency: (1/n)Σ‖w_i − mean‖². to global, pairs: distances. cos: of gradients. "
+    "FD: flatness discrepancy. forgetting: share of the test set",
+}
+# Measures that have a number for each layer or tensor: (what, the measure, its JSON -> name -> estimate).
+PROFILES: list[tuple[str, str, Callable[[Any], dict[str, Any]]]] = [
+    ("trace", "per_layer", lambda m: m["trace"]),
+    ("λ1", "per_layer", lambda m: m["lambda1"]),
+    ("radius", "radius_profile", lambda m: m),
+]
+
+
+class Table(NamedTuple):
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    legend: str = ""
+
+
+def number(found: Any) -> Number | None:
+    """An estimate or a plain number of analysis.json; None where there is none."""
+    if isinstance(found, Mapping):
+        return None if found.get("value") is None else (float(found["value"]), found.get("error"))
+    return None if found is None else (float(found), None)
+
+
+def numbers(content: Content, among: Sequence[str] | None = None) -> dict[str, Number]:
+    """Everything that has a column, by heading; only the measures in `among`, if given."""
+    found = {}
+    for columns in COLUMNS.values():
+        for c in columns:
+            if c.measure in content["measures"] and (among is None or c.measure in among):
+                value = number(c.of(content["measures"][c.measure]))
+                if value is not None:
+                    found[c.heading] = value
+    return found
+
+
+def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list[Table]:
+    """A table for each kind of measure that there is, a row a run."""
+    made = []
+    for title, columns in COLUMNS.items():
+        shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
+        if shown:
+            rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
+            made.append(Table(title, [first, *shown], rows, LEGEND[title]))
+    return made
+
+
+def profiles(runs: Mapping[str, Content], among: Sequence[str]) -> list[Table]:
+    """For each run, layers and their numbers."""
+    made = []
+    for label, content in runs.items():
+        for measure in ("per_layer", "radius_profile"):
+            if measure in content["measures"] and measure in among:
+                parts = {what: of(content["measures"][m]) for what, m, of in PROFILES if m == measure}
+                names = list(next(iter(parts.values())))
+                rows = [[name, *(told(number(p[name])) for p in parts.values())] for name in names]
+                made.append(Table(label, ["part", *parts], rows))
+    return made
+
+
+def over_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
+    """Mean and standard deviation of what all seeds have; one seed keeps its own uncertainty."""
+    if len(each) == 1:
+        return dict(each[0])
+    common = [h for h in each[0] if all(h in one for one in each)] if each else []
+    values = {h: [one[h][0] for one in each] for h in common}
+    return {h: (fmean(v), stdev(v)) for h, v in values.items()}
+
+
+def told(found: Number | None) -> str:
+    """
+    >>> told((18.16279, 2.897)), told((0.00012345, None)), told((1234.5, None)), told(None)
+    ('18.2 ± 2.9', '0.000123', '1234', '–')
+    """
+    if found is None:
+        return "–"
+    value, error = found
+    if error is None or not isfinite(error) or error <= 0:
+        return _plain(value, 3)
+    decimals = 1 - floor(log10(error))  # two digits of the error
+    if not -4 <= decimals <= 6:
+        return f"{value:.2e} ± {error:.0e}"
+    return f"{round(value, decimals):.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
+
+
+def _plain(value: float, digits: int) -> str:
+    if value and isfinite(value) and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    whole = floor(log10(abs(value))) + 1 if value and isfinite(value) else 1
+    return f"{value:.{max(digits - whole, 0)}f}"
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Names as short as they can be and still differ: what the paths do not share.
+
+    >>> labels([Path("runs/c/fedavg/seed-0"), Path("runs/c/fedsam/seed-0")]), labels([Path("runs/a")])
+    (['fedavg/seed-0', 'fedsam/seed-0'], ['a'])
+    """
+    if len(paths) == 1:
+        return [paths[0].name or str(paths[0])]
+    parts = [p.parts for p in paths]
+    shared = 0
+    while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:
+        shared += 1
+    return ["/".join(p[shared:]) for p in parts]

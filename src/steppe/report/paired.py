@@ -1,0 +1,78 @@
+"""Two algorithms over the same seeds: is the difference more than luck?
+
+A paired t-test. Runs of one seed share the initial model, the partition, the clients of every round and the order of
+batches, so their difference has less noise than either. For n differences d with mean m and standard deviation s,
+
+    t = m / (s/√n)    p = P(|T| ≥ |t|) = I_{ν/(ν+t²)}(ν/2, 1/2),  ν = n − 1
+
+where T has Student's distribution and I is the regularised incomplete beta function. It takes the differences for
+normal. A test that does not, by flipping signs, cannot give less than 2/2ⁿ, and says nothing at 3 or 4 seeds.
+Over several algorithms, p is not corrected for their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, inf, lgamma, log, log1p, sqrt
+from statistics import fmean, stdev
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean difference over the seeds that both have, its standard error, and the two-sided p-value.
+
+    One seed has neither; differences that are all the same have no p, because their spread is not known.
+    """
+
+    seeds: int
+    difference: float
+    error: float | None
+    p: float | None
+
+
+def paired(ours: Mapping[int, float], first: Mapping[int, float]) -> Paired | None:
+    """By seed; None where no seed is common.
+
+    >>> paired({0: 0.9, 1: 0.8, 2: 0.85}, {0: 0.8, 1: 0.78, 2: 0.8}).seeds
+    3
+    """
+    each = [ours[k] - first[k] for k in ours if k in first]
+    if not each:
+        return None
+    mean, n = fmean(each), len(each)
+    if n == 1:
+        return Paired(1, mean, None, None)
+    error = stdev(each) / sqrt(n)
+    # Differences of equal numbers may differ in their last bit: that is no spread either.
+    spread = error > 1e-12 * max(map(abs, [*ours.values(), *first.values()]))
+    return Paired(n, mean, error, two_sided(mean / error, n - 1) if spread else None)
+
+
+def two_sided(t: float, freedom: int) -> float:
+    """P(|T| ≥ |t|) for Student's T.
+
+    >>> round(two_sided(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
+    True
+    """
+    return 1.0 if t == 0 else incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b), by its continued fraction (modified Lentz), on the side where that converges fast."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(1 - x, b, a)
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
+    tiny = 1e-300
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
+    value, before, m = d, inf, 0
+    while abs(value - before) > 1e-15 * abs(value):
+        before, m = value, m + 1
+        for factor in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+                       -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):  # fmt: skip
+            d = 1 / (1 + factor * d or tiny)
+            c = 1 + factor / c or tiny
+            value *= c * d
+    return front * value
