@@ -165,6 +165,7 @@ def main() -> None:
     report["framework_cpu_seconds"] = framework.measure(chosen.quick)
     report["growth"] = growth.measure(chosen.quick)
 
+    facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     out = chosen.out or RESULTS / f"cpu-{stamp}{'-quick' if chosen.quick else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,10 @@ def measured(folders: list[Path], names: list[str], options: Options,
 
 
 def _print(table: Any) -> None:
-    terminal.print_table(table.title, table.columns, table.rows)
+    from steppe.report.analysis import fitting
+
+    for piece in fitting(table, terminal.console().width):
+        terminal.print_table(piece.title, piece.columns, piece.rows)
     if table.legend:
         terminal.show(f"[dim]{terminal.escaped(table.legend)}[/]")
     terminal.show("")

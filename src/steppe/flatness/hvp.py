@@ -11,8 +11,8 @@ No weight decay; the model as it is tested (dropout off, running statistics fixe
                            only if both ways agree on a few examples.
 
 (Speeds are of the FedAvg-CNN.)
-On a GPU the reduced precision that PyTorch allows for convolutions is switched off: its error of 1e-3 would be larger
-than the residuals that are reported.
+On a GPU the reduced precision that PyTorch allows for convolutions, and a run for matrix products, is switched off: its
+error of 1e-3 would be larger than the residuals that are reported.
 """
 
 from __future__ import annotations
@@ -273,6 +273,12 @@ def _finite(t: Tensor, what: str) -> Tensor:
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Full float32 convolutions, the same algorithm every time, and attention that can be differentiated twice."""
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False), sdpa_kernel(SDPBackend.MATH):
-        yield
+    """Full float32 convolutions and products, the same algorithm every time, attention that can be derived twice."""
+    products = torch.backends.cuda.matmul  # a run may have allowed tensor cores for these
+    before, products.allow_tf32 = products.allow_tf32, False
+    try:
+        exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+        with exact, sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        products.allow_tf32 = before

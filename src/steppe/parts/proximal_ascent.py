@@ -47,8 +47,11 @@ class ProximalAscent(Part):
 
     @property
     def sensitive(self) -> bool:  # type: ignore[override]
-        """A penalty near its minimum has a gradient of mere rounding, and ε gives it full length."""
-        return self.of.has("penalty")
+        """A penalty near its minimum has a gradient of mere rounding, and a fixed radius gives it full length.
+
+        The other radii shrink with w − x, so that a step near x moves nothing.
+        """
+        return self.of.has("penalty") and self.radius == "fixed"
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         if self._reuses_features and s.innermost:

@@ -75,6 +75,19 @@ class Table(NamedTuple):
     legend: str = ""
 
 
+def fitting(table: Table, width: int) -> list[Table]:
+    """The same table in as many pieces, one below the other, as a terminal of this width needs."""
+    wide = [max(len(row[i]) for row in [table.columns, *table.rows]) + 2 for i in range(len(table.columns))]
+    pieces: list[list[int]] = [[]]
+    for i in range(1, len(wide)):
+        if pieces[-1] and wide[0] + sum(wide[k] for k in pieces[-1]) + wide[i] > width + 2:
+            pieces.append([])
+        pieces[-1].append(i)
+    return [Table(table.title, [table.columns[i] for i in [0, *piece]],
+                  [[row[i] for i in [0, *piece]] for row in table.rows],
+                  table.legend if piece is pieces[-1] else "") for piece in pieces]  # fmt: skip
+
+
 def number(found: Any) -> Number | None:
     """An estimate or a plain number of analysis.json; None where there is none."""
     if isinstance(found, Mapping):
@@ -129,15 +142,16 @@ def over_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
 
 def told(found: Number | None) -> str:
     """
-    >>> told((18.16279, 2.897)), told((0.00012345, None)), told((1234.5, None)), told(None)
-    ('18.2 ± 2.9', '0.000123', '1234', '–')
+    >>> told((18.16279, 2.897)), told((1.8652, 0.0144)), told((0.00012345, None)), told((1234.5, None)), told(None)
+    ('18 ± 3', '1.865 ± 0.014', '0.000123', '1234', '–')
     """
     if found is None:
         return "–"
     value, error = found
     if error is None or not isfinite(error) or error <= 0:
         return _plain(value, 3)
-    decimals = 1 - floor(log10(error))  # two digits of the error
+    digits = 2 if f"{error:.0e}"[0] == "1" else 1  # of the error: rounding 0.14 to 0.1 would say too little
+    decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
     if not -4 <= decimals <= 6:
         return f"{value:.2e} ± {error:.0e}"
     return f"{round(value, decimals):.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def _line(
         traces.append({"type": "scatter", "x": x + x[::-1], "y": around, "fill": "toself", "mode": "lines",
                        "line": {"width": 0}, "hoverinfo": "skip",
                        "meta": {"series": place, "role": "band"}})  # fmt: skip
-    shown = {"customdata": numbers(spread), "hovertemplate": f"{label}: {hover}<extra></extra>"}
+    shown = {"customdata": numbers(spread), "hovertemplate": f"{escape(label)}: {hover}<extra></extra>"}
     traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": numbers(mean),
                    "line": {"width": width, "dash": dash}, **shown,
                    "meta": {"series": place, "role": "line"}})  # fmt: skip
@@ -189,8 +190,8 @@ def classes(c: Comparison) -> Panel | None:
         trace = {"type": "heatmap", "x": numbers(some.x), "z": z, "zmin": 0, "zmax": 100, "colorscale": SCALE,
                  "showscale": False, "hovertemplate": "round %{x}, class %{y}: %{z:.0f} %<extra></extra>"}  # fmt: skip
         layout = {"xaxis": _axis("round"), "yaxis": _axis("class")}
-        words = next(t for t in told if t.startswith(f"{g.label} "))
-        charts.append(Chart(g.label, [trace], layout, f"Accuracy by class over rounds: {words}.", 320))
+        summary = next(t for t in told if t.startswith(f"{g.label} "))
+        charts.append(Chart(g.label, [trace], layout, f"Accuracy by class over rounds: {summary}.", 320))
     return Panel(charts, caption, bar=[(v / 100, f"{v} %") for v in (0, 25, 50, 75, 100)], bar_name="test accuracy")
 
 
@@ -212,7 +213,7 @@ def density(c: Comparison) -> Panel | None:
                        "y": numbers(np.where(d.density > floor, d.density, np.nan)),
                        "line": {"width": 1.8, "dash": DASHES[place // 8 % len(DASHES)]},
                        "meta": {"series": place, "role": "line"},
-                       "hovertemplate": g.label + ": %{y:.2g} at λ = %{x:.3g}<extra></extra>"})  # fmt: skip
+                       "hovertemplate": escape(g.label) + ": %{y:.2g} at λ = %{x:.3g}<extra></extra>"})  # fmt: skip
         seen = d.grid[d.density > floor]
         told.append(f"{g.label} from {seen.min():.3g} to {seen.max():.3g}")
     if not traces:
@@ -275,7 +276,7 @@ def _lines(found: list[Any]) -> Panel:
         traces.append({"type": "scatter", "mode": "lines", "name": g.label, "x": numbers(land.axes[0]),
                        "y": numbers(land.values), "line": {"width": 2, "dash": DASHES[place // 8 % len(DASHES)]},
                        "meta": {"series": place, "role": "line"},
-                       "hovertemplate": g.label + ": %{y:.3g}<extra></extra>"})  # fmt: skip
+                       "hovertemplate": escape(g.label) + ": %{y:.3g}<extra></extra>"})  # fmt: skip
         told.append(_span(g.label, land))
     layout = {"xaxis": _axis(f"along the {_directions(found[0][3], 1)}"), "yaxis": _axis("loss"),
               "hovermode": "x unified"}  # fmt: skip

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
 
-from steppe import __version__
 from steppe.errors import SteppeError
 from steppe.report import charts, story
 from steppe.report.charts import VIRIDIS, Panel
@@ -56,14 +56,14 @@ class _Page:
                 "@media screen and (prefers-color-scheme: dark) { :root:not(.paper) {"
                 + " ".join(f"--c{i}: {hue};" for i, hue in enumerate(ON_DARK)) + "} }"]  # fmt: skip
         data = json.dumps(self.drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-        here = files("steppe.report")
+        here, made_by = files("steppe.report"), version("steppe")
         return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{RULES}">
-<meta name="generator" content="steppe {__version__}">
+<meta name="generator" content="steppe {made_by}">
 <title>{escape(title)}</title>
 <style>
 {chr(10).join(hues)}
@@ -80,7 +80,7 @@ class _Page:
 <nav aria-label="Sections">{links}</nav>
 </header>
 <noscript><p class="notes">The figures need JavaScript; the captions and tables say the same in words.</p></noscript>
-{body}<footer class="small">Made by steppe {__version__}. This file needs no network.</footer>
+{body}<footer class="small">Made by steppe {made_by}. This file needs no network.</footer>
 </main>
 <script type="application/json" id="charts">{data}</script>
 <script>{library}</script>
@@ -119,9 +119,9 @@ class _Page:
             places.append(f'<div class="chart">{title}<div class="plot" id="plot-{i}" role="img" '
                           f'aria-label="{_text(chart.words)}"></div></div>')  # fmt: skip
         columns = panel.columns if panel.columns != 2 else min(3, len(places))
-        kind = f"charts columns-{columns}"
-        return (f'<figure{" class=screen" if panel.screen_only else ""}>{self._legend() if panel.legend else ""}'
-                f'{_bar(panel, f"scale-{len(self.drawn)}")}<div class="{kind}" style="--columns: {columns}">{"".join(places)}</div>'
+        above = (self._legend() if panel.legend else "") + _bar(panel, f"scale-{len(self.drawn)}")
+        return (f'<figure{" class=screen" if panel.screen_only else ""}>{above}'
+                f'<div class="charts columns-{columns}" style="--columns: {columns}">{"".join(places)}</div>'
                 f"<figcaption>{_text(panel.caption)}</figcaption></figure>")  # fmt: skip
 
     def _legend(self) -> str:
@@ -180,8 +180,9 @@ def _bar(panel: Panel, name: str) -> str:
         f'<stop offset="{i / (len(VIRIDIS) - 1):.3f}" stop-color="{hue}"/>' for i, hue in enumerate(VIRIDIS)
     )
     ticks = "".join(f"<li>{escape(text)}</li>" for _, text in panel.bar)
+    gradient = f'<defs><linearGradient id="{name}">{stops}</linearGradient></defs>'
     return (f'<div class="bar"><span>{escape(panel.bar_name)}</span>'
-            f'<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true"><defs><linearGradient id="{name}">{stops}</linearGradient></defs>'
+            f'<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">{gradient}'
             f'<rect width="100" height="4" fill="url(#{name})"/></svg><ol>{ticks}</ol></div>')  # fmt: skip
 
 

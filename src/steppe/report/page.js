@@ -57,23 +57,28 @@
     const first = !drawn.has(i);
     drawn.add(i);
     const done = Plotly.react(places[i], charts[i].traces.map(painted), layout(charts[i], places[i].clientWidth), options);
-    if (first && solid(i))
-      for (const event of ["plotly_relayout", "plotly_relayouting"])
-        places[i].on(event, (told) => told["scene.camera"] && turn(i, told["scene.camera"]));
+    if (first && solid(i)) {
+      const seen = (told) => Boolean(told["scene.camera"]) && turn(i, told["scene.camera"]);
+      places[i].on("plotly_relayouting", seen);
+      places[i].on("plotly_relayout", (told) => { // the camera glides on for a moment after the last event
+        if (seen(told)) setTimeout(() => turn(i, places[i]._fullLayout.scene._scene.getCamera()), 300);
+      });
+    }
     return done;
   }
 
   let turning = false, again = null;
   function turn(from, seen) { // the other surfaces follow the one that is turned
-    if (JSON.stringify(seen) === JSON.stringify(camera)) return; // our own doing
+    if (JSON.stringify(seen) === JSON.stringify(camera)) return false; // our own doing
     camera = JSON.parse(JSON.stringify(seen));
-    if (turning) { again = from; return; }
+    if (turning) { again = from; return true; }
     turning = true;
     const others = surfaces.filter((i) => i !== from && drawn.has(i));
     Promise.all(others.map((i) => Plotly.relayout(places[i], { "scene.camera": camera }))).then(() => {
       turning = false;
       if (again !== null) { const next = again, now = camera; again = null; camera = null; turn(next, now); }
     });
+    return true;
   }
 
   const all = () => Promise.all([...drawn].map(draw));

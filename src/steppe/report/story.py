@@ -10,7 +10,7 @@ import numpy as np
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import resolve
-from steppe.report.records import Comparison, Curve, Group, Run, count_text, mean_and_spread, traffic_text
+from steppe.report.records import Axis, Comparison, Curve, Group, Run, count_text, mean_and_spread, traffic_text
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,9 @@ def total_cost(c: Comparison) -> Table:
     rows = []
     for g in c.ranking:
         cells = [g.label, traffic_text(g.traffic), count_text(g.gradients), f"{g.over('seconds')[0]:.1f}"]
-        for axis in ("round", "bytes", "gradients"):
-            curve = g.curve("accuracy", axis)  # type: ignore[arg-type]
+        axes: tuple[Axis, ...] = ("round", "bytes", "gradients")
+        for axis in axes:
+            curve = g.curve("accuracy", axis)
             at = reached(curve, goal, m.lower) if curve else None
             if curve is None or at is None:
                 cells.append("–")

@@ -1,0 +1,401 @@
+"""What a report says, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steppe import words
+from steppe.errors import SteppeError
+from steppe.report import charts, story
+from steppe.report.records import Comparison, read
+from steppe.report.write import write
+from steppe.simulate import folder
+from tests.report.conftest import config
+
+
+def summaries(where: Path, label: str) -> list[dict[str, Any]]:
+    return [folder.read_json(p) for p in sorted((where / label).glob("seed-*/result.json"))]
+
+
+def change(path: Path, **values: Any) -> None:
+    folder.write_json(path, folder.read_json(path) | values)
+
+
+def rewrite(run: Path, accuracy: float, **more: Any) -> None:
+    """A run whose final model has this accuracy."""
+    records = folder.history(run)
+    records[-1] |= {"accuracy": accuracy} | more
+    folder.rewrite(run, records)
+    change(run / "result.json", last=accuracy)
+
+
+# --- numbers
+
+
+def test_the_answer_comes_from_the_results(compared: Path) -> None:
+    c = read([compared])
+    last = {label: [s["last"] for s in summaries(compared, label)] for label in ("fedavg", "fedsam")}
+    order = sorted(last, key=lambda label: -mean(last[label]))
+    assert [g.label for g in c.ranking] == order
+    for g in c.groups:
+        assert g.over("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
+    row = story.results(c).rows[0]
+    assert row[:2] == [order[0], f"{100 * mean(last[order[0]]):.2f} ± {100 * stdev(last[order[0]]):.2f}"]
+    assert order[0] in story.headline(c)
+
+
+def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
+    for run in read([compared]).runs:
+        held = [len(c) for c in json.loads((run.folder / "partition.json").read_text())["clients"]]
+        chosen = [np.random.RandomState(t).choice(6, 3, replace=False) for t in range(4)]  # one epoch, batches of 20
+        steps = sum(-(-held[i] // 20) for ids in chosen for i in ids)
+        assert run.gradients is not None
+        assert run.gradients[-1] == steps * (2 if run.config["algorithm"] == "fedsam" else 1)
+        size = 4 * run.about["parameters"]
+        assert run.traffic.tolist() == [2 * size * 3 * (t + 1) for t in range(4)]
+
+
+def test_curves_are_means_over_seeds(compared: Path) -> None:
+    group = next(g for g in read([compared]).groups if g.label == "fedsam")
+    each = np.array([[r["loss"] for r in run.records] for run in group.runs])
+    curve = group.curve("loss")
+    assert curve is not None
+    assert curve.x.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(curve.mean, each.mean(0))
+    np.testing.assert_allclose(curve.spread, each.std(0, ddof=1))
+    by_bytes = group.curve("loss", "bytes")
+    assert by_bytes is not None
+    assert by_bytes.x.tolist() == group.runs[0].traffic.tolist()
+
+
+def test_a_clear_winner_and_none(copy: Path) -> None:
+    runs = {label: sorted((copy / label).glob("seed-*")) for label in ("fedavg", "fedsam")}
+    for label, values in {"fedavg": (0.70, 0.72), "fedsam": (0.80, 0.81)}.items():
+        for run, value in zip(runs[label], values, strict=True):
+            rewrite(run, value)
+    told = story.headline(read([copy]))
+    assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg")
+    assert "as many bytes and 2× its gradients" in told
+    lead = story.lead(read([copy]))
+    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead[0]
+    rewrite(runs["fedsam"][0], 0.69)  # ahead on average, behind on a seed
+    rewrite(runs["fedsam"][1], 0.90)
+    assert story.headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
+    single = story.headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
+    assert single.startswith("fedsam leads on a single seed: 90.00 % test accuracy, 20.00 points above fedavg")
+    assert story.headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
+
+
+def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
+    for label, value in {"fedavg": 3.5, "fedsam": 2.5}.items():
+        for k, run in enumerate(sorted((copy / label).glob("seed-*"))):
+            records = [{k: v for k, v in r.items() if k != "by_class"} for r in folder.history(run)]
+            for r in records:
+                r["accuracy"] = value + 0.1 * k + 4 - r["round"]
+            folder.rewrite(run, records)
+            change(run / "result.json", last=records[-1]["accuracy"], best=records[-1]["accuracy"])
+    c = read([copy])
+    assert (c.metric.lower, c.metric.percent) == (True, False)
+    assert story.headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
+    assert charts.classes(c) is None
+
+
+def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
+    table = story.flatness(read([compared]))
+    assert table is not None
+    assert "digits/train, 100 class-balanced, seed 0" in table.note
+    assert {r[0] for r in table.rows} == {"λ1", "λ2", "trace", "gradient norm", "sharpness, ρ = 0.05, 1 step"}
+    files = [json.loads(p.read_text()) for p in sorted(compared.glob("fedavg/*/analysis.json"))]
+    values = [f["measures"]["spectrum"]["top"]["values"][0] for f in files]
+    shown = next(r for r in table.rows if r[0] == "λ1")[table.columns.index("fedavg")]
+    value, error = map(float, shown.split(" ± "))
+    assert value == pytest.approx(mean(values), rel=0.01)
+    assert error == pytest.approx(stdev(values), rel=0.06)
+
+
+def test_landscapes_share_one_scale(compared: Path) -> None:
+    c = read([compared])
+    surfaces, contours = charts.landscapes(c)
+    for panel, low, high in ((surfaces, "cmin", "cmax"), (contours, "zmin", "zmax")):
+        assert len(panel.charts) == 2
+        assert len({(ch.traces[0][low], ch.traces[0][high]) for ch in panel.charts}) == 1
+    values = [run.landscape.values for run in c.runs if run.seed == 0 and run.landscape]
+    lowest, highest = min(v.min() for v in values), max(v.max() for v in values)
+    first = contours.charts[0].traces[0]
+    scale = np.log10 if highest > 20 * lowest else float
+    assert (first["zmin"], first["zmax"]) == pytest.approx((scale(lowest), scale(highest)))
+    assert (len(first["x"]), len(first["y"]), len(first["z"]), len(first["z"][0])) == (9, 7, 7, 9)
+    assert first["z"][2][5] == pytest.approx(scale(values[0][5, 2]), rel=1e-4)
+
+
+def test_the_partition_counts_every_sample(compared: Path) -> None:
+    panel = charts.partition(read([compared]))
+    assert panel is not None
+    counts = np.array(panel.charts[0].traces[0]["z"])
+    assert counts.shape == (10, 6)
+    assert counts.sum() == 1437
+
+
+def test_labels_that_are_not_at_hand_leave_sizes(copy: Path) -> None:
+    for run in copy.glob("*/seed-*"):
+        change(run / "about.json", inputs={"mean": [0.5], "std": [0.5]})  # other data than the digits here
+    panel = charts.partition(read([copy]))
+    assert panel is not None
+    assert panel.charts[0].traces[0]["type"] == "bar"
+
+
+def test_many_classes_become_a_map(copy: Path) -> None:
+    for run in copy.glob("*/seed-*"):
+        records = folder.history(run)
+        for r in records:
+            r["by_class"] = [i / 20 for i in range(15)] + [None]
+        folder.rewrite(run, records)
+    panel = charts.classes(read([copy]))
+    assert panel is not None
+    assert [ch.traces[0]["type"] for ch in panel.charts] == ["heatmap", "heatmap"]
+    assert "between 0 % (class 0) and 70 % (class 14)" in panel.caption
+
+
+def test_sections_without_data_are_left_out(copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    for run in copy.glob("*/seed-*"):
+        shutil.rmtree(run / "analysis")
+        (run / "analysis.json").unlink()
+        (run / "partition.json").unlink()
+    write([copy], tmp_path / "bare.html")
+    text = page_without_library(tmp_path / "bare.html")
+    found = set(re.findall(r'<section id="(\w+)"', text))
+    assert found == {"results", "curves", "cost", "classes", "runs"}
+
+
+# --- commands
+
+COMMANDS = [
+    config("fedsam", settings={"rho": 0.03}),
+    config("fedavg", add=["man:weight=0.1", "ema"], personal=[0, 2], clip=5.0, lr=1e-05, validation=0.1),
+    config("fedsol", recipe="fedsol", momentum=0.5),
+    config("scaffold", recipe="fedsmoo", clip=None, seed=7, compile=False, partition_seed=3),
+]
+
+
+@pytest.mark.parametrize("chosen", COMMANDS, ids=lambda c: c.algorithm)
+def test_the_command_makes_the_same_run(chosen: Any, compared: Path) -> None:
+    run = read([compared]).runs[0]
+    run.config = chosen.model_dump(mode="json")
+    said = shlex.split(story.command(run))
+    assert said[:2] == ["steppe", "run"]
+    options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
+    for option, value in zip(said[3::2], said[4::2], strict=True):
+        options[option].append(value)
+    again = words.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
+    assert again.model_dump(mode="json") == run.config
+
+
+# --- the page
+
+
+def page_without_library(path: Path) -> str:
+    from steppe.report.html import plotly_js
+
+    text, library = path.read_text("utf-8"), plotly_js()
+    assert text.count(library) == 1
+    rest = text.replace(library, "")
+    assert "plotly.js v" not in rest
+    return rest
+
+
+def test_the_page_needs_nothing_else(html: Path) -> None:
+    text = page_without_library(html)
+    assert not re.search(r"https?://|//cdn|@import|<link|<img|<iframe|src=", text)
+    assert "default-src 'none'" in text
+    assert len(re.findall(r"<script", text)) == 3  # data, library, ours
+
+
+def test_every_figure_has_words(html: Path) -> None:
+    text = page_without_library(html)
+    data = json.loads(text.split('id="charts">')[1].split("</script>")[0])
+    labels = re.findall(r'class="plot" id="plot-\d+" role="img" aria-label="([^"]*)"', text)
+    assert len(labels) == len(data) == 2 + 2 + 1 + 2 + 2 + 10 + 1
+    assert all(re.search(r"\d", label) for label in labels)
+    assert all(re.search(r"\d", caption) for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text))
+    kinds = {t["type"] for chart in data for t in chart["traces"]}
+    assert kinds == {"scatter", "heatmap", "surface", "contour"}
+
+
+def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
+    text = page_without_library(html)
+    for run in read([compared]).runs:
+        assert story.command(run).replace("'", "&#x27;") in text
+    assert "&quot;partition&quot;: &quot;lda(0.3)&quot;" in text
+
+
+def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: Path) -> None:
+    write([compared], tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == html.read_bytes()
+
+
+def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    strange = '<b>&"x_y$</b>'.replace("/", "∕")
+    shutil.copytree(compared / "fedsam/seed-0", tmp_path / strange / "seed-0")
+    for kind in ("html", "md", "tex"):
+        write([tmp_path / strange], tmp_path / f"r.{kind}")
+    text = page_without_library(tmp_path / "r.html")
+    assert "<b>" not in text
+    assert "&lt;b&gt;&amp;&quot;x_y$" in text
+    assert "\\u003cb>" in text  # in the data of the figures
+    assert "<b>" not in (tmp_path / "r.md").read_text().split("```")[0]  # what follows is code
+    assert r"\textless{}b\textgreater{}\&" in (tmp_path / "r.tex").read_text()
+
+
+# --- other formats
+
+
+def test_markdown(compared: Path, tmp_path: Path) -> None:
+    write([compared], tmp_path / "r.md")
+    text = (tmp_path / "r.md").read_text()
+    c = read([compared])
+    assert text.startswith(f"# {story.headline(c)}")
+    for table in story.tables(c).values():
+        assert f"## {table.title}\n" in text
+        for row in (table.columns, *table.rows):
+            assert "| " + " | ".join(row) + " |" in text
+    blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
+    assert len(blocks) == len(story.tables(c))
+    assert all(len({line.count("|") for line in block.splitlines()}) == 1 for block in blocks)
+    assert all(story.command(run) in text for run in c.runs)
+
+
+def test_latex(compared: Path, tmp_path: Path) -> None:
+    write([compared], tmp_path / "r.tex")
+    text = (tmp_path / "r.tex").read_text()
+    text.encode("ascii")  # so that any engine reads it
+    assert text.count("{") == text.count("}")
+    for name in ("document", "table", "tabular"):
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") > 0
+    c = read([compared])
+    for table in story.tables(c).values():
+        assert f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}" in text
+    best = story.results(c).rows[0]
+    assert f"{best[0]} & {best[1].replace('±', chr(36) + chr(92) + 'pm' + chr(36))} &" in text
+    assert not re.search(r"(?<!\\)[%#]", text.replace("{!}{%", ""))
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
+    written = write([compared], tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
+    names = {"curves", "budgets", "partition", "classes", "density", "landscapes"}
+    assert {p.name for p in written[1:]} == {f"{n}.{ending}" for n in names}
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    assert all(p.read_bytes().startswith(begins) for p in written[1:])
+
+
+# --- what cannot be reported
+
+
+def sentence(*runs: Path, **more: Any) -> str:
+    with pytest.raises(SteppeError) as error:
+        write(runs, **more)
+    text = str(error.value)
+    assert text[-1] in ".)?" or "known:" in text.lower()
+    return text
+
+
+def test_folders_that_hold_no_run(tmp_path: Path) -> None:
+    assert "nowhere holds no run" in sentence(tmp_path / "nowhere")
+    assert "holds no run" in sentence(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    for name in ("config", "about", "result"):
+        (tmp_path / f"foreign/{name}.json").write_text('{"some": "thing"}')
+    (tmp_path / "foreign/rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n')
+    assert "is not the folder of a run" in sentence(tmp_path / "foreign")
+    (tmp_path / "foreign/config.json").write_text("{")
+    assert "is damaged" in sentence(tmp_path / "foreign")
+
+
+def test_runs_that_are_not_finished(copy: Path) -> None:
+    (copy / "fedavg/seed-0/result.json").unlink()
+    assert "steppe run --resume --out" in sentence(copy / "fedavg/seed-0")
+    c = read([copy])
+    assert [(g.label, g.seeds) for g in c.groups] == [("fedavg", 1), ("fedsam", 2)]
+    told = story.notes(c)
+    assert any("different numbers of seeds" in n for n in told)
+    assert any(n.startswith("Left out:") and "has not finished" in n for n in told)
+
+
+def test_no_rounds(tmp_path: Path) -> None:
+    import steppe
+
+    steppe.run("fedavg", model="mlp", rounds=0, out=tmp_path / "run", workers=0)
+    assert "no evaluated round" in sentence(tmp_path / "run")
+
+
+def test_runs_that_do_not_compare(copy: Path) -> None:
+    change(copy / "fedsam/seed-0/config.json", data="mnist")
+    assert "different data (digits, mnist)" in sentence(copy)
+    change(copy / "fedsam/seed-0/config.json", data="digits", lr=0.5)
+    c = read([copy])
+    assert story.notes(c)[0] == "The runs were not made under one protocol: lr is 0.05 or 0.5."
+    assert len(c.groups) == 3
+
+
+def test_a_run_given_twice_is_no_further_seed(compared: Path, tmp_path: Path) -> None:
+    run = compared / "fedsam/seed-0"
+    assert read([run, run, compared / "fedsam"]).groups[0].seeds == 2
+    shutil.copytree(run, tmp_path / "again")
+    c = read([run, tmp_path / "again"])
+    assert c.groups[0].seeds == 1
+    assert "no further seed" in c.left_out[0]
+
+
+@pytest.mark.parametrize("name", ["landscape", "density"])
+def test_damaged_analyses(copy: Path, name: str) -> None:
+    path = copy / f"fedavg/seed-0/analysis/{name}.npz"
+    path.write_bytes(path.read_bytes()[:100])
+    told = sentence(copy, out=copy / "r.html")
+    assert f"{name}.npz is damaged" in told
+    assert not (copy / "r.html").exists()
+
+
+def test_formats_that_do_not_exist(compared: Path, tmp_path: Path) -> None:
+    assert "--format htmll" in sentence(compared, kind="htmll")
+    assert "--format docx" in sentence(compared, out=tmp_path / "r.docx")
+    assert "--figure-format gif" in sentence(compared, kind="md", figures=tmp_path, picture="gif")
+
+
+def test_without_plotly_there_is_a_sentence(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert "pip install 'steppe[report]'" in sentence(compared)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = """
+import sys
+sys.argv = ["steppe", "report", "--help"]
+from steppe.cli import main
+try:
+    main()
+finally:
+    print("heavy:", sorted({"torch", "numpy", "matplotlib", "plotly"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "heavy: []" in done.stdout
+    assert "--figure-format" in done.stdout
+
+
+def test_ranking_is_total(compared: Path) -> None:
+    c: Comparison = read([compared / "fedsam", compared / "fedavg"])
+    assert [g.label for g in c.groups] == ["fedsam", "fedavg"]  # colours follow the order given
+    assert sorted(g.label for g in c.ranking) == ["fedavg", "fedsam"]
