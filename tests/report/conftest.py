@@ -5,42 +5,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-import steppe
-from steppe import flatness
 from steppe.config import Config, resolve
 from steppe.report.write import write
-from steppe.simulate import folder
+from steppe.simulate.analysis import Analysis, Options
 from steppe.simulate.compare import compare
-from steppe.simulate.setup import experiment
 
-QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)"}
+QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
+         "measure": ["lambda1:2"]}  # fmt: skip
 
 
 def config(algorithm: str, **more: object) -> Config:
     return resolve({"algorithm": algorithm, **QUICK, **more})
 
 
-def analyse(run: Path) -> None:
-    """The files of an analysis, small."""
-    built, model = experiment(resolve(folder.read_json(run / "config.json"))), steppe.load(run).model
-    w = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    loss = flatness.Loss(built.task, flatness.of_training_data(built.federation, 100))
-    hessian = loss.hessian(w)
-    found = flatness.spectrum(hessian, top=2, tolerance=1e-2)
-    plane = flatness.landscape(
-        loss, w, found.top.vectors, [flatness.ticks(9), flatness.ticks(7)], "eigenvectors"
-    )  # an axis shorter than the other: a picture with its axes exchanged would show
-    curve = flatness.density(hessian, probes=2, steps=12, points=120)
-    (run / "analysis").mkdir()
-    plane.save(run / "analysis/landscape.npz")
-    np.savez(run / "analysis/density.npz", grid=curve.grid, density=curve.density, error=curve.error)
-    measures = {"spectrum": found, "trace": flatness.hutchinson(hessian, 4), "gradient_norm": float(w.norm()),
-                "sam": flatness.worst_loss(loss, w, rho=0.05)}  # fmt: skip
-    folder.write_json(run / "analysis.json", {"sample": loss.sample.name, "measures": flatness.as_json(measures)})
+MEASURES = ["lambda1", "trace", "sharpness", "gradient_norm", "density", "landscape"]
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +30,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where, say=lambda _: None)
     assert not any(e.failed for e in entries)
     for run in sorted(where.glob("*/seed-*")):
-        analyse(run)
+        Analysis(run, Options(samples=100, points=7)).measure(MEASURES, say=lambda _: None)
     return where
 
 

@@ -80,7 +80,7 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(browser: Any, html: Path) 
           marks: p.querySelectorAll('.scatterlayer path.js-line, .heatmaplayer image, .contourlayer path').length,
           canvas: p.querySelectorAll('.gl-container canvas').length,
           size: [p.clientWidth, p.clientHeight]}))""")
-    assert len(drawn) == 20
+    assert len(drawn) == 22
     for one in drawn:
         assert min(one["size"]) > 80, one
         assert one["canvas"] == 1 if "surface" in one["kinds"] else one["marks"] > 0, one

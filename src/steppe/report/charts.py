@@ -15,7 +15,7 @@ import numpy as np
 
 from steppe.flatness.landscape import Landscape
 from steppe.report import story
-from steppe.report.records import Axis, Comparison, Curve
+from steppe.report.records import LANDSCAPES, Axis, Comparison, Curve
 
 # Viridis: even steps of brightness, readable without colour vision; the page draws one bar of it for all landscapes.
 VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
@@ -195,15 +195,32 @@ def classes(c: Comparison) -> Panel | None:
     return Panel(charts, caption, bar=[(v / 100, f"{v} %") for v in (0, 25, 50, 75, 100)], bar_name="test accuracy")
 
 
+def measured(c: Comparison) -> Panel | None:
+    """Measures taken during training, a panel each."""
+    headings = dict.fromkeys(h for run in c.runs for _, found in run.measured for h in found)
+    charts = []
+    for heading in headings:
+        traces, told = [], []
+        for place, g in enumerate(c.groups):
+            curve = g.measured_curve(heading)
+            if curve is not None:
+                traces += _line(curve, place, g.label, 1.0, "%{y:.4g}")
+                told.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")
+        if traces:
+            layout = {"xaxis": _axis("round", rangemode="tozero"), "yaxis": _axis(heading), "hovermode": "x unified"}
+            charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(told)}.", 260))
+    caption = "During training. " + " ".join(chart.words for chart in charts)
+    return Panel(charts, caption, legend=True) if charts else None
+
+
 def density(c: Comparison) -> Panel | None:
     """All algorithms on one pair of axes: the bulk at 0 is tall and the outliers are few, hence the logarithm."""
     traces: list[dict[str, Any]] = []
     told, floor = [], 1e-5
     for place, g in enumerate(c.groups):
-        found = g.first("density")
-        if found is None:
+        d = g.density
+        if d is None:
             continue
-        _, d = found
         x = numbers(d.grid)
         low, high = np.maximum(d.density - d.error, floor), np.maximum(d.density + d.error, floor)
         traces.append({"type": "scatter", "x": x + x[::-1], "y": [*numbers(high), *reversed(numbers(low))],
@@ -257,17 +274,16 @@ class Heights:
         return [(float(i / 4), f"{10**v if self.log else v:.2g}") for i, v in enumerate(at)]
 
 
-def landscapes(c: Comparison) -> list[Panel]:
-    """The same planes as contours and as surfaces, or lines, side by side and on one scale."""
-    found = [(place, g, *g.first("landscape")) for place, g in enumerate(c.groups) if g.first("landscape")]  # type: ignore[misc]
-    panels = []
-    lines = [f for f in found if f[3].values.ndim == 1]
-    if lines:
-        panels.append(_lines(lines))
-    planes = [f for f in found if f[3].values.ndim == 2]
-    if planes:
-        panels += _planes(planes)
-    return panels
+def landscapes(c: Comparison) -> dict[str, list[Panel]]:
+    """By title: the same planes as surfaces and as contours, or lines, side by side and on one scale."""
+    made = {}
+    for name, title in LANDSCAPES.items():
+        found = [(place, g, *one) for place, g in enumerate(c.groups) if (one := g.landscape(name)) is not None]
+        lines, planes = ([f for f in found if f[3].values.ndim == n] for n in (1, 2))
+        panels = ([_lines(lines)] if lines else []) + (_planes(planes) if planes else [])
+        if panels:
+            made[title] = panels
+    return made
 
 
 def _lines(found: list[Any]) -> Panel:
@@ -319,7 +335,7 @@ def _planes(found: list[Any]) -> list[Panel]:
                  "showticklabels": False}  # the colour says it  # fmt: skip
         scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
                  "aspectratio": {"x": 1, "y": 1, "z": 0.75},
-                 "camera": {"eye": {"x": 1.3, "y": 1.3, "z": 0.95}, "center": {"x": 0, "y": 0, "z": -0.1}}}  # fmt: skip
+                 "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
         surfaces.append(
             Chart(title, [solid], {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}, words, None)
         )

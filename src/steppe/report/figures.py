@@ -152,7 +152,8 @@ def _density(c: Comparison) -> Any:
 
 
 def _landscapes(c: Comparison) -> Any:
-    found = [(g, land) for g in c.groups if (first := g.first("landscape")) and (land := first[1]).values.ndim == 2]
+    every = [(g, one[1]) for g in c.groups if (one := g.landscape("landscape")) is not None]
+    found = [(g, land) for g, land in every if land.values.ndim == 2]
     if not found:
         return None
     heights = charts.Heights.of([land.values for _, land in found])

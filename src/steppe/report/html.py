@@ -96,10 +96,12 @@ class _Page:
         self._add("curves", "Over the rounds", self._panel(charts.curves(c)))
         self._add("cost", "For the same cost", self._panel(charts.budgets(c)), self._table(tables["total"], True),
                   self._table(tables["round"], True))  # fmt: skip
-        land = "".join(self._panel(p) for p in charts.landscapes(c))
-        self._add("flatness", "Flatness", self._table(tables.get("flatness")))
+        self._add("flatness", "Flatness", *(self._table(t, True) for t in story.flatness(c)),
+                  self._panel(charts.measured(c)))  # fmt: skip
         self._add("density", "Spectrum of the Hessian", self._panel(charts.density(c)))
-        self._add("landscapes", "Loss landscapes", land)
+        land = [f"<h3>{title}</h3>" + "".join(map(self._panel, panels))
+                for title, panels in charts.landscapes(c).items()]  # fmt: skip
+        self._add("landscapes", "Loss landscapes", *land)
         self._add("classes", "Class by class", self._panel(charts.classes(c)))
         self._add("partition", "Who holds what", self._panel(charts.partition(c)))
         self._add("runs", "Every run", "".join(map(self._runs, c.groups)))
@@ -115,17 +117,19 @@ class _Page:
         for chart in panel.charts:
             i = len(self.drawn)
             self.drawn.append({"traces": chart.traces, "layout": chart.layout, "height": chart.height})
-            title = f"<h3>{escape(chart.title)}</h3>" if chart.title else ""
+            title = f"<h4>{escape(chart.title)}</h4>" if chart.title else ""
             places.append(f'<div class="chart">{title}<div class="plot" id="plot-{i}" role="img" '
                           f'aria-label="{_text(chart.words)}"></div></div>')  # fmt: skip
         columns = panel.columns if panel.columns != 2 else min(3, len(places))
-        above = (self._legend() if panel.legend else "") + _bar(panel, f"scale-{len(self.drawn)}")
+        above = (self._legend(panel) if panel.legend else "") + _bar(panel, f"scale-{len(self.drawn)}")
         return (f'<figure{" class=screen" if panel.screen_only else ""}>{above}'
                 f'<div class="charts columns-{columns}" style="--columns: {columns}">{"".join(places)}</div>'
                 f"<figcaption>{_text(panel.caption)}</figcaption></figure>")  # fmt: skip
 
-    def _legend(self) -> str:
-        items = "".join(f"<li>{self._key(g.label)}{escape(g.label)}</li>" for g in self.c.groups)
+    def _legend(self, panel: Panel) -> str:
+        shown = {trace["meta"]["series"] for chart in panel.charts for trace in chart.traces}
+        labels = [g.label for place, g in enumerate(self.c.groups) if place in shown]
+        items = "".join(f"<li>{self._key(label)}{escape(label)}</li>" for label in labels)
         return f'<ul class="legend">{items}</ul>'
 
     def _key(self, label: str) -> str:

@@ -19,11 +19,19 @@ from steppe.data import Partition
 from steppe.data.federation import Federation
 from steppe.errors import SteppeError
 from steppe.flatness.landscape import Landscape
+from steppe.report.analysis import Number, numbers, over_seeds
 from steppe.report.tables import size
 from steppe.simulate import folder
 from steppe.simulate.setup import Experiment, build_algorithm
 
 Axis = Literal["round", "bytes", "gradients"]
+LANDSCAPES = {
+    "landscape": "Along the two largest eigenvectors of the Hessian",
+    "landscape_random": "Along two random directions, normalised filter by filter",
+    "plane": "Through three models",
+    "line": "Along the largest eigenvector",
+    "line_runs": "From one run's model to another's",
+}
 
 
 class Curve(NamedTuple):
@@ -39,14 +47,6 @@ class DensityCurve(NamedTuple):
     grid: np.ndarray
     density: np.ndarray
     error: np.ndarray
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One number of an analysis; `error` is its own uncertainty, where it has one."""
-
-    value: float
-    error: float | None = None
 
 
 @dataclass
@@ -98,9 +98,11 @@ class Run:
         return np.cumsum(each) * int(self.about["cost"]["gradients"])
 
     @cached_property
-    def landscape(self) -> Landscape | None:
-        path = self.folder / "analysis" / "landscape.npz"
-        return _intact(path, lambda: Landscape.load(path)) if path.exists() else None
+    def landscapes(self) -> dict[str, Landscape]:
+        """Those of the whole federation, by the names of their measures."""
+        found = {name: self.folder / "analysis" / f"{name}.npz" for name in LANDSCAPES}
+        return {name: _intact(path, lambda path=path: Landscape.load(path))
+                for name, path in found.items() if path.exists()}  # fmt: skip
 
     @cached_property
     def density(self) -> DensityCurve | None:
@@ -113,11 +115,14 @@ class Run:
         return _intact(path, read) if path.exists() else None
 
     @cached_property
-    def measures(self) -> dict[str, Measure]:
-        found: dict[str, Measure] = {}
-        for name, result in self.analysis.get("measures", {}).items():
-            found |= flattened(name.replace("_", " "), result)
-        return found
+    def measures(self) -> dict[str, Number]:
+        """The numbers of its analysis, by heading."""
+        return _intact(self.folder / "analysis.json", lambda: numbers({"measures": {}, **self.analysis}))
+
+    @cached_property
+    def measured(self) -> list[tuple[int, dict[str, Number]]]:
+        """What was measured during training: the round, and its numbers."""
+        return [(r["round"], numbers(r)) for r in self.records if r.get("measures")]
 
 
 @dataclass
@@ -173,19 +178,24 @@ class Group:
         spread = values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
         return Curve(x, values.mean(0), spread, len(values))
 
-    def first(self, name: Literal["landscape", "density"]) -> tuple[Run, Any] | None:
-        """The first seed that has such an analysis."""
-        return next(((r, getattr(r, name)) for r in self.runs if getattr(r, name) is not None), None)
+    def measured_curve(self, heading: str) -> Curve | None:
+        """A measure taken during training."""
+        return self._curve([{t: found[heading][0] for t, found in run.measured if heading in found}
+                            for run in self.runs], "round")  # fmt: skip
+
+    def landscape(self, name: str) -> tuple[Run, Landscape] | None:
+        """Of the first seed that has one."""
+        return next(((r, r.landscapes[name]) for r in self.runs if name in r.landscapes), None)
 
     @property
-    def measures(self) -> dict[str, tuple[float, float | None, int]]:
-        """Each measure's mean, spread and number of seeds; of one seed, the measure's own error."""
-        found: dict[str, list[Measure]] = {}
-        for run in self.runs:
-            for name, measure in run.measures.items():
-                found.setdefault(name, []).append(measure)
-        return {name: (fmean(m.value for m in all_), stdev([m.value for m in all_]) if len(all_) > 1 else all_[0].error,
-                       len(all_)) for name, all_ in found.items()}  # fmt: skip
+    def density(self) -> DensityCurve | None:
+        """Of the first seed that has one."""
+        return next((r.density for r in self.runs if r.density is not None), None)
+
+    @property
+    def measures(self) -> dict[str, Number]:
+        """Mean and spread over the seeds that were analysed; of a single one, its own uncertainty."""
+        return over_seeds([r.measures for r in self.runs if r.measures])
 
 
 @dataclass(frozen=True)
@@ -228,8 +238,8 @@ class Comparison:
     @cached_property
     def differences(self) -> dict[str, list[Any]]:
         """Keys of the protocol in which the runs differ: then it was not one protocol."""
-        free = {"algorithm", "settings", "add", "seed", "personal", "personal_lr", "device", "workers", "chunk",
-                "executor", "compile", "store", "checkpoint_every", "evaluate_every", "data_folder"}  # fmt: skip
+        free = {"algorithm", "settings", "add", "seed", "measure", "personal", "personal_lr", "device", "workers",
+                "chunk", "executor", "compile", "store", "checkpoint_every", "evaluate_every", "data_folder"}  # fmt: skip
         found = {}
         for key in Config.model_fields:
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
@@ -352,53 +362,8 @@ def _metric(runs: list[Run]) -> Metric:
 def _intact(path: Path, read_it: Any) -> Any:
     try:
         return read_it()
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise SteppeError(f"{path} is damaged ({error}): delete it and run steppe analyze again.") from error
-
-
-def flattened(name: str, result: Any) -> dict[str, Measure]:
-    """The numbers in the JSON of a measure, under names for people.
-
-    >>> flattened("trace", {"value": 3.0, "error": 0.5, "n": 10})
-    {'trace': Measure(value=3.0, error=0.5)}
-    >>> list(flattened("spectrum", {"top": {"values": [4.0, 2.0], "residuals": [0.1, 0.1]}, "products": 9}))
-    ['λ1', 'λ2']
-    """
-    if isinstance(result, bool) or result is None:
-        return {}
-    if isinstance(result, int | float):
-        return {name: Measure(float(result))}
-    if not isinstance(result, dict):
-        return {}
-    if "value" in result and "error" in result:
-        value = result["value"]
-        return {} if value is None else {name: Measure(float(value), result["error"])}
-    if isinstance(result.get("top"), dict) and "values" in result["top"]:
-        return _eigenvalues(result)
-    if "rise" in result and "rho" in result:
-        kind = "adaptive sharpness" if result.get("adaptive") else "sharpness"
-        steps = len(result.get("path") or ())
-        return flattened(f"{kind}, ρ = {result['rho']:g}, {steps} step{'s' if steps != 1 else ''}", result["rise"])
-    if "grid" in result or "nodes" in result:  # a density is drawn
-        return {}
-    found: dict[str, Measure] = {}
-    for key, value in result.items():
-        found |= flattened(f"{name}, {key.replace('_', ' ')}", value)
-    return found
-
-
-def _eigenvalues(result: dict[str, Any]) -> dict[str, Measure]:
-    found: dict[str, Measure] = {}
-    top, bottom = result["top"], result.get("bottom") or {}
-    for i, (value, residual) in enumerate(zip(top["values"], top.get("residuals") or [None] * 99, strict=False)):
-        if i in (0, 1, 4) and value is not None:
-            found[f"λ{i + 1}"] = Measure(value, residual)
-    if "λ5" in found and found["λ5"].value:
-        found["λ1/λ5"] = Measure(found["λ1"].value / found["λ5"].value)
-    for value, residual in list(zip(bottom.get("values") or [], bottom.get("residuals") or [], strict=False))[:1]:
-        if value is not None:
-            found["smallest eigenvalue"] = Measure(value, residual)
-    return found
 
 
 def traffic_text(count: float) -> str:

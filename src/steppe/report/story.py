@@ -10,6 +10,7 @@ import numpy as np
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import resolve
+from steppe.report import analysis
 from steppe.report.records import Axis, Comparison, Curve, Group, Run, count_text, mean_and_spread, traffic_text
 
 
@@ -143,8 +144,8 @@ def _times(a: float, b: float, whose: Group) -> str:
 # ------------------------------------------------------------------------------------------------------- tables
 def tables(c: Comparison) -> dict[str, Table]:
     """By name, in the order of the report; those without numbers are left out."""
-    made = {"results": results(c), "personal": personal(c), "flatness": flatness(c), "round": round_cost(c),
-            "total": total_cost(c)}  # fmt: skip
+    made = {"results": results(c), "personal": personal(c), "total": total_cost(c), "round": round_cost(c)}
+    made |= {f"flatness {i}": table for i, table in enumerate(flatness(c))}
     return {name: table for name, table in made.items() if table is not None}
 
 
@@ -226,34 +227,22 @@ def total_cost(c: Comparison) -> Table:
                  f"last three columns: where the mean over seeds first reached {told} test {m.name}.")  # fmt: skip
 
 
-def flatness(c: Comparison) -> Table | None:
-    found = {g.label: g.measures for g in c.ranking}
-    names = list(dict.fromkeys(name for measures in found.values() for name in measures))
-    if not names:
-        return None
-    shown = [g for g in c.ranking if found[g.label]]
-    rows = [[name, *(_measured(found[g.label].get(name)) for g in shown)] for name in names]
+def flatness(c: Comparison) -> list[Table]:
+    """A table for each kind of measure, with a row a measure: there are more of them than algorithms."""
+    shown = {g.label: g.measures for g in c.ranking if g.measures}
     samples = list(dict.fromkeys(r.analysis["sample"] for r in c.runs if r.analysis.get("sample")))
-    several = any(n > 1 for measures in found.values() for _, _, n in measures.values())
-    how = "mean ± standard deviation over seeds" if several else "value ± its own standard error or residual"
-    note = f"Measured on {' and on '.join(samples)}; {how}." if samples else f"{how[0].upper()}{how[1:]}."
+    several = any(sum(bool(r.measures) for r in g.runs) > 1 for g in c.groups)
+    how = "mean ± standard deviation over seeds" if several else "value ± its standard error"
+    note = f"Measured on {' and on '.join(samples)}; {how}."
     if len(samples) > 1:
         note += " Flatness depends on the sample, so columns on different ones do not compare."
-    return Table("Flatness", ["measure", *(g.label for g in shown)], rows, note, series=False)
-
-
-def _measured(measure: tuple[float, float | None, int] | None) -> str:
-    """
-    >>> _measured((12.345, 0.21, 3)), _measured((0.00123, None, 1)), _measured(None)
-    ('12.35 ± 0.21', '0.00123', '–')
-    """
-    if measure is None:
-        return "–"
-    value, error, _ = measure
-    if error is None or not error > 0:
-        return f"{value:.4g}"
-    digits = int(np.clip(1 - np.floor(np.log10(error)), 0, 6))
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
+    made = []
+    for kind in analysis.tables(shown):
+        rows = [[heading, *(row[i + 1] for row in kind.rows)] for i, heading in enumerate(kind.columns[1:])]
+        legend = f"{kind.legend.rstrip('.')}. " if kind.legend else ""
+        title = kind.title[0].upper() + kind.title[1:]
+        made.append(Table(title, ["measure", *shown], rows, legend + note, series=False))
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------- the runs
