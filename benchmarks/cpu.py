@@ -156,20 +156,25 @@ def main() -> None:
                                      stdout=subprocess.PIPE, check=True).stdout)  # fmt: skip
     roof["gflops"] = max(roof["convolution"], roof["matrix product"])
     report: dict[str, Any] = {"about": facts, "roof": roof, "rounds": {}}
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = chosen.out or RESULTS / f"cpu-{stamp}{'-quick' if chosen.quick else ''}.json"
+
+    def keep() -> None:  # after every stage, so that a run that is cut off has not measured for nothing
+        facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=1) + "\n")
+
     for algorithm in jobs.ALGORITHMS[: 1 if chosen.quick else 2]:
         some = [n for n in names if algorithm == "fedavg" or n not in ONLY_FEDAVG]
         some = [n for n in some if n not in ONLY_FEDAVG] if chosen.quick else some
         timed = chosen.rounds or (1 if chosen.quick else {"fedavg": 5, "fedsam": 3}[algorithm])
         report["rounds"][algorithm] = compete(algorithm, some, timed)
         table(algorithm, report["rounds"][algorithm], roof)
+        keep()
     report["framework_cpu_seconds"] = framework.measure(chosen.quick)
+    keep()
     report["growth"] = growth.measure(chosen.quick)
-
-    facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    out = chosen.out or RESULTS / f"cpu-{stamp}{'-quick' if chosen.quick else ''}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    keep()
     print(f"\nwritten to {out}")
 
 

@@ -55,10 +55,9 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         contents = {label[p]: content for p, content in found.items()}
         for table in [*shown.tables(rows), *shown.profiles(contents, names)]:
             _print(table)
-        drawn = sorted({f"analysis/{p.name}" for where in found for p in (where / "analysis").glob("*.npz")})
-        on = sorted({str(content["sample"]) for content in found.values() if content["sample"]})
-        terminal.show(f"measured on {'; '.join(on)}. Kept in each run's analysis.json"
-                      + (f", arrays in {', '.join(drawn)}" if drawn else ""))  # fmt: skip
+        on = sorted({str(content["sample"]) for content in found.values()})
+        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; kept in each run's analysis.json, arrays "
+                      "in its folder analysis")  # fmt: skip
     if failed:
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
@@ -132,7 +131,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     try:
         with Progress(first.rounds) as progress:
             entries = run_all(configs, seeds, where, watch, progress.say)
-            flat, trouble = _flatness(where, entries, to_measure, samples, progress.say) if to_measure else ({}, [])
+            flat, trouble = _flatness(where, entries, to_measure, samples, progress.say) if to_measure else (None, [])
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -144,7 +143,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     histories = {e.algorithm: e.histories for e in entries if e.histories}
     if histories:
         curves(histories, where / "curves.png", title)
-    told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if to_measure else {})}
+    told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
     folder.write_json(where / "comparison.json", told)
     if as_json:
         print(json.dumps({"folder": str(where), **told}))
@@ -161,24 +160,27 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
               say: Any) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
-    """For each algorithm, every column's mean over seeds and its standard deviation."""
+    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.report.analysis import numbers, over_seeds
     from steppe.simulate.analysis import Options
 
     folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
     found, failed = measured([p for several in folders.values() for p in several], names, Options(samples), say)
     each = {label: [numbers(found[p], names) for p in several if p in found] for label, several in folders.items()}
-    return {label: over_seeds(rows) for label, rows in each.items() if rows}, list(dict.fromkeys(failed.values()))
+    rows = {label: over_seeds(several) for label, several in each.items() if several}
+    samples_ = sorted({str(content["sample"]) for content in found.values()})
+    return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
 
 
-def _show_comparison(title: str, lines: list[Any], flat: dict[str, Any]) -> None:
+def _show_comparison(title: str, lines: list[Any], flat: dict[str, Any] | None) -> None:
     from steppe.report import analysis as shown
     from steppe.report.tables import LEGEND, cells
 
     columns, rows, spare = cells(lines)
     terminal.print_table(title, columns, rows, spare)
     terminal.show("; ".join(LEGEND[c] for c in columns if c in LEGEND))
-    if flat:
-        terminal.show("")
-        for table in shown.tables(flat, "algorithm"):
+    if flat and flat["rows"]:
+        over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
+        terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
+        for table in shown.tables(flat["rows"], "algorithm"):
             _print(table)

@@ -58,7 +58,9 @@ def test_numbers_are_those_of_the_dense_hessian(tmp_path: Path) -> None:
         assert abs(found[name]["value"] - float(H.trace())) < 4 * found[name]["error"] + 1e-9
     head = task.layout.mask("head")
     block = H[head][:, head]
-    assert found["per_layer"]["lambda1"]["head"]["value"] == pytest.approx(float(torch.linalg.eigvalsh(block)[-1]), 1e-3)
+    assert found["per_layer"]["lambda1"]["head"]["value"] == pytest.approx(
+        float(torch.linalg.eigvalsh(block)[-1]), 1e-3
+    )
     assert set(found["per_layer"]["trace"]) == {"head", "body", "first", "last"}
     assert found["gradient_norm"] == pytest.approx(float(torch.func.grad(f)(result.x).norm()))
     assert found["loss"]["value"] == pytest.approx(float(f(result.x)))

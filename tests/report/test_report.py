@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -262,7 +263,7 @@ def test_every_figure_has_words(html: Path) -> None:
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
     text = page_without_library(html)
     for run in read([compared]).runs:
-        assert story.command(run).replace("'", "&#x27;") in text
+        assert escape(story.command(run)) in text
     assert "&quot;partition&quot;: &quot;lda(0.3)&quot;" in text
 
 

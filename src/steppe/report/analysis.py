@@ -54,11 +54,22 @@ COLUMNS: dict[str, list[Column]] = {
         Column("clients' λ1", "lambda1_clients", lambda m: m["mean"]),
     ],
 }  # fmt: skip
-LEGEND = {
-    "Hessian": "λ: eigenvalues. trace ± standard error",
-    "sharpness": "SAM, ascent, ASAM: rise of the loss. LPF: loss under noise. ‖g‖: gradient",
-    "clients, one more round": "consistency: (1/n)Σ‖w_i − mean‖². to global, pairs: distances. cos: of gradients. "
-    "FD: flatness discrepancy. forgetting: share of the test set",
+LEGEND = {  # what a heading alone does not say
+    "λ1": "λ: eigenvalues of the Hessian",
+    "trace": "trace: by Hutchinson's probes",
+    "trace++": "trace++: by Hutch++",
+    "SAM": "SAM: rise of the loss after one step of 0.05",
+    "ascent": "ascent: after five",
+    "ASAM": "ASAM: after a scale-invariant one",
+    "LPF": "LPF: loss under noise",
+    "‖g‖": "‖g‖: length of the gradient",
+    "consistency": "consistency: (1/n)Σ‖w_i − mean‖²",
+    "to global": "to global, pairs: distances of clients' models",
+    "cos": "cos: of clients' gradients",
+    "FD": "FD: FedScar's flatness discrepancy, as in its code and on its poster",
+    "D1 (ours)": "D: stand-ins of ours for FedNSAM's flatness distance",
+    "L_p": "L_p, cos(g_u,g_p): FedSoL's proximal loss, and what it does to the gradient",
+    "forgetting": "forgetting: share of the test set that local training loses",
 }
 # Measures that have a number for each layer or tensor: (what, the measure, its JSON -> name -> estimate).
 PROFILES: list[tuple[str, str, Callable[[Any], dict[str, Any]]]] = [
@@ -114,7 +125,8 @@ def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list
         shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
         if shown:
             rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
-            made.append(Table(title, [first, *shown], rows, LEGEND[title]))
+            legend = "; ".join(LEGEND[h] for h in shown if h in LEGEND)
+            made.append(Table(title, [first, *shown], rows, legend))
     return made
 
 
@@ -167,11 +179,11 @@ def _plain(value: float, digits: int) -> str:
 def labels(paths: Sequence[Path]) -> list[str]:
     """Names as short as they can be and still differ: what the paths do not share.
 
-    >>> labels([Path("runs/c/fedavg/seed-0"), Path("runs/c/fedsam/seed-0")]), labels([Path("runs/a")])
-    (['fedavg/seed-0', 'fedsam/seed-0'], ['a'])
+    >>> labels([Path("runs/c/fedavg/seed-0"), Path("runs/c/fedsam/seed-0")]), labels([Path("runs/c/fedavg/seed-0")])
+    (['fedavg/seed-0', 'fedsam/seed-0'], ['fedavg/seed-0'])
     """
     if len(paths) == 1:
-        return [paths[0].name or str(paths[0])]
+        return ["/".join(paths[0].parts[-2 if paths[0].name.startswith("seed-") else -1 :]) or str(paths[0])]
     parts = [p.parts for p in paths]
     shared = 0
     while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:

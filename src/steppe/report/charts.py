@@ -335,7 +335,8 @@ def _planes(found: list[Any]) -> list[Panel]:
                  "showticklabels": False}  # the colour says it  # fmt: skip
         scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
                  "aspectratio": {"x": 1, "y": 1, "z": 0.75},
-                 "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
+                 "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85},
+                            "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
         surfaces.append(
             Chart(title, [solid], {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}, words, None)
         )

@@ -239,7 +239,8 @@ class Comparison:
     def differences(self) -> dict[str, list[Any]]:
         """Keys of the protocol in which the runs differ: then it was not one protocol."""
         free = {"algorithm", "settings", "add", "seed", "measure", "personal", "personal_lr", "device", "workers",
-                "chunk", "executor", "compile", "store", "checkpoint_every", "evaluate_every", "data_folder"}  # fmt: skip
+                "chunk", "executor", "compile", "store", "checkpoint_every", "evaluate_every",
+                "data_folder"}  # fmt: skip
         found = {}
         for key in Config.model_fields:
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())

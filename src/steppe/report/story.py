@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -279,7 +280,7 @@ def _value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 # ------------------------------------------------------------------------------------------- figures, in words

@@ -92,6 +92,9 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     executor = experiment.executor()
     for note in experiment.notes:
         say(note)
+    threads = torch.get_num_threads()
+    if experiment.small and not task.x0.is_cuda:
+        torch.set_num_threads(1)  # threads that wait for one another by spinning lose, above all on a busy machine
     try:
         for t in range(done, config.rounds):
             if best.stopped(config.early_stopping):
@@ -122,6 +125,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 watch(record)
     finally:
         executor.close()
+        torch.set_num_threads(threads)
     chosen = records[-1]["round"] if records else 0
     if config.early_stopping is not None and best.round:
         server, chosen = best.restore(server, out), best.round

@@ -97,10 +97,14 @@ class Experiment:
     def _workers(self) -> int:
         if self.config.workers != "auto":
             return self.config.workers
-        steps = [self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients)]
-        work = self.cost.flops * float(np.mean(steps)) * self.config.per_round
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, self.config.per_round) if work > WORTH_WORKERS and cores > 1 else 0
+        return min(cores, self.config.per_round) if not self.small and cores > 1 else 0
+
+    @property
+    def small(self) -> bool:
+        """Whether a round is too little work for child processes, and for more than one thread."""
+        steps = [self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients)]
+        return self.cost.flops * float(np.mean(steps)) * self.config.per_round < WORTH_WORKERS
 
 
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
