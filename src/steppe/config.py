@@ -77,8 +77,10 @@ class Config(BaseModel):
     weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the clients' models")
 
     personal: list[int] | None = Field(
-        None, description="judge each client's own model after these epochs of fine-tuning; default: [1, 5] for "
-        "personalised algorithms, none for others")
+        None,
+        description="judge each client's own model after these epochs of fine-tuning; default: [1, 5] for "
+        "personalised algorithms, none for others",
+    )
     personal_lr: float | None = Field(None, gt=0, description="its learning rate (default: that after the last round)")
 
     seed: int = Field(0, ge=0, description="of the initial model, batch order and augmentation")

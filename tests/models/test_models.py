@@ -96,9 +96,7 @@ def test_number_of_taps():
 def test_taps_are_taken_before_pooling():
     model, shapes = build("lenet", 10, (3, 32, 32)), []
     for tap in model.taps:
-        model.get_submodule(tap).register_forward_hook(
-            lambda _m, _i, out: shapes.append(tuple(out.shape[1:]))
-        )
+        model.get_submodule(tap).register_forward_hook(lambda _m, _i, out: shapes.append(tuple(out.shape[1:])))
     model(torch.zeros(1, 3, 32, 32))
     assert shapes == [(64, 28, 28), (64, 10, 10), (384,), (192,)]
 

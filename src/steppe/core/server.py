@@ -25,8 +25,8 @@ class Server(NamedTuple):
     buffers: Tensors  # running statistics, under their own policy
 
 
-def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
-              ids: Sequence[int] = (), rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
+def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor, ids: Sequence[int] = (),
+              rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
     """What is sent this round, and the server after having prepared it."""
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     x = server.x

@@ -47,9 +47,7 @@ def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     if name not in MODELS:
         raise SteppeError(f"There is no model named {name!r}{nearest(name, MODELS)}")
     if classes < 1 or not shape or min(shape) < 1:
-        raise SteppeError(
-            f"{name} needs at least one class and a non-empty shape, not {classes} and {shape}."
-        )
+        raise SteppeError(f"{name} needs at least one class and a non-empty shape, not {classes} and {shape}.")
     return MODELS[name](classes, tuple(shape))
 
 

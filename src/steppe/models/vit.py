@@ -109,9 +109,7 @@ class ViT(nn.Module):
 
     head = "mlp_head"
 
-    def __init__(
-        self, tokens: nn.Module, number: int, layers: Sequence[Layer], dim: int, classes: int
-    ) -> None:
+    def __init__(self, tokens: nn.Module, number: int, layers: Sequence[Layer], dim: int, classes: int) -> None:
         super().__init__()
         self.tokens = tokens
         self.class_token = nn.Parameter(torch.randn(1, 1, dim))

@@ -146,7 +146,8 @@ class Captured(Batched):
         def apart(fast: Callable[..., None]) -> Callable[..., None]:
             return lambda live, index, mask, keys, steps, k, s: fast(live, read(index, mask, keys, k), steps, k, s)
 
-        both(*given)  # whatever is made once and kept (masks, constants) must exist before a trace would record its making
+        # Whatever is made once and kept (masks, constants) must exist before a trace would record its making.
+        both(*given)
         live, index, mask, keys, steps, k, sent = given
         # All in one is fastest; where the compiler fails on the augmentation, the step by itself is still most of it.
         ways = [lambda: compiled(both, *given),
