@@ -170,7 +170,7 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
     terminal.show("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients "
-                  "(a forward and a backward pass), fwd further forwards a step; ×avg compares with FedAvg")  # fmt: skip
+                  "(a forward and a backward pass), fwd forwards beside them; ×avg compares with FedAvg")  # fmt: skip
 
 
 @app.command()

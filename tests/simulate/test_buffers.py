@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import steppe
-from steppe.data.plan import plan
 from steppe.errors import SteppeError
 from tests.simulate.scene import NormNet, blobs, launch, seeded
 
@@ -22,7 +21,7 @@ CALM: dict[str, Any] = {"partition": "iid", "clients": 3, "per_round": 3, "batch
 def by_hand(result: Any, client: int, round_: int, model: nn.Module, rho: float = 0.0, lr: float = 0.1) -> nn.Module:
     """A client's round in plain PyTorch: SGD, or SAM with the statistics of its second pass thrown away."""
     federation = result.experiment.federation
-    batches = plan(federation.partition.clients[client], client, round_, 0, 10, lambda n: 2 * n)
+    batches = federation.plan([client], round_, lambda epochs, n: epochs * n, 1)
     model = copy.deepcopy(model).double().train()
     for k in range(batches.steps[0]):
         index = batches.index[0, k][batches.mask[0, k]]
