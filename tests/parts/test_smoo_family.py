@@ -248,23 +248,23 @@ def test_fedlesam_as_released_sends_the_direction(variant, down, kept):
 
 # ------------------------------------------------------------------------------------ compositions and additions
 def test_a_dual_inside_two_gradients_is_refused():
-    with pytest.raises(CompositionError, match="more than once a step"):
+    with pytest.raises((CompositionError, SteppeError), match="more than once a step"):
         Algorithm((ConsistentSAM(0.1), SAM(0.1), RECIPE))
-    with pytest.raises(CompositionError, match="more than once a step"):
+    with pytest.raises((CompositionError, SteppeError), match="more than once a step"):
         make("fedsam", RECIPE, add=(parse_addition("consistent_sam:rho=0.1"),))
     Algorithm((SAM(0.1), ConsistentSAM(0.1), RECIPE))
 
 
 def test_the_same_part_twice_is_refused():
-    with pytest.raises(CompositionError, match="share one state"):
+    with pytest.raises((CompositionError, SteppeError), match="share one state"):
         make("fedlesam_d", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1"),))
 
 
 def test_settings_are_checked():
     for part, value in ((ConsistentSAM, -1.0), (LocallyEstimatedSAM, -1.0), (ClientMomentum, 2.0)):
-        with pytest.raises(SettingError):
+        with pytest.raises((SettingError, SteppeError)):
             part(value)
-    with pytest.raises(SettingError, match="mix"):
+    with pytest.raises((SettingError, SteppeError), match="mix"):
         make("fedspeed", RECIPE, {"mix": 1.5})
     with pytest.raises(SteppeError, match="did you mean 'paper_init'"):
         make("fedlesam", RECIPE, {"variant": "paper_ini"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -130,28 +131,30 @@ class Captured(Batched):
                 several.append({**batch, "mask": mask.index_select(1, j)[:, 0]})
             return tuple(several)
 
-        def move(live: Live, several: tuple[Tensors, ...], steps: Tensor, k: Tensor, sent: Sent) -> None:
+        def after(live: Live, several: tuple[Tensors, ...], steps: Tensor, k: Tensor, sent: Sent) -> Live:
             def one(v: Live, batches: tuple[Tensors, ...], n: Tensor) -> Live:
                 with ClientConvolutions():
                     return step(self.algorithm, self.task, sent, v, batches, k.to(n.dtype), n, by_transform)
 
-            after = vmap(one, randomness="different")(live, several, steps)
+            moved = vmap(one, randomness="different")(live, several, steps)
             active = k < steps
-            tree_map(lambda old, new: old.copy_(torch.where(_like(active, new), new, old)), live, after)
+            return tree_map(lambda new, old: torch.where(_like(active, new), new, old), moved, live)
+
+        def advance(live: Live, index: Tensor, mask: Tensor, keys: Tensor, steps: Tensor, k: Tensor, sent: Sent,
+                    after: Callable[..., Live] = after) -> None:  # fmt: skip
+            new = after(live, read(index, mask, keys, k), steps, k, sent)
+            tree_map(lambda place, value: place.copy_(value), live, new)
             k.add_(1)
 
-        def both(live: Live, index: Tensor, mask: Tensor, keys: Tensor, steps: Tensor, k: Tensor, sent: Sent) -> None:
-            move(live, read(index, mask, keys, k), steps, k, sent)
-
-        def apart(fast: Callable[..., None]) -> Callable[..., None]:
-            return lambda live, index, mask, keys, steps, k, s: fast(live, read(index, mask, keys, k), steps, k, s)
-
         # Whatever is made once and kept (masks, constants) must exist before a trace would record its making.
-        both(*given)
+        advance(*given)
         live, index, mask, keys, steps, k, sent = given
-        # All in one is fastest; where the compiler fails on the augmentation, the step by itself is still most of it.
-        ways = [lambda: compiled(both, *given),
-                lambda: apart(compiled(move, live, read(index, mask, keys, k), steps, k, sent))]  # fmt: skip
+        # All in one and in place is fastest; where the compiler fails on that, the step by itself is most of it.
+        batches = read(index, mask, keys, k)
+        ways: list[Callable[[], Callable[..., None]]] = [
+            lambda: compiled(advance, *given),
+            lambda: partial(advance, after=compiled(after, live, batches, steps, k, sent)),
+        ]
         for way in ways if self.compiled else []:
             try:
                 return way()
@@ -160,7 +163,7 @@ class Captured(Batched):
         if self.compiled:
             self.say(f"the local step could not be compiled ({told}); it runs uncompiled")
             self.compiled = False
-        return both
+        return advance
 
 
 def _graph(body: Callable[[], None]) -> Callable[[], None]:
@@ -177,16 +180,19 @@ def _graph(body: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def compiled(function: Callable[..., None], *example: Any) -> Callable[..., None]:
-    """Trace through vmap and gradients down to plain tensor operations, and compile those; works in place.
+def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+    """Trace through vmap and gradients down to plain tensor operations, and compile those.
 
     The compiler never sees our Python: parts, hooks and users' modules are gone by then.
     """
     leaves, structure = tree_flatten(example)
+    shape: list[Any] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        function(*tree_unflatten(list(tensors), structure))
-        return []
+        out = function(*tree_unflatten(list(tensors), structure))
+        values, spec = tree_flatten(() if out is None else out)
+        shape[:] = [spec]
+        return values
 
     with torch.no_grad():
         graph = make_fx(flat)(*leaves)
@@ -195,11 +201,7 @@ def compiled(function: Callable[..., None], *example: Any) -> Callable[..., None
         graph.recompile()
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
-
-    def call(*args: Any) -> None:
-        fast(*tree_flatten(args)[0])
-
-    return call
+    return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
 
 
 def _like(flags: Tensor, values: Tensor) -> Tensor:
