@@ -30,6 +30,9 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
         "models": {name: {"about": describe(name)} for name in MODELS},
         "measures": {name: {"about": m.about, "settings": {"for": m.kind} | ({"usual": True} if m.usual else {})}
                      for name, m in MEASURES.items()},
+        "protocols": {"fine_tune": {
+            "about": "judge each client's own model after some epochs on its own data, for any algorithm (FedAvg-FT is "
+            "fedavg with it, FedSoL-FT is fedsol with it)", "settings": {"personal": "[1, 5]", "personal_lr": None}}},
         "recipes": {name: {"about": "", "settings": recipe} for name, recipe in RECIPES.items()},
         "keys": {name: {"about": f.description or "", "settings": {"default": f.get_default(call_default_factory=True)}}
                  for name, f in Config.model_fields.items()},
