@@ -188,7 +188,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     words = [*COMMAND, "run", "fedavg", *QUICK, "--rounds", "100000", "--out", "out"]
     process = subprocess.Popen(
         words, env=ONE_THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
     )  # fmt: skip
     while process.poll() is None and not (tmp_path / "out/rounds.jsonl").exists():
         time.sleep(0.01)
