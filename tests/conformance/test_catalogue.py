@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from steppe.core.client import Meter, begin, by_autograd, end, step
 from steppe.core.cost import cost
@@ -103,8 +103,8 @@ def test_resume_is_bit_identical(entry, kind, tmp_path):
     assert all(torch.equal(p, q) for p, q in zip(tree_leaves(server.state), tree_leaves(whole[0].state), strict=True))
 
 
-def traced(alg, meter=None, calls=None):
-    """One step of one client on real tensors, with the calls of each part's gradient counted."""
+def traced(alg, meter=None):
+    """One step of one client on real tensors."""
     tsk, fed, x0 = task(), federation(), task().x0
     state = alg.client_state(x0)
     rows = stack([state])
@@ -138,7 +138,7 @@ def test_costs_are_what_really_happens(entry):
 def test_the_oracle_is_asked_as_often_as_declared(entry):
     """`asks` decides which compositions are refused, so it must be true."""
     alg = made(entry)
-    for place, part in enumerate(alg.parts):
+    for part in alg.parts:
         calls = 0
 
         def oracle(w, **_):
@@ -151,8 +151,7 @@ def test_the_oracle_is_asked_as_often_as_declared(entry):
         x0 = task().x0
         s = scope_for(alg, part, x0)
         part.gradient(oracle, x0.clone(), s)
-        assert calls <= part.asks, f"{part.name} asks {calls} times and declares {part.asks}"
-        assert place >= 0
+        assert 1 <= calls <= part.asks, f"{part.name} asks {calls} times and declares {part.asks}"
 
 
 def scope_for(alg, part, x0):
@@ -182,10 +181,4 @@ def test_variants_are_frozen_values():
     for entry in ENTRIES:
         for part in made(entry).parts:
             assert dataclasses.is_dataclass(part), part
-            hash(part.name)
-
-
-def test_tree_map_reaches_replies():
-    """Stacking relies on named tuples being trees."""
-    reply = traced(algorithm("scaffold"))
-    assert len(tree_leaves(tree_map(lambda t: t + 1, reply))) == len(tree_leaves(reply))
+            assert part.__dataclass_params__.frozen, part

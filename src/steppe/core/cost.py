@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +63,3 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device 
         down / size, up / size, kept / size, held / size, down * item, up * item, kept * item,
         meter.gradients, meter.forwards, counter.get_total_flops(),
     )  # fmt: skip
-
-
-def table(entries: dict[str, Algorithm], make: Callable[[], tuple[Task, Tensors]]) -> dict[str, Cost]:
-    """The costs of several algorithms on one model."""
-    task, batch = make()
-    return {name: cost(algorithm, task, batch) for name, algorithm in entries.items()}
