@@ -31,6 +31,8 @@ from steppe.simulate.client_conv import ClientConvolutions
 from steppe.simulate.stacking import stack
 
 LADDER = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)  # sizes that are captured, as multiples of the usual number of clients
+LENGTH = 1024  # batches of one client's round that there is always place for
+ROUND = 64  # rows of long vectors begin at multiples of this: matrix units want operands at round addresses
 
 
 @dataclass
@@ -92,10 +94,11 @@ class Captured(Batched):
     def _build(self, sent: Sent, state: States, plan: Plan) -> Room:
         c, device = self.capacity, sent.x.device
         most = max(self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients))
-        length = most * self.algorithm.batches_per_step
+        # A power of two: federations of one shape then share what was compiled for the first.
+        length = max(LENGTH, 1 << (most * self.algorithm.batches_per_step - 1).bit_length())
         sent = tree_map(torch.clone, sent)
         one = begin(self.algorithm, self.task, sent, state, sent.lr)
-        live = tree_map(lambda t: t.new_zeros((c, *t.shape)), one)
+        live = tree_map(lambda t: _rows(t, c), one)
         index = torch.zeros(c, length, plan.index.shape[2], dtype=torch.int64, device=device)
         return Room(sent, live, index, torch.zeros_like(index, dtype=torch.bool), index[:, :, 0].clone(),
                     torch.zeros(c, dtype=sent.lr.dtype, device=device), index.new_zeros(()))  # fmt: skip
@@ -202,6 +205,13 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
+
+
+def _rows(t: Tensor, count: int) -> Tensor:
+    """Zeros for `count` clients of one's t."""
+    if t.ndim != 1:
+        return t.new_zeros((count, *t.shape))
+    return t.new_zeros((count, -(-len(t) // ROUND) * ROUND))[:, : len(t)]
 
 
 def _like(flags: Tensor, values: Tensor) -> Tensor:
