@@ -99,6 +99,10 @@ class Config(BaseModel):
         "average", description="what happens to batch norm's running statistics"
     )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
+    memory: float = Field(4.0, gt=0, description="GiB for client states and a round's vectors; auto: more goes to disk")
+    reduction: Literal["sum", "ordered"] = Field(
+        "sum", description="over ranks: partial sums, or in the clients' order, to the bits of one process"
+    )
     nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")

@@ -25,6 +25,13 @@ class Server(NamedTuple):
     buffers: Tensors  # running statistics, under their own policy
 
 
+class Portion(NamedTuple):
+    """Some of the round's replies, where the others are on other ranks."""
+
+    places: list[int]  # which of the round's clients they are of
+    summed: Callable[[Tensor], Tensor]  # over all ranks, which ask for the same sums in the same order
+
+
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor, ids: Sequence[int] = (),
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
     """What is sent this round, and the server after having prepared it."""
@@ -45,25 +52,31 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None,
-              total: float | None = None) -> Server:  # fmt: skip
+              total: float | None = None, portion: Portion | None = None) -> Server:  # fmt: skip
     """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
 
     `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
+    With a `portion` the replies are some of the round's, and weights and ids those of the whole round.
     """
     count = len(weights)
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / count),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
 
     def reduced(rows: Tensor, how: str = "weights") -> Tensor:
-        together: Tensor = torch.tensordot(shares[how].to(rows.dtype), rows, dims=1)
-        return together
+        share = shares[how].to(rows.dtype)
+        share = share if portion is None else share[portion.places]
+        together: Tensor = torch.tensordot(share, rows, dims=1)
+        return together if portion is None else portion.summed(together)
 
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     update = reduced(replies.update)
 
+    uploads: States = {}
+
     def scope(p: Part) -> Scope:
-        up = {k: reduced(v, p.reduction.get(k, "weights")) for k, v in replies.up[p.name].items()}
-        s = Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), up,
+        if p.name not in uploads:  # a part may have two hooks
+            uploads[p.name] = {k: reduced(v, p.reduction.get(k, "weights")) for k, v in replies.up[p.name].items()}
+        s = Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), uploads[p.name],
                   start=sent.x, clients=clients, active=count, ids=tuple(ids))  # fmt: skip
         s.share = count / clients if total is None else weights.sum() / total
         s.sum_over_all = lambda: reduced(replies.update, "sum")

@@ -29,6 +29,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
+from steppe.simulate import torchrun
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
 from steppe.simulate.measure import needs_clients, schedule
@@ -82,7 +83,8 @@ class Experiment:
             batched = False
             self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
-            return Captured(self.algorithm, self.task, self.federation, c.chunk, c.per_round, say=self.notes.append)
+            usual = -(-c.per_round // torchrun.size())
+            return Captured(self.algorithm, self.task, self.federation, c.chunk, usual, say=self.notes.append)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
         count = 0 if cuda else self._workers()
@@ -95,6 +97,8 @@ class Experiment:
         return Sequential(self.algorithm, self.task, self.federation)
 
     def _workers(self) -> int:
+        if torchrun.size() > 1:
+            return 0  # the ranks are the workers
         if self.config.workers != "auto":
             return self.config.workers
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -209,13 +213,15 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
 
 def find_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise SteppeError(f"device is {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
+    if device.type == "cuda" and device.index is None and torchrun.launched():
+        return torch.device("cuda", torchrun.local_gpu())
     return device
 
 

@@ -31,6 +31,9 @@ class MemoryStore:
     def __init__(self, fresh: Fresh) -> None:
         self.fresh, self.rows = fresh, dict[int, States]()
 
+    def reset(self) -> None:
+        self.rows.clear()
+
     def gather(self, ids: Sequence[int]) -> list[States]:
         return [self.rows[i] if i in self.rows else self.fresh() for i in ids]
 
@@ -79,9 +82,13 @@ class DiskStore:
         self.file = path.open("a+b")
         self.file.truncate(max(1, self.SLOTS * clients * self.width))
         self.map = mmap.mmap(self.file.fileno(), 0)
-        self.current = np.full(clients, -1, dtype=np.int8)  # -1: no state yet
+        self.reset()
+
+    def reset(self) -> None:
+        """No client has a state."""
+        self.current = np.full(self.clients, -1, dtype=np.int8)  # -1: no state yet
         self.committed = self.before = self.current.copy()  # the slots of the last two checkpoints
-        self.sums = np.zeros(clients, dtype=np.int64)
+        self.sums = np.zeros(self.clients, dtype=np.int64)
 
     def gather(self, ids: Sequence[int]) -> list[States]:
         rows = [unpacked(self._raw(i), self.like) if self.current[i] >= 0 else self.fresh() for i in ids]
