@@ -42,9 +42,9 @@ class Ranks:
     are rank 0's, which alone writes: they come from it before training and go back to it afterwards.
     """
 
-    def __init__(self, fresh: Fresh, on_disk: bool) -> None:
-        self.on = dist.is_initialized()
-        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if self.on else (0, 1)
+    def __init__(self, fresh: Fresh, on_disk: bool, group: Any = None) -> None:
+        self.on, self.group = dist.is_initialized(), group  # None: all ranks; or else the first few of them
+        self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if self.on else (0, 1)
         self.fresh, self.on_disk = fresh, on_disk
         self.home: dict[int, int] = {}  # where the state of each client is that ever took part; the same on all ranks
 
@@ -112,10 +112,10 @@ class Ranks:
                 if source == self.rank:
                     raw = bytearray(b"".join(packed(row) for row in store.gather(clients)))
                     boxes.append((clients, torch.frombuffer(raw, dtype=torch.uint8), False))
-                    waiting.append(dist.isend(boxes[-1][1], target))
+                    waiting.append(dist.isend(boxes[-1][1], target, self.group))
                 elif target == self.rank:
                     boxes.append((clients, torch.empty(len(clients) * size, dtype=torch.uint8), True))
-                    waiting.append(dist.irecv(boxes[-1][1], source))
+                    waiting.append(dist.irecv(boxes[-1][1], source, self.group))
             for message in waiting:
                 message.wait()  # type: ignore[union-attr]
         return {i: unpacked(bytearray(row.numpy().tobytes()), like) for clients, box, came in boxes if came
@@ -129,7 +129,7 @@ class Ranks:
         together = travels(v)
         together = together.clone() if together is v else together
         with listening():
-            dist.all_reduce(together)
+            dist.all_reduce(together, group=self.group)
         return together.to(v.device)
 
     def gathered(self, tree: Any, owners: Sequence[int]) -> Any:
@@ -146,7 +146,7 @@ class Ranks:
             padded = travels(padded)
             boxes = [torch.empty_like(padded) for _ in counts]
             with listening():
-                dist.all_gather(boxes, padded)
+                dist.all_gather(boxes, padded, self.group)
             together = torch.cat([box[:n] for box, n in zip(boxes, counts, strict=True)])
             return together.to(rows.device)[back.to(rows.device)]
 
