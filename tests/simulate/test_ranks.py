@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from functools import cache
 from pathlib import Path
@@ -15,12 +18,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import steppe
 from steppe.simulate.ranks import placed
 from tests.conformance.problem import entries, label
 from tests.simulate.parity import ended
+from tests.simulate.scene import records, remains
 
 ROOT = Path(__file__).parents[2]
-# Along rounding noise by design: sums in another order take another direction. In fixed order it must hold for them too.
+# Along rounding noise by design, so that sums in another order take another direction; in fixed order they hold too.
 NOISY = [label(e) for e in entries() if e[1].get("first_step") == "official"]
 TOLERANCE = 1e-9  # in float64, relative to the largest number of a vector
 
@@ -80,3 +85,49 @@ def test_work_is_spread_longest_first() -> None:
     assert sorted(loads) == [10, 10, 10]
     assert placed([5, 5, 5], 3, [2, 2, 0])[:1] == [2]  # at equal load, where its state is
     assert set(placed([1], 3, [None])) == {0}
+
+
+SETTINGS = {"model": "mlp", "clients": 8, "per_round": 3, "epochs": 1, "batch": 40, "max_steps": 2,
+            "checkpoint_every": 2, "rounds": 80, "reduction": "ordered", "workers": 0, "store": "memory"}  # fmt: skip
+
+
+def killed(rank: int, out: Path, *words: str) -> str:
+    """Start two ranks, kill -9 one of them after some rounds; returns what was printed."""
+    process = torchrun(2, "-m", "steppe", "run", *words, "--out", str(out), cwd=out.parent)
+    try:
+        rounds, before, mine = out / "rounds.jsonl", None, str(rank).encode()
+        while process.poll() is None:
+            lines = rounds.read_text().count("\n") if rounds.exists() else 0
+            before = lines if before is None and lines else before
+            if before is not None and lines >= before + 4:
+                os.kill(next(p for p in children(process.pid) if environment(p).get(b"RANK") == mine), signal.SIGKILL)
+                break
+            time.sleep(0.01)
+        return process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+
+
+def children(process: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def environment(process: int) -> dict[bytes, bytes]:
+    pairs = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    return {k: v for k, _, v in (pair.partition(b"=") for pair in pairs)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks in /proc")
+def test_a_killed_rank_is_named_and_the_run_goes_on_with_fewer(tmp_path: Path) -> None:
+    """kill -9 of rank 1; resumed on two ranks, kill -9 of rank 0; resumed in one process: the bits of a whole run."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    words = [word for k, v in SETTINGS.items() for word in ("--set", f"{k}={v}")]
+    told = killed(1, out, "scaffold", *words)
+    assert re.search(r"error: Rank 1 \(process \d+ on .+\) ended unexpectedly", told), told
+    assert told.count("ended unexpectedly") == 1
+    told = killed(0, out, "--resume")
+    assert re.search(r"error: Rank 0 \(process \d+ on .+\) ended unexpectedly", told), told
+    assert 4 <= len(records(out)) < 80
+    resumed = steppe.run("scaffold", out=out, resume=True, **SETTINGS)
+    again = steppe.run("scaffold", out=whole, **SETTINGS)
+    assert remains(out, resumed) == remains(whole, again)
