@@ -80,8 +80,8 @@ def measured(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     plural = "es" if job["processes"] > 1 else ""
     print(f"{job['algorithm']}, {job['clients']:>6,} clients, {job['per_round']:>3} a round, {job['processes']} "
-          f"process{plural}: {found['rounds_per_second']:.2f} rounds/s, {1e3 * found['cpu_seconds_a_round']:.0f} ms of a "
-          f"processor, peak {found['peak_mb']:.0f} MB, disk {found['disk_mb']:.0f} MB", flush=True)  # fmt: skip
+          f"process{plural}: {found['rounds_per_second']:.2f} rounds/s, {1e3 * found['cpu_seconds_a_round']:.0f} ms "
+          f"of a processor, peak {found['peak_mb']:.0f} MB, disk {found['disk_mb']:.0f} MB", flush=True)  # fmt: skip
     return {**{k: job[k] for k in ("algorithm", "clients", "per_round", "processes", "partition")}, **found}
 
 

@@ -245,7 +245,9 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
 
 def adds_up(experiment: Experiment) -> bool:
     """Whether ranks may add up partial sums; a fixed order, and whoever looks at each client's reply, need them all."""
-    return experiment.config.reduction == "sum" and not any(isinstance(p, Witness) for p in experiment.algorithm.parts)
+    each = any(p.has(hook) for p in experiment.algorithm.parts for hook in ("screen", "reduce") if hasattr(p, hook))
+    seen = any(isinstance(p, Witness) for p in experiment.algorithm.parts)
+    return experiment.config.reduction == "sum" and not seen and not each
 
 
 def no_replies(experiment: Experiment) -> Reply:
