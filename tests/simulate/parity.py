@@ -1,9 +1,9 @@
-"""Every entry of the catalogue on the first 1, 2 and 3 of three gloo ranks: one launch for all of them.
+"""Every entry of the catalogue on the first 1, 2 and 3 of three gloo ranks, then whole runs: one launch for them all.
 
     torchrun --nproc-per-node 3 -m tests.simulate.parity FOLDER
 
 Rank 0 writes what each entry ends with, by sums (states in memory) and in fixed order (states on disk). Imported, it
-offers the same rounds in one process.
+offers the same in one process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+import steppe
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.simulate.ranks import Ranks
@@ -27,9 +29,44 @@ from steppe.simulate.setup import Experiment
 from steppe.simulate.store import DiskStore, MemoryStore, flat
 from steppe.simulate.torchrun import join
 from tests.conformance.problem import CLIENTS, LR, algorithm, entries, federation, label, task
+from tests.simulate.scene import NormNet, launch, seeded
 
 # First there are fewer clients than ranks; then they come back, with one that is more work, on other ranks.
 SCHEDULE = [[1, 4], [5, 1, 4]]
+
+# Whole runs, each with something that only some ranks know of.
+RUNS: dict[str, dict[str, Any]] = {
+    "early stopping": {"algorithm": "fedadam", "validation": 0.2, "early_stopping": 2, "rounds": 12, "server_lr": 0.5},
+    "own statistics": {"buffers": "local", "partition": "iid", "algorithm": "feddyn"},
+    "averaged statistics": {"buffers": "average", "partition": "iid", "store": "disk"},
+    "own models": {"algorithm": "local", "rounds": 3},
+    "measured": {"measure": ["consistency:2"], "reduction": "sum"},
+    "a bad update": {"per_round": 6, "nonfinite": "drop", "rounds": 3},
+    "a bad update, on disk": {"per_round": 6, "nonfinite": "drop", "rounds": 3, "store": "disk"},
+}
+
+
+@dataclass(frozen=True)
+class Spoils(steppe.Part):
+    """The second round of a client that takes two steps ends with NaN; it counts its rounds."""
+
+    name = "spoils"
+
+    def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"rounds": torch.zeros(1, dtype=x.dtype)}
+
+    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+        s.state["rounds"] = s.state["rounds"] + 1
+        return torch.where((s.steps == 2) & (s.state["rounds"] == 2), torch.nan, delta)
+
+
+def run(name: str, out: Path) -> Any:
+    options = {"reduction": "ordered", **RUNS[name]}
+    if "statistics" in name:
+        options["model"] = seeded(NormNet)
+    if "bad" in name:
+        options["algorithm"] = Spoils()
+    return launch(out / name, **options)
 
 
 def ended(entry: tuple[str, dict[str, Any]], reduction: str, group: Any = None) -> dict[str, torch.Tensor]:
@@ -69,6 +106,8 @@ def main(out: Path) -> None:
                     found |= {f"{label(entry)}: {k}": v for k, v in ended(entry, reduction, group).items()}
             if dist.get_rank() == 0:
                 save_file({k: v.clone() for k, v in found.items()}, out / f"{n}-{reduction}.safetensors")
+    for name in RUNS:
+        run(name, out)
     dist.barrier()
 
 

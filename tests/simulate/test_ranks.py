@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ from torch import Tensor
 import steppe
 from steppe.simulate.ranks import placed
 from tests.conformance.problem import entries, label
-from tests.simulate.parity import ended
+from tests.simulate.parity import RUNS, ended, run
 from tests.simulate.scene import records, remains
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,21 @@ def test_ranks_end_where_one_process_does(name: str, launched: Path) -> None:
         for k, v in expected.items():
             atol = TOLERANCE * max(1.0, float(v.abs().max()))
             assert torch.allclose(summed[k], v, rtol=0, atol=atol), f"{ranks} ranks: {k}"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_whole_run_on_three_ranks_leaves_the_folder_of_one_process(name: str, launched: Path, tmp_path: Path) -> None:
+    result = run(name, tmp_path)
+    assert remains(launched / name, result) == remains(tmp_path / name, result)
+    summaries = [json.loads((home / name / "result.json").read_text()) for home in (launched, tmp_path)]
+    assert all(s.pop("seconds") for s in summaries)
+    assert summaries[0] == summaries[1]
+    if "bad" in name:
+        assert any("dropped" in record for record in result.history)
+    if name == "early stopping":
+        assert len(result.history) < 12
+    if name == "own models":
+        assert "personal" in summaries[0]
 
 
 def test_work_is_spread_longest_first() -> None:
