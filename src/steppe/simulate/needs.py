@@ -64,7 +64,7 @@ def needs(experiment: Experiment, disk: bool) -> Needs:
     visits = config.rounds * config.per_round
     seen = min(config.clients, visits)
     # Replies exist twice while they are stacked, states before and after the round.
-    a_round = config.per_round * (2 * (vector + cost.bytes_up + row) + row)
+    a_round = config.per_round * (2 * (max(vector, cost.bytes_up) + row) + row)
     server = int(cost.server * vector)
     if disk:
         page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096

@@ -114,6 +114,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                     checkpoint.save(where / "checkpoints", t + 1, server, whole, best.notes())
             if watch:
                 watch(record)
+            del played  # or its replies would be there beside those of the next round
     finally:
         executor.close()
         torch.set_num_threads(threads)
