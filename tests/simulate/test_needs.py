@@ -48,7 +48,7 @@ def test_it_is_told_before_the_first_round(tmp_path: Path) -> None:
 
 def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
     whole = needs.needs(built(), disk=False)
-    enough, too_little = (whole.states + whole.round) / GIB, (whole.round + 1) / GIB
+    enough, too_little = (2 * whole.states + whole.round) / GIB, (whole.round + whole.states) / GIB
     assert not needs.on_disk(built(memory=enough), tmp_path)
     assert needs.on_disk(built(memory=too_little), tmp_path)
     assert launch(tmp_path / "run", memory=too_little).folder is not None  # on disk it fits

@@ -20,9 +20,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import steppe
-from steppe.simulate.ranks import placed
+from steppe import words
+from steppe.errors import SteppeError
+from steppe.simulate.ranks import Ranks, placed
 from tests.conformance.problem import entries, label
-from tests.simulate.parity import RUNS, ended, run
+from tests.simulate.parity import RUNS, SCHEDULE, ended, run
 from tests.simulate.scene import records, remains
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +94,27 @@ def test_a_whole_run_on_three_ranks_leaves_the_folder_of_one_process(name: str, 
         assert len(result.history) < 12
     if name == "own models":
         assert "personal" in summaries[0]
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("fedavg", 1), ("scaffold", 2), ("fedsmoo", 3), ("fedscar", 2)])
+def test_each_vector_is_summed_once_a_round(name: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedSMOO: the update, the ascents and the moves. No part's second hook sums again."""
+    sizes: list[int] = []
+    monkeypatch.setattr(Ranks, "on", property(lambda self: True, lambda self, value: None), raising=False)
+    monkeypatch.setattr(Ranks, "summed", lambda self, v: sizes.append(v.numel()) or v)
+    monkeypatch.setattr(Ranks, "gathered", lambda self, tree, owners: tree)
+    monkeypatch.setattr("steppe.simulate.ranks.dist.get_rank", lambda group: 0)
+    monkeypatch.setattr("steppe.simulate.ranks.dist.get_world_size", lambda group: 1)
+    found = ended((name, {}), "sum")
+    assert sizes == [found["x"].numel()] * vectors * len(SCHEDULE)
+
+
+def test_torchrun_is_for_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words.check_torchrun(["run", "fedavg"])
+    with pytest.raises(SteppeError, match="steppe compare works in one process"):
+        words.check_torchrun(["compare", "fedavg"])
 
 
 def test_work_is_spread_longest_first() -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from steppe.core.client import OWN_BUFFERS
 from steppe.errors import SteppeError
 from steppe.flatness.memory import free
+from steppe.simulate import torchrun
 from steppe.simulate.setup import Experiment
 from steppe.simulate.store import DiskStore, MemoryStore, Store, width
 
@@ -25,6 +26,10 @@ class Needs(NamedTuple):
     states: int  # of clients, in memory
     round: int  # states and replies of a round's clients
     disk: int  # at most, at the end of the run
+
+    @property
+    def memory(self) -> int:
+        return 2 * self.states + self.round  # twice while a checkpoint is written
 
 
 def fresh_state(experiment: Experiment) -> Callable[[], Any]:
@@ -45,7 +50,7 @@ def on_disk(experiment: Experiment, out: Path | None) -> bool:
     if config.store != "auto":
         return config.store == "disk"
     some = needs(experiment, False)
-    return out is not None and (some.states > REWRITTEN or some.states + some.round > config.memory * GIB)
+    return out is not None and (some.states > REWRITTEN or some.memory > config.memory * GIB)
 
 
 def client_store(experiment: Experiment, out: Path | None) -> Store:
@@ -77,7 +82,9 @@ def checked(experiment: Experiment, disk: bool, out: Path | None) -> str:
     """A line about what the run needs and what there is; an error if that is too little."""
     config, device = experiment.config, experiment.task.x0.device
     need, there = needs(experiment, disk), free(device)
-    extra = need.states + need.round
+    if config.reduction == "ordered":  # every rank has all replies
+        need = need._replace(round=need.round * torchrun.size())
+    extra = need.memory
     limit = round(config.memory * GIB)
     told = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
             f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip

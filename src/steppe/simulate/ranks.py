@@ -109,17 +109,20 @@ class Ranks:
         waiting, boxes = [], []
         with listening():
             for (source, target), clients in pairs.items():
-                if source == self.rank:
-                    raw = bytearray(b"".join(packed(row) for row in store.gather(clients)))
-                    boxes.append((clients, torch.frombuffer(raw, dtype=torch.uint8), False))
-                    waiting.append(dist.isend(boxes[-1][1], target, self.group))
-                elif target == self.rank:
-                    boxes.append((clients, torch.empty(len(clients) * size, dtype=torch.uint8), True))
-                    waiting.append(dist.irecv(boxes[-1][1], source, self.group))
+                if self.rank not in (source, target):
+                    continue
+                box = torch.empty(len(clients), size, dtype=torch.uint8)
+                boxes.append((clients, box, target == self.rank))
+                if target == self.rank:
+                    waiting.append(dist.irecv(box, source, self.group))
+                    continue
+                for i, line in zip(clients, box, strict=True):  # one after the other: they may be many
+                    line.copy_(torch.frombuffer(bytearray(packed(*store.gather([i]))), dtype=torch.uint8))
+                waiting.append(dist.isend(box, target, self.group))
             for message in waiting:
                 message.wait()  # type: ignore[union-attr]
-        return {i: unpacked(bytearray(row.numpy().tobytes()), like) for clients, box, came in boxes if came
-                for i, row in zip(clients, box.view(len(clients), size), strict=True)}  # fmt: skip
+        return {i: unpacked(line.numpy(), like) for clients, box, arrives in boxes if arrives
+                for i, line in zip(clients, box, strict=True)}  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------- replies
     def summed(self, v: Tensor) -> Tensor:

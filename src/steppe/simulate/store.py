@@ -10,6 +10,7 @@ import mmap
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,7 +155,7 @@ def packed(states: States) -> bytes:
     return b"".join(v.detach().cpu().contiguous().numpy().tobytes() for v in flat(states).values())
 
 
-def unpacked(raw: bytearray, like: States) -> States:
+def unpacked(raw: Any, like: States) -> States:
     """The inverse, for a row of the same shapes as `like`."""
     at, row = 0, States()
     for part, tensors in like.items():
