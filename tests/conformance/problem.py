@@ -63,7 +63,7 @@ def algorithm(name, settings=None, momentum=0.9, add=()):
 def run(alg, rounds=3, executor="sequential", schedule=None, state=None, **options):
     """Some rounds; returns (server, store). `state` goes on from an earlier return."""
     fed, tsk = federation(), task()
-    kinds = {"sequential": Sequential, "batched": Batched, "captured": partial(Captured, chunk=None, usual=3)}
+    kinds = {"sequential": Sequential, "batched": Batched, "captured": partial(Captured, width=2)}
     work = kinds[executor](alg, tsk, fed, **options)
     server, store, first = state or (
         Server(tsk.x0, alg.server_state(tsk.x0), {}),
