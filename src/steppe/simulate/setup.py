@@ -235,7 +235,8 @@ def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list
             raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
         task.fast = torch.bfloat16
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = chosen == "tf32"
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # for what bf16 spares, teachers for instance
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _partition(config: Config, data: Data) -> Partition:
