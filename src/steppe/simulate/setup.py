@@ -235,7 +235,7 @@ def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list
             raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
         task.fast = torch.bfloat16
     if cuda:
-        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # for what bf16 spares, teachers for instance
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # teachers, for instance, stay out of bf16
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
