@@ -236,10 +236,23 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
         graph = make_fx(flat)(*leaves)
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default  # the compiler may lay a convolution's output out otherwise
+        _spare_what_stays(graph.graph)
         graph.recompile()
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
+
+
+def _spare_what_stays(graph: torch.fx.Graph) -> None:
+    """A state that a step only reads need not be chosen between itself and itself, and written where it lies."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
+        if node.args[1] is node.args[2]:
+            node.replace_all_uses_with(node.args[1])
+            graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if node.args[0] is node.args[1]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _rows(t: Tensor, count: int) -> Tensor:
