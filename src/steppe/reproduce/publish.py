@@ -15,10 +15,10 @@ from steppe.report.story import Table as Printed
 from steppe.report.texts import document, markdown_table, md, tabular, tex
 from steppe.reproduce.recipes import Published, Table
 from steppe.reproduce.rows import Row
-from steppe.reproduce.verdicts import FAILED, INSIDE, NO_NUMBER, NOT_RUN, OUTSIDE, Finding, find, ranks
+from steppe.reproduce.verdicts import FAILED, INSIDE, NOT_JUDGED, NOT_RUN, OUTSIDE, Finding, find, ranks
 from steppe.reproduce.work import traced
 
-MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NO_NUMBER: "", NOT_RUN: ""}
+MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round"}  # fmt: skip
 
@@ -36,7 +36,7 @@ def findings(table: Table, rows: Sequence[Row]) -> list[Finding]:
 def summary(table: Table, found: Sequence[Finding]) -> str:
     """One sentence of counts."""
     main = [f for f in found if not f.cell.of]
-    counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NO_NUMBER, NOT_RUN)}
+    counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
     seconds = sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
     return f"{len(main)} cells: {told}; {seconds:.0f} seconds of the device"
@@ -98,7 +98,7 @@ def _line(table: Table, f: Finding) -> list[str]:
     beside = [_number(table, f.beside[s]) if s in f.beside else "" for s in ("last", "mean_of_last_ten", "best")]
     difference = "" if f.difference is None else f"{f.difference:+.2f}"
     return [table.rows[f.cell.row], "?" if f.cell.published is None else str(f.cell.published), ours, difference,
-            "" if f.verdict in (FAILED, NO_NUMBER) else f"{f.band:.2f}", f.verdict, *f.also.values(),
+            "" if f.verdict in (FAILED, NOT_JUDGED) else f"{f.band:.2f}", f.verdict, *f.also.values(),
             *(beside if table.unit == "%" else []), ", ".join(map(str, f.seeds)), f"{f.seconds:.0f}" if f.seeds else "",
             f.cell.hash]  # fmt: skip
 

@@ -146,13 +146,14 @@ def layered(*layers: dict[str, Any]) -> dict[str, Any]:
 
 def configuration(values: dict[str, Any], scale: str, source: str) -> Config:
     """A cell's configuration; at the tiny scale with the digits' data, model and schedule."""
+    everyone = values.get("per_round") == "all"
     if scale == "tiny":
         # Measures at the end of the run stay at its end, and classes of the digits are ten.
         ends = [f"{m.partition(':')[0]}:{TINY['rounds']}" for m in values.get("measure", [])]
         split = re.sub(r"pathological\((20|10)\)", "pathological(5)", values.get("partition", "iid"))
-        everyone = values.get("per_round") == values.get("clients")
-        values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {}),
-                  **({"per_round": TINY["clients"]} if everyone else {})}  # fmt: skip
+        values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {})}
+    if everyone:
+        values = {**values, "per_round": values["clients"]}
     return resolve(values, source)
 
 

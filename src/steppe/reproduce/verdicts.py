@@ -12,12 +12,12 @@ from steppe.reproduce.recipes import Cell, Table
 from steppe.reproduce.rows import Row, answers, value
 
 BAND = 1.5  # points, or two of the paper's standard deviations if that is more
-INSIDE, OUTSIDE, FAILED, NOT_RUN, NO_NUMBER = (
+INSIDE, OUTSIDE, FAILED, NOT_RUN, NOT_JUDGED = (
     "inside",
     "outside",
     "paper says failed",
     "not run",
-    "no number to compare",
+    "not judged",
 )
 BESIDE = ("last", "mean_of_last_ten", "best")
 
@@ -91,8 +91,9 @@ def _band(table: Table, cell: Cell) -> float:
 
 def _verdict(table: Table, cell: Cell, values: list[float], failed: list[str], band: float) -> str:
     paper = cell.published
+    # No number is printed, none that can be compared, or no band is fixed for this quantity.
     if paper is None or (table.unit != "%" and table.band is None) or paper.at_least:
-        return NO_NUMBER if values or failed else NOT_RUN
+        return NOT_JUDGED if values or failed else NOT_RUN
     if not values and not failed:
         return NOT_RUN
     if paper.failed:
