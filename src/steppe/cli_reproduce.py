@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,19 +33,35 @@ def reproduce(
     out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Published tables beside ours: run the cells that are missing, then write the tables."""
-    from steppe.reproduce import plan, publish, recipes, rows, work
+    from steppe.reproduce import league, plan, publish, recipes, rows, work
 
     if tables == ["list"]:
         _list(as_json)
         return
-    for name in tables:
+    is_league = tables == ["league"]
+    if "league" in tables and not is_league:
+        raise SteppeError("league is a command of its own: steppe reproduce league")
+    for name in [] if is_league else tables:
         recipes.table(name, scale)  # an unknown name is told before anything runs
     rows_in, tables_in = plan.folders(out, results, scale)
     places = [Path("results"), rows_in] if scale == "paper" else [rows_in]
     machine: dict[str, object] = {"device": device, "data_folder": data_folder} | ({"workers": 0} if jobs > 1 else {})
-    waiting = plan.needed(tables, scale, cells, seeds, tried, rows.known(places, scale), machine)
+
+    def known() -> list[rows.Row]:
+        return rows.known(places, scale)
+
+    stages: list[Callable[[], list[work.Job]]]
+    if is_league:
+        entrants = league.chosen(cells, scale)
+        stages = [
+            lambda: league.tuning(entrants, known(), machine),
+            lambda: league.finals(entrants, known(), seeds, machine),
+        ]
+    else:
+        stages = [lambda: plan.needed(tables, scale, cells, seeds, tried, known(), machine)]
     if dry:
-        told = [{"run": j.label, "recipe": j.key[0], "cells": [f"{c.table} {c.id}" for c in j.cells]} for j in waiting]
+        told = [{"run": j.label, "recipe": j.key[0], "cells": [f"{c.table} {c.id}" for c in j.cells]}
+                for stage in stages for j in stage()]  # fmt: skip
         print(json.dumps(told, indent=1) if as_json else "\n".join(f"{t['recipe']}  {t['run']}" for t in told))
         return
 
@@ -52,26 +69,32 @@ def reproduce(
         first = job.cells[0]
         rows.append(rows_in / f"{first.table}.jsonl", {"table": first.table, "cell": first.id, "scale": scale, **row})
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    if waiting:
-        say(f"{len(waiting)} runs are missing; rows go to {rows_in}")
-    not_run, failed = work.work(waiting, jobs, budget, keep, say)
-    everything = rows.known(places, scale)
-    found = {name: publish.findings(recipes.table(name, scale), everything) for name in tables}
-    written = [p for name, f in found.items() for p in publish.write(recipes.table(name, scale), f, tables_in, scale)]
+    not_run, failed = work.in_stages(stages, jobs, budget, keep, _say)
+    told_all: dict[str, Any] = {}
+    written: list[Path] = []
+    if is_league:
+        told_all["league"] = league.standings(known(), scale)
+        written += league.write(known(), tables_in, scale)
+    for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
+        found = publish.findings(table, known())
+        told_all[table.name] = publish.facts(table, found, scale)
+        written += publish.write(table, found, tables_in, scale)
+        if not as_json:
+            _show(table, found)
     if as_json:
-        told_all = {name: publish.facts(recipes.table(name, scale), f, scale) for name, f in found.items()}
         print(json.dumps({"tables": told_all, "not_run": [j.label for j in not_run], "failed": failed}))
     else:
-        for name, f in found.items():
-            _show(recipes.table(name, scale), f, scale)
+        if is_league:
+            _show_league(told_all["league"])
         terminal.show(f"written: {', '.join(map(str, written))}")
     if not_run:
-        say(f"{len(not_run)} runs were not made for want of time; the same command goes on with them")
+        _say(f"{len(not_run)} runs were not made for want of time; the same command goes on with them")
     if failed:
         raise SteppeError("\n".join(f"{label}: {reason}" for label, reason in failed.items()))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _list(as_json: bool) -> None:
@@ -90,7 +113,7 @@ def _list(as_json: bool) -> None:
     terminal.show("and league: all methods under one protocol, tuned on held-out training data")
 
 
-def _show(table: Any, found: Any, scale: str) -> None:
+def _show(table: Any, found: Any) -> None:
     from steppe.reproduce import publish
 
     terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
@@ -104,3 +127,14 @@ def _show(table: Any, found: Any, scale: str) -> None:
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
     terminal.show(terminal.escaped(publish.summary(table, found)))
+
+
+def _show_league(found: list[dict[str, Any]]) -> None:
+    from steppe.reproduce import league, recipes
+
+    for column in recipes.read("league")["column"]:
+        part = league.printed(found, column["id"], column["title"])
+        ran = [row for row in part.rows if row[2] != "not run"]
+        if ran:
+            terminal.print_table(part.title, part.columns, ran, ("seconds", "seeds", "gradients", "best", "last"))
+        terminal.show(league.verdict(found, column["id"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from steppe.config import Config
@@ -14,25 +14,28 @@ TRACED = ("bytes_x", "flops_x")  # statistics that need no training
 UNKNOWN = "unknown"  # a statistic that the paper does not define well enough to compute
 
 
-def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Iterable[Row],
+def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Sequence[Row],
            machine: dict[str, object]) -> list[Job]:  # fmt: skip
-    """Runs that no row answers yet; cells with the same recipe share one. First seeds first, then table by table."""
-    there = list(known)
-    waiting: dict[tuple[str, int], list[tuple[tuple[int, ...], Cell]]] = {}
-    every = [(place, cell) for place, name in enumerate(names) for cell in table(name, scale).cells]
-    chosen = {id(c) for c in select([c for _, c in every], globs, tried)}
-    for place, cell in every:
-        if id(cell) not in chosen or cell.statistic in (*TRACED, UNKNOWN):
-            continue
+    """Runs of these tables that no row answers yet."""
+    every = [cell for name in names for cell in table(name, scale).cells]
+    chosen = [c for c in select(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
+    return runs_for(chosen, known, seeds, machine)
+
+
+def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[Job]:
+    """Cells with the same recipe share one run. First seeds come first, then table by table."""
+    there: dict[tuple[str, int], list[Row]] = {}
+    for row in known:
+        there.setdefault((row["recipe"], row["seed"]), []).append(row)
+    places = list(dict.fromkeys(c.table for c in cells))
+    waiting: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
         for seed in range(seeds):
-            mine = [r for r in there if r["recipe"] == cell.hash and r["seed"] == seed]
-            if not any(answers(r, cell.statistic) for r in mine):
-                waiting.setdefault((cell.hash, seed), []).append(((seed, place), cell))
-    runs = []
-    for (_, seed), several in waiting.items():
-        stages, cells = zip(*several, strict=True)
-        runs.append(Job(_joined(cells, seed, machine), cells, min(stages)))
-    return runs
+            key = cell.hash, seed
+            if not any(answers(r, cell.statistic) for r in there.get(key, [])):
+                waiting.setdefault(key, []).append(cell)
+    return [Job(_joined(several, seed, machine), tuple(several), (seed, min(places.index(c.table) for c in several)))
+            for (_, seed), several in waiting.items()]  # fmt: skip
 
 
 def _joined(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Config:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -67,19 +67,29 @@ class Job:
         rule, numbers = parse(self.config.partition)
         skew = 1 + 0.1 / numbers[0] if rule.__name__ in ("lda", "dirichlet") else 1.0
         precise = 2.5 if self.config.precision == "fp32" else 1.0
-        c = self.config.model_copy(update={"seed": 0, "rounds": 1, "partition": "iid"})
-        return self.config.rounds * max(c.epochs, 1) * skew * precise * _flops(c.model_dump_json())
+        try:
+            flops = float(costs(self.config).flops)
+        except (RuntimeError, NotImplementedError):
+            flops = 1.0  # a model that cannot be traced without data: its place in the order is all that is lost
+        return self.config.rounds * max(self.config.epochs, 1) * skew * precise * flops
+
+
+def costs(config: Config) -> Cost:
+    """Of one client's round and step, traced without data: 32×32 images, or the digits."""
+    other: dict[str, Any] = {
+        "partition": "iid",
+        "partition_seed": None,
+        "rounds": 1,
+        "seed": 0,
+        "measure": [],
+        "validation": 0.0,
+    }
+    return _costs(config.model_copy(update=other).model_dump_json())
 
 
 @lru_cache
-def _flops(text: str) -> float:
-    try:
-        return _cost(Config.model_validate_json(text)).flops
-    except (RuntimeError, NotImplementedError):
-        return 1.0  # a model that cannot be traced without data: its place in the order is all that is lost
-
-
-def _cost(config: Config) -> Cost:
+def _costs(text: str) -> Cost:
+    config = Config.model_validate_json(text)
     shape = (1, 8, 8) if config.data == "digits" else (3, 32, 32)
     task = Task(build(config.model, 10, shape))
     batch = {"x": torch.zeros(config.batch, *shape), "y": torch.zeros(config.batch, dtype=torch.int64)}
@@ -87,10 +97,10 @@ def _cost(config: Config) -> Cost:
 
 
 def traced(config: Config) -> dict[str, float]:
-    """Traffic and FLOPs as multiples of FedAvg's."""
-    mine, base = _cost(config), _cost(config.model_copy(update={"algorithm": "fedavg", "settings": {}, "add": []}))
+    """Traffic and FLOPs as multiples of FedAvg's, and passes a step."""
+    mine, base = costs(config), costs(config.model_copy(update={"algorithm": "fedavg", "settings": {}, "add": []}))
     return {"bytes_x": (mine.bytes_down + mine.bytes_up) / (base.bytes_down + base.bytes_up),
-            "flops_x": mine.flops / base.flops}  # fmt: skip
+            "flops_x": mine.flops / base.flops, "gradients": mine.gradients, "forwards": mine.forwards}  # fmt: skip
 
 
 @dataclass
@@ -146,6 +156,23 @@ class Board:
 
 class OutOfTimeError(Exception):
     """The budget ended inside a run."""
+
+
+def in_stages(stages: Sequence[Callable[[], list[Job]]], processes: int, budget: float | None,
+              keep: Callable[[Job, Row], None], say: Say) -> tuple[list[Job], dict[str, str]]:  # fmt: skip
+    """One after the other, because what a stage runs may depend on the rows of the one before."""
+    began = time.monotonic()
+    not_run: list[Job] = []
+    failed: dict[str, str] = {}
+    for stage in stages:
+        jobs = stage()
+        if jobs:
+            say(f"{len(jobs)} runs are missing")
+        left = None if budget is None else max(budget - (time.monotonic() - began), 0.0)
+        skipped, wrong = work(jobs, processes, left, keep, say)
+        not_run += skipped
+        failed |= wrong
+    return not_run, failed
 
 
 def work(jobs: list[Job], processes: int, budget: float | None, keep: Callable[[Job, Row], None],
