@@ -17,7 +17,8 @@ from steppe.report import terminal
 
 @app.command()
 def reproduce(
-    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; or list; or league.")],
+    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; or list "
+                      "(what there is), tables (write all from the rows), check (are they what the rows say).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Only these, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each cell, with seeds 0, 1, …")] = 1,
@@ -37,6 +38,9 @@ def reproduce(
 
     if tables == ["list"]:
         _list(as_json)
+        return
+    if tables in (["tables"], ["check"]):
+        _all_tables(tables == ["check"], *plan.folders(out, results, "paper"))
         return
     is_league = tables == ["league"]
     if "league" in tables and not is_league:
@@ -74,11 +78,11 @@ def reproduce(
     written: list[Path] = []
     if is_league:
         told_all["league"] = league.standings(known(), scale)
-        written += league.write(known(), tables_in, scale)
+        written += publish.write(league.texts(known(), scale), tables_in)
     for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
         found = publish.findings(table, known())
         told_all[table.name] = publish.facts(table, found, scale)
-        written += publish.write(table, found, tables_in, scale)
+        written += publish.write(publish.texts(table, found, scale), tables_in)
         if not as_json:
             _show(table, found)
     if as_json:
@@ -95,6 +99,22 @@ def reproduce(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
+    """Everything that is made from rows, in a checkout: its tables, their index, and the league's page beside them."""
+    from steppe.reproduce import audit, league, publish, rows
+
+    page = tables.parent / "league.md"
+    if only_check:
+        audit.check(results, tables, page)
+        terminal.show(f"every row in {results} traces to a recipe, and {tables} is what the rows say")
+        return
+    known = rows.known([results])
+    texts = league.texts(known)
+    publish.write({"league.md": texts.pop("league.md")}, page.parent)
+    written = publish.write({**publish.everything(known), **texts}, tables)
+    terminal.show(f"wrote {page} and {len(written)} files in {tables}")
 
 
 def _list(as_json: bool) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -176,9 +175,9 @@ def markdown(rows: Sequence[Row], scale: str = "paper") -> str:
         "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe. Each method has three "
         f"candidates (src/steppe/reproduce/tables/league.toml), tried for {tuning_['rounds']} rounds on "
         f"{100 - 100 * tuning_['validation']:.0f} % of the training data and chosen by the accuracy on the rest (mean "
-        f"of the last ten rounds). The chosen one is trained on all training data for {final['rounds']} rounds; accuracy "
-        "is the mean of its last ten rounds on the test set, which nothing was chosen by. λ1 and trace are the final "
-        "model's, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; * marks "
+        f"of the last ten rounds). The chosen one is trained on all training data for {final['rounds']} rounds; its "
+        "accuracy is the mean of its last ten rounds on the test set, which nothing was chosen by. λ1 and trace are the "
+        "final model's, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; * marks "
         "compositions of ours."), "    steppe reproduce league"]  # fmt: skip
     if scale != "paper":
         parts.append(
@@ -190,11 +189,7 @@ def markdown(rows: Sequence[Row], scale: str = "paper") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(rows: Sequence[Row], out: Path, scale: str = "paper") -> list[Path]:
-    """league.md beside the folder of the tables, its JSON among them."""
-    out.mkdir(parents=True, exist_ok=True)
-    page = (out.parent if out.name == "reproductions" else out) / "league.md"
-    facts = out / "league.json"
-    page.write_text(markdown(rows, scale), "utf-8")
-    facts.write_text(json.dumps(standings(rows, scale), indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return [page, facts]
+def texts(rows: Sequence[Row], scale: str = "paper") -> dict[str, str]:
+    """Its files: the page, and everything for programs."""
+    facts = json.dumps(standings(rows, scale), indent=1, ensure_ascii=False) + "\n"
+    return {"league.md": markdown(rows, scale), "league.json": facts}

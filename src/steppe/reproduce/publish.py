@@ -13,7 +13,8 @@ from typing import Any
 from steppe.config import Config
 from steppe.report.story import Table as Printed
 from steppe.report.texts import document, markdown_table, md, tabular, tex
-from steppe.reproduce.recipes import Published, Table
+from steppe.reproduce.recipes import Published, Table, names
+from steppe.reproduce.recipes import table as named
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import FAILED, INSIDE, NOT_JUDGED, NOT_RUN, OUTSIDE, Finding, find, ranks
 from steppe.reproduce.work import traced
@@ -196,16 +197,43 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def write(table: Table, found: Sequence[Finding], out: Path, scale: str = "paper") -> list[Path]:
-    """All four files."""
+def texts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, str]:
+    """The table's four files by name."""
+    told = json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
+    made = {"md": markdown(table, found, scale), "tex": latex(table, found, scale), "html": html(table, found, scale)}
+    return {f"{table.name}.{kind}": text for kind, text in {**made, "json": told}.items()}
+
+
+def index(found: dict[str, list[Finding]]) -> str:
+    """All tables with their counts; those without any run have no page of their own."""
+    rows = []
+    for name, several in found.items():
+        t, main = named(name), [f for f in several if not f.cell.of]
+        counts = [str(sum(f.verdict == v for f in main)) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)]
+        seeds = sorted({s for f in several for s in f.seeds})
+        rows.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, str(len(main)), *counts,
+                     ", ".join(map(str, seeds))])  # fmt: skip
+    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds"]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return ("# Published tables beside ours\n\nMade from the rows in `results/` by `steppe reproduce tables`; "
+            "[how to read them](../reproductions.md).\n\n" + "\n".join(lines) + "\n")  # fmt: skip
+
+
+def has_page(found: Sequence[Finding]) -> bool:
+    return any(f.seeds for f in found)
+
+
+def everything(rows: Sequence[Row]) -> dict[str, str]:
+    """All files of the folder of tables, from rows at the paper's scale."""
+    found = {name: findings(named(name), rows) for name in names()}
+    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f).items()}
+    return {**pages, "README.md": index(found)}
+
+
+def write(files_: dict[str, str], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
-    texts = {"md": markdown(table, found, scale), "tex": latex(table, found, scale), "html": html(table, found, scale),
-             "json": json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"}  # fmt: skip
-    paths = []
-    for kind, text in texts.items():
-        path = out / f"{table.name}.{kind}"
-        aside = path.with_name(path.name + ".new")
+    for name, text in files_.items():
+        aside = out / (name + ".new")
         aside.write_text(text, "utf-8")
-        aside.replace(path)
-        paths.append(path)
-    return paths
+        aside.replace(out / name)
+    return [out / name for name in files_]

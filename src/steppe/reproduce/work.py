@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -223,6 +224,8 @@ def _here(board: Board, ended: Callable[[int, float, dict[str, Any] | None], Non
             event = None
         except SteppeError as error:
             event = {"error": str(error)}
+        except Exception as error:  # the other cells go on, and this one says what happened
+            event = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         ended(0, time.monotonic() - began, event)
 
 
