@@ -31,8 +31,9 @@ from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
 from steppe.simulate import torchrun
 from steppe.simulate.batched import Batched
-from steppe.simulate.captured import Captured
+from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
+from steppe.simulate.ranks import placed
 from steppe.simulate.sequential import Sequential
 from steppe.simulate.witness import witnessed
 from steppe.simulate.workers import CannotShareError, Workers
@@ -83,8 +84,9 @@ class Experiment:
             batched = False
             self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
-            usual = -(-c.per_round // torchrun.size())
-            return Captured(self.algorithm, self.task, self.federation, c.chunk, usual, say=self.notes.append)
+            ahead = [[self.federation.steps(i, self.algorithm.local_steps) for i in self.sample(t)] for t in range(50)]
+            width = best_width([_first_share(steps) for steps in ahead], c.chunk)
+            return Captured(self.algorithm, self.task, self.federation, width, say=self.notes.append)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
         count = 0 if cuda else self._workers()
@@ -109,6 +111,12 @@ class Experiment:
         """Whether a round is too little work for child processes, and for more than one thread."""
         steps = [self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients)]
         return self.cost.flops * float(np.mean(steps)) * self.config.per_round < WORTH_WORKERS
+
+
+def _first_share(steps: list[int]) -> list[int]:
+    """What the first rank gets of a round's clients; the others get about as much. All of it where there is one."""
+    owners = placed(steps, torchrun.size(), [None] * len(steps))
+    return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]
 
 
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
@@ -239,7 +247,8 @@ def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list
             raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
         task.fast = torch.bfloat16
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = chosen == "tf32"
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # teachers, for instance, stay out of bf16
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _partition(config: Config, data: Data) -> Partition:
