@@ -90,12 +90,11 @@ class Ranks:
 
     def whole(self, store: Store) -> Store:
         """On rank 0, a store with the states of all ranks, for a checkpoint; all ranks must ask."""
-        if self.size == 1 or self.on_disk:
+        if self.size == 1 or not isinstance(store, MemoryStore) or self.on_disk:
             return store
-        arrived = self._moved(store, [(i, source, 0) for i, source in sorted(self.home.items()) if source])
         together = MemoryStore(self.fresh)
-        for some in (getattr(store, "rows", {}), arrived):
-            together.rows.update(some)
+        arrived = self._moved(store, [(i, source, 0) for i, source in sorted(self.home.items()) if source])
+        together.rows = {**store.rows, **arrived}
         return together
 
     def _moved(self, store: Store, moves: Sequence[tuple[int, int, int]]) -> dict[int, States]:
