@@ -89,7 +89,6 @@ def test_a_budget_that_is_spent_runs_nothing(steppe):
 def test_time_that_ends_inside_a_run_leaves_no_row():
     (job,) = plan.needed(["fedsol-table1"], "tiny", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
     kept = []
-    board = work.Board([job], time.monotonic(), 1000.0)
 
     def ended(who, seconds, event):
         kept.append(event)
@@ -99,8 +98,19 @@ def test_time_that_ends_inside_a_run_leaves_no_row():
         left = property(lambda self: 1.0 if self.waiting else 0.0)
 
     board = Over([job], time.monotonic(), 1000.0)
-    work._here(board, ended)
+    work._here(board, ended, print)
     assert (kept, board.skipped, board.done) == ([None], [job], 0)
+
+
+def test_what_is_running_is_told(monkeypatch):
+    (job,) = plan.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
+    board, said = work.Board([job], time.monotonic(), None), []
+    board.take(3, "")
+    board.tick(3, 7, said.append)
+    assert said == []  # not yet
+    monkeypatch.setattr(work, "TICK", -1.0)
+    board.tick(3, 8, said.append)
+    assert said == ["running: fedsol-table1 cifar10/lda-0.1/fedavg, seed 0, round 8 of 300"]
 
 
 def test_a_process_stays_with_its_algorithm():

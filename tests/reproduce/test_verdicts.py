@@ -8,7 +8,7 @@ from scipy import stats
 
 from steppe.reproduce import league, publish
 from steppe.reproduce.audit import complaints
-from steppe.reproduce.recipes import table
+from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
 from steppe.reproduce.verdicts import find, kendall, ranks, spearman
 
@@ -193,3 +193,11 @@ def test_json_is_complete(row_for):
     assert (mine["ours"], mine["difference"], mine["verdict"]) == (56.0, -0.13, "inside")
     assert mine["command"] == "steppe reproduce fedsol-table1 --cells 'cifar10/lda-0.1/fedavg'"
     assert mine["changes"]["partition"] == "lda(0.1)"
+
+
+def test_latex_knows_every_letter(row_for):
+    """A stock LaTeX refuses letters that it has no definition for."""
+    for name in names():
+        t = table(name)
+        text = publish.latex(t, find(t, [row_for(c, 0.5) for c in t.cells[:3]]))
+        assert not {c for c in text if ord(c) > 255}, name
