@@ -186,6 +186,11 @@ def test_the_leagues_sentence(row_for):
     assert sum("| not run |" in row for row in league.markdown(rows).splitlines()) == len(found) - 3
 
 
+def test_where_it_was_run_is_told(row_for):
+    row = row_for(AVG, 0.56, hardware="one card", versions={"torch": "2.11"}, commit="0123456789abcdef+changes")
+    assert "Run on one card, torch 2.11, commit 0123456789ab and changes." in publish.markdown(T1, find(T1, [row]))
+
+
 def test_json_is_complete(row_for):
     told = publish.facts(T1, find(T1, [row_for(AVG, 0.56)]))
     mine = next(c for c in told["cells"] if c["cell"] == AVG.id)

@@ -85,7 +85,7 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed
     note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
     return Printed("All columns that were run" if missing else "All columns",
                    ["", *(table.columns[c] for c in columns)], rows,
-                   note + (f" Not run: {', '.join(missing)}." if missing else ""))  # fmt: skip
+                   note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
 
 
 def _brief(table: Table, f: Finding) -> str:
@@ -127,6 +127,8 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
     told = [f"Source: {table.source}.", f"{summary(table, found)}."]
+    origins = sorted({o for f in found for o in f.origins})
+    told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
         told.append("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the "
                     "table is made; its numbers say nothing about the paper's.")  # fmt: skip
@@ -187,7 +189,7 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
             "difference": _rounded(f.difference), "band": _rounded(f.band), "verdict": f.verdict, "also": f.also,
             "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
             "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
-            "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
+            "origins": f.origins, "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
         } for f in found],
     }  # fmt: skip
 
