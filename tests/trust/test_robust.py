@@ -92,7 +92,7 @@ def test_norm_bound_scales_all_uploads_of_a_client_together():
 # --- a small federation under attack: quadratics with one optimum, so that every honest client pulls the same way
 
 
-def federation(parts, attack, who=(2,), n=7, rounds=30, update=True):
+def federation(parts, attack, who=(2,), n=7, rounds=20, update=True):
     """‖x − optimum‖ after some rounds in which these clients send what the attack makes of their uploads."""
     g = torch.Generator().manual_seed(0)
     d, optimum = 4, torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
