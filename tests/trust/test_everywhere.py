@@ -27,17 +27,18 @@ def everything(done):
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "local"])
 def test_goes_with(name):
-    plain = run(with_part(name, "norm_bound:limit=inf"), rounds=2, schedule=SCHEDULE)
+    plain = run(with_part(name, "norm_bound:limit=inf"), rounds=1, schedule=SCHEDULE)
     for text in PARTS:
         alg = with_part(name, text)
         server, store, done = run(alg, rounds=1, schedule=SCHEDULE)
-        other = MemoryStore(lambda alg=alg: alg.client_state(task().x0))
-        notes, tensors = store.commit()
-        other.restore(notes, {k: v.clone() for k, v in tensors.items()})
-        again, whole = (run(alg, rounds=1, schedule=SCHEDULE, state=(server, s, done)) for s in (other, store))
-        assert all(v.isfinite().all() for v in everything(whole)), text
-        assert not torch.allclose(whole[0].x, plain[0].x, rtol=0, atol=1e-9), text  # it did something
-        assert all(torch.equal(p, q) for p, q in zip(everything(again), everything(whole), strict=True)), text
+        assert all(v.isfinite().all() for v in everything((server, store, done))), text
+        assert not torch.allclose(server.x, plain[0].x, rtol=0, atol=1e-9), text  # it did something
+    # Privacy alone draws random numbers, so it alone could go on differently from a checkpoint.
+    other = MemoryStore(lambda: alg.client_state(task().x0))
+    notes, tensors = store.commit()
+    other.restore(notes, {k: v.clone() for k, v in tensors.items()})
+    again, whole = (run(alg, rounds=1, schedule=SCHEDULE, state=(server, s, done)) for s in (other, store))
+    assert all(torch.equal(p, q) for p, q in zip(everything(again), everything(whole), strict=True))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsmoo", "fednova", "fedcm", "fedbabu", "fedsol"])

@@ -14,6 +14,7 @@ import torch
 from scipy import integrate, stats
 from torch.utils._pytree import tree_leaves
 
+import steppe
 from steppe.accountant import epsilon
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm
@@ -25,8 +26,9 @@ from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
+from steppe.report.records import read
 from tests.conformance.problem import CLIENTS, LR, algorithm, run, task
-from tests.simulate.scene import bits, launch, records
+from tests.simulate.scene import bits, blobs, launch, records, seeded
 
 DELTA = 1e-5
 counted = pytest.importorskip("dp_accounting", reason="the accountant is the extra `dp`")
@@ -283,6 +285,10 @@ def test_rounds_without_anybody(tmp_path: Path) -> None:
     assert empty
     assert all(r["update_norm"] > 0 and "train_loss" not in r and "epsilon" in r for r in empty)
     assert len(records(tmp_path / "run")) == 8
+    gradients = read([tmp_path / "run"]).groups[0].runs[0].gradients  # what a report says of the work done
+    assert gradients is not None
+    assert [int(g) == 0 for g in np.diff(gradients, prepend=0)] == [r["clients"] == 0 for r in result.history]
+    assert "divergence" in steppe.analyze(tmp_path / "run", "divergence", model=seeded(), data=blobs())
 
 
 def test_it_learns_with_enough_clients() -> None:
@@ -324,7 +330,7 @@ def test_any_sampling_where_nothing_is_claimed_from_it() -> None:
 
 
 def test_running_statistics_are_refused() -> None:
-    from tests.simulate.scene import NormNet, seeded
+    from tests.simulate.scene import NormNet
 
     for text in ("dp", "norm_bound:limit=1"):
         with pytest.raises(SteppeError, match="running statistics"):

@@ -105,6 +105,7 @@ def test_a_reply_that_is_too_long_is_refused_named_and_counted(tmp_path: Path) -
     assert told.summary["dropped"] == 2
     for record in records(tmp_path / "run"):
         assert record["dropped"] == [worst]
-        assert "above the limit of 20" in record["refused"][str(worst)]
+        assert [told["client"] for told in record["refused"]] == [worst]
+        assert "above the limit of 20" in record["refused"][0]["why"]
         assert record["clients"] == 5
     assert "dropped" not in launch(algorithm="fedavg", rounds=1, refuse_above=1e6).summary

@@ -107,7 +107,8 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             record = {"round": t + 1, "lr": float(played.sent.lr), "clients": len(played.ids),
                       **_measure(server, played.after, played.replies), **spent(algorithm, t + 1)}  # fmt: skip
             if played.refused:
-                record |= {"dropped": list(played.refused), "refused": {str(i): w for i, w in played.refused.items()}}
+                why = [{"client": i, "why": reason} for i, reason in played.refused.items()]
+                record |= {"dropped": list(played.refused), "refused": why}
             server = played.after
             _check_global(server, t)
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
