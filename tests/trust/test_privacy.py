@@ -217,6 +217,32 @@ class Sealed(DifferentialPrivacy):
         return {k: torch.randn(v.shape[1:], generator=g, dtype=v.dtype) for k, v in rows.items()}
 
 
+@dataclass(frozen=True)
+class Curious(steppe.Part):
+    """Looks at whatever a server rule can look at, without saying so."""
+
+    name = "curious"
+
+    def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"own": x.clone()}
+
+    def prepare(self, s: steppe.Scope) -> None:
+        assert not s.rows
+
+    def server(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+        assert s.ids == ()
+        assert s.active == 3
+        with pytest.raises(RuntimeError, match="not available"):
+            s.everyone("own")
+        return delta
+
+
+def test_a_part_of_ones_own_sees_no_single_client() -> None:
+    run(Algorithm((Curious(), DifferentialPrivacy(per_round=3), SGD())), rounds=1)
+    with pytest.raises(AssertionError):
+        run(Algorithm((Curious(), SGD())), rounds=1)  # it does look
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_acts_on_what_is_released_and_on_nothing_else(name: str) -> None:
     """Two rounds with other replies, another number of them, other weights and other clients: the same server."""

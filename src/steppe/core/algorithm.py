@@ -89,6 +89,11 @@ class Algorithm:
         return any(p.alone for p in self.parts)
 
     @cached_property
+    def guarded(self) -> bool:
+        """Whether a part stands between single clients' uploads and the server's rules."""
+        return bool(self.using("screen") or self.using("reduce"))
+
+    @cached_property
     def fixed_count(self) -> int | None:
         return next((p.fixed_count for p in self.parts if p.fixed_count is not None), None)
 

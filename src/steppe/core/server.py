@@ -33,7 +33,7 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
     def scope(p: Part) -> Scope:
         return Scope(layout, server.x, lr, round_, state[p.name], clients=clients, active=len(ids), ids=tuple(ids),
-                     rows=(rows or {}).get(p.name, {}))  # fmt: skip
+                     rows={} if algorithm.guarded else (rows or {}).get(p.name, {}))  # fmt: skip
 
     for p in algorithm.using("prepare"):
         p.prepare(scope(p))
@@ -81,7 +81,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
 
     def bare(p: Part) -> Scope:
         return Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), start=sent.x,
-                     clients=clients, active=count, ids=tuple(ids))  # fmt: skip
+                     clients=clients, active=count, ids=() if fixed is not None else tuple(ids))  # fmt: skip
 
     for p in algorithm.using("screen"):
         rows = p.screen(rows, bare(p))
@@ -112,7 +112,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
         s.share = count / clients if total is None or fixed is not None else weights.sum() / total
         s.sum_over_all = lambda: reduced("update", "sum")
         s.mean_times = mean_times
-        if everyone is not None:
+        if everyone is not None and not algorithm.guarded:
             s.everyone = partial(everyone, p.name)
         return s
 
