@@ -1,8 +1,8 @@
 """The privacy that a run has spent: Rényi accounting by Google's dp-accounting (extra `dp`).
 
 Neighbours differ by one client, present or absent. `rate` is the probability with which a client takes part in a
-round, by a draw of its own (Poisson sampling, secret); 1 means that nothing is claimed from sampling. Integer orders
-only: a little looser than could be, never too small.
+round, by a draw of its own (Poisson sampling, secret); 1 means that nothing is claimed from sampling. With
+sampling, integer orders only: ε is a little looser than could be, never too small.
 """
 
 from __future__ import annotations
