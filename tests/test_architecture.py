@@ -14,6 +14,7 @@ ALLOWED = {
     "algorithms": ["core", "parts"],
     "registry": ["algorithms", "core", "errors", "parts"],
     "citations": ["errors"],
+    "accountant": ["errors"],
     "models": ["errors"],
     "config": ["errors"],
     "data": ["core", "errors"],
@@ -31,6 +32,7 @@ ALLOWED = {
         "data",
         "evaluate",
         "flatness",
+        "accountant",
         "steppe",
     ],
     "report": [

@@ -119,6 +119,10 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
            f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    if "epsilon" in s:
+        terminal.show(f"privacy spent: {terminal.privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
+    if "dropped" in s:
+        terminal.show(f"{s['dropped']} replies were refused: {where / folder.LINES} says whose and why")
     for epochs, own in s.get("personal", {}).items():
         after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
         terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")

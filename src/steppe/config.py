@@ -26,6 +26,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fednsam": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "cosine",
                 "batch": 50, "epochs": 5, "max_steps": 50, "sampling": "fixed", "weighting": "uniform"},
 }  # fmt: skip
+# What a further part needs to keep its promise; keys that are set win over it, and are then refused with a reason.
+IMPLIED: dict[str, dict[str, Any]] = {
+    "dp": {"weighting": "uniform", "sampling": "bernoulli"}, "median": {"weighting": "uniform"},
+    "trimmed_mean": {"weighting": "uniform"}, "krum": {"weighting": "uniform", "sampling": "fixed"},
+}  # fmt: skip
 # What each recipe does to training images, where it says so.
 RECIPE_AUGMENTATION = {
     "fedsol": {"cifar10": "cifar-fedsol", "cifar100": "cifar-fedsol", "mnist": "mnist", "svhn": "svhn",
@@ -99,7 +104,8 @@ class Config(BaseModel):
         "average", description="what happens to batch norm's running statistics"
     )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
-    nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite")
+    nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite, or is refused")
+    refuse_above: float | None = Field(None, gt=0, description="refuse an upload whose norm is above this")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
@@ -135,6 +141,9 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         told = f"there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}"
         raise SteppeError(f"{source}: {told}" if source else told)
     recipe = RECIPES.get(str(values.get("recipe")), {})
+    added = values.get("add")
+    for text in added if isinstance(added, list) else []:
+        recipe = {**recipe, **IMPLIED.get(str(text).partition(":")[0], {})}
     try:
         config = Config(**{**recipe, **values})
     except ValidationError as error:

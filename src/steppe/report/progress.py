@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from steppe.report import terminal
+
 
 class Progress:
     """Shows the rounds of one run after the other."""
@@ -41,6 +43,7 @@ class Progress:
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
         told = f"accuracy {100 * record['accuracy']:5.2f}  loss {record['loss']:.4f}" if "accuracy" in record else ""
+        told += f"  {terminal.privacy(record)}" if "epsilon" in record else ""
         if self.bar:
             self.bar.update(self.task, completed=done, told=told)
         elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):

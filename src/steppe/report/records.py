@@ -89,12 +89,14 @@ class Run:
             return None
         built = build_algorithm(config)
         known = built.name == self.about["algorithm"]  # otherwise it was made of the user's own parts
+        if any(p["part"] == "dp" and p["amplified"] and (p["secret"] or not known) for p in self.about["parts"]):
+            return None  # who took part is a secret, or was drawn by a part that is not here
         local_steps = built.local_steps if known else (lambda epochs, batches: epochs * batches)
         # Neither question needs the data or the model.
         held = Federation(None, split, config.batch, config.epochs, None, config.seed, max_steps=config.max_steps)  # type: ignore[arg-type]
         schedule = Experiment(config, built, None, held, None)  # type: ignore[arg-type]
         steps = np.array([held.steps(i, local_steps) for i in range(held.clients)])
-        each = [int(steps[schedule.sample(r["round"] - 1)].sum()) for r in self.records]
+        each = [int(steps[schedule.sample(r["round"] - 1) or slice(0)].sum()) for r in self.records]
         return np.cumsum(each) * int(self.about["cost"]["gradients"])
 
     @cached_property
