@@ -78,8 +78,12 @@ class Run:
     def traffic(self) -> np.ndarray:
         """Bytes sent up to the end of each round, down and up, by all clients together."""
         cost = self.about["cost"]
-        clients = [r["clients"] + len(r.get("dropped", ())) for r in self.records]
-        return np.cumsum(clients) * (cost["bytes_down"] + cost["bytes_up"])
+
+        def clients(*kinds: str) -> np.ndarray:
+            return np.cumsum([r["clients"] + sum(len(r.get(kind, ())) for kind in kinds) for r in self.records])
+
+        sent = clients("nonfinite", "late")  # for nothing, but sent
+        return clients("nonfinite", "late", "dropped") * cost["bytes_down"] + sent * cost["bytes_up"]
 
     @cached_property
     def gradients(self) -> np.ndarray | None:

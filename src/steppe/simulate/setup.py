@@ -29,6 +29,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
+from steppe.simulate import trackers, turnout
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
 from steppe.simulate.measure import needs_clients, schedule
@@ -112,6 +113,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
                metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
     """Build and check everything before anything is written."""
     notes: list[str] = []
+    turnout.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, None if isinstance(algorithm, str) else algorithm)
@@ -198,6 +200,8 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: schedule(config.measure),
+        "speed": lambda: turnout.check(config),
+        "track": lambda: trackers.check(config.track),
     }
     for key, check in checks.items():
         try:
