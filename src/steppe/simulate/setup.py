@@ -41,6 +41,15 @@ Executor = Callable[..., Reply]
 WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
 
 
+CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
+
+
+def cores() -> int:
+    if os.environ.get(CORES, "").isdecimal():
+        return int(os.environ[CORES])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass
 class Experiment:
     """Everything that a run needs and that does not change during it."""
@@ -98,8 +107,7 @@ class Experiment:
     def _workers(self) -> int:
         if self.config.workers != "auto":
             return self.config.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, self.config.per_round) if not self.small and cores > 1 else 0
+        return min(cores(), self.config.per_round) if not self.small and cores() > 1 else 0
 
     @property
     def small(self) -> bool:
