@@ -6,6 +6,8 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -39,6 +41,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
+    from steppe.config import parse
     from steppe.report import sweep as shown
     from steppe.simulate import folder
     from steppe.simulate.pool import places
@@ -49,7 +52,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
 
     choices = words.grid(grid)
     names = choices.get("algorithm") or [algorithm or _named_in(config)]
-    spans = _spans(ranges, names)
+    spans = _spans(ranges, names, taken=list(choices))
     for text, key in zip([*grid, *ranges], [*choices, *spans], strict=True):
         _check_key(text, key, names, "--grid" if key in choices else "--range")
     if search is None and ranges:
@@ -63,7 +66,8 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         mine = {k: v for k, v in values.items() if k == "algorithm" or words.shared_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
         shared = words.shared_sets(sets, names)[name]
-        return Point(mine, words.configuration(name, config, [*shared, *given], add, rounds))
+        chosen = words.configuration(name, config, [*shared, *given], add, rounds)
+        return Point({k: parse(str(v)) for k, v in mine.items()}, chosen)
 
     # Every point of the grid, or the corners of what is searched: mistakes are found before anything is written.
     ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
@@ -75,10 +79,9 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
     experiment(first)
     source = Grid(points, seeds, where) if search is None else Search(spans, choices, search, point, first.seed, where)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this process ends its children too
     total = seeds * (sum(p.config.rounds for p in source.points.values()) if search is None else search * first.rounds)
     try:
-        with Progress(total) as progress:
+        with Progress(total) as progress, _terminable():
             watch = _Watch(progress, total, seeds * (search or len(source.points)), seeds)
             run_all(source, seeds, where, places(jobs, first.device), progress.say, watch.tick, watch.judged)
     except KeyboardInterrupt:
@@ -99,6 +102,16 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         print(f"failed: {text}", file=sys.stderr)
     if failed:
         raise typer.Exit(3)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Whoever ends this process in good order ends its children too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
@@ -143,7 +156,7 @@ def _named_in(path: Path | None) -> str:
     return str((read(path) if path else {}).get("algorithm", Config.model_fields["algorithm"].default))
 
 
-def _spans(ranges: list[str], names: list[str]) -> dict[str, Range]:
+def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, Range]:
     """The ranges by key; whole numbers only for settings that are whole."""
     from dataclasses import replace
     from typing import get_args
@@ -155,7 +168,7 @@ def _spans(ranges: list[str], names: list[str]) -> dict[str, Range]:
     spans: dict[str, Range] = {}
     for text in ranges:
         key, span = parse_range(text)
-        if key in spans:
+        if key in spans or key in taken:
             raise SteppeError(f"--range {text}: {key} is there twice")
         known = Config.model_fields.get(key)
         kinds = (known.annotation, *get_args(known.annotation)) if known else ()

@@ -75,6 +75,11 @@ def places(jobs: int | None, device: str) -> list[Place]:
     return [{CORES: share, "OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share}] * count
 
 
+def command(job: Job) -> list[str]:
+    return [sys.executable, "-m", "steppe", "run", "--resume", "--json", "--rounds", str(job.config.rounds),
+            "--out", str(job.where)]  # fmt: skip
+
+
 class Pool:
     """Children at their places. They hold `lock`, so that nobody else takes up a folder that one still writes to."""
 
@@ -84,12 +89,11 @@ class Pool:
 
     def start(self, job: Job) -> None:
         place = self.free.pop(0)
-        command = [sys.executable, "-m", "steppe", "run", "--resume", "--json", "--rounds", str(job.config.rounds),
-                   "--out", str(job.where)]  # fmt: skip
         with (job.where / LOG).open("wb") as log:
             # A session of its own: Ctrl-C reaches this process alone, which then ends its children in good order.
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                     env={**os.environ, **place}, pass_fds=(self.lock,))  # fmt: skip
+            child = subprocess.Popen(command(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                     env={**os.environ, **place}, start_new_session=True,
+                                     pass_fds=(self.lock,))  # fmt: skip
         self.running[child] = (job, place)
 
     def ended(self) -> list[tuple[Job, str | None]]:

@@ -91,7 +91,7 @@ class WandB:
 
         id_ = remembered(self.out, "wandb", lambda: uuid4().hex[:8])
         quiet = wandb.Settings(silent=True, console="off")
-        self.run = wandb.init(project="steppe", name=self.out.name, id=id_, resume="allow", dir=str(self.out),
+        self.run = wandb.init(project="steppe", name=title(self.out), id=id_, resume="allow", dir=str(self.out),
                               mode=self.mode, config=config, settings=quiet)  # type: ignore[arg-type]  # fmt: skip
 
     def round(self, record: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class MLflow:
     def _new(self, config: dict[str, Any]) -> str:
         home = self.client.get_experiment_by_name("steppe")
         home_id = home.experiment_id if home else self.client.create_experiment("steppe")
-        id_: str = self.client.create_run(home_id, run_name=self.out.name).info.run_id
+        id_: str = self.client.create_run(home_id, run_name=title(self.out)).info.run_id
         for name, value in config.items():
             self.client.log_param(id_, name, value)
         return id_
@@ -189,6 +189,15 @@ def remembered(out: Path, name: str, make: Callable[[], str]) -> str:
         known[name] = make()
         path.write_text(json.dumps(known))
     return known[name]
+
+
+def title(out: Path) -> str:
+    """A run's name; that of one of several seeds begins with its comparison's or sweep's.
+
+    >>> title(Path("runs/mine")), title(Path("runs/sweep/rho=0.1/seed-2"))
+    ('mine', 'rho=0.1/seed-2')
+    """
+    return f"{out.parent.name}/{out.name}" if out.name.startswith("seed-") else out.name
 
 
 def _text(content: dict[str, Any]) -> str:
