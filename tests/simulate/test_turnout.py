@@ -197,6 +197,31 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
     assert run.traffic.tolist() == [60 + 5, 60 + 5 + 30 + 3]
 
 
+def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> None:
+    """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
+    from steppe.config import resolve
+    from steppe.report import charts, records, tables
+    from steppe.simulate.compare import compare
+
+    shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
+              "speed": "uniform(0.5, 1.5)", "deadline": 3.0}  # fmt: skip
+    entries = compare({n: resolve({"algorithm": n, **shared}) for n in ("fedavg", "fedsam")}, 1, tmp_path,
+                      say=lambda _: None)  # fmt: skip
+    plain, sam = tables.comparison(entries)
+    assert 0 < plain.missing < sam.missing
+    columns, rows, _ = tables.cells([plain, sam])
+    assert rows[1][columns.index("missing")] == f"{sam.missing:g}"
+    assert float(rows[0][columns.index("simulated")]) == round(plain.simulated or 0) > 0
+    assert set(columns) <= {*tables.LEGEND, "algorithm", "last ten", "best", "loss"}
+    found = records.read([tmp_path])
+    titles = [chart.title for chart in charts.budgets(found).charts]
+    assert titles[-1] == "For the time that it would take"
+    seconds = [r["simulated_seconds"] for r in entries[0].histories[0]]
+    curve = found.groups[0].curve("accuracy", "simulated")
+    assert curve is not None
+    assert curve.x.tolist() == pytest.approx([sum(seconds[: t + 1]) for t in range(3)])
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -24,7 +24,7 @@ from steppe.report.tables import size
 from steppe.simulate import folder
 from steppe.simulate.setup import Experiment, build_algorithm
 
-Axis = Literal["round", "bytes", "gradients"]
+Axis = Literal["round", "bytes", "gradients", "simulated"]
 LANDSCAPES = {
     "landscape": "Along the two largest eigenvectors of the Hessian",
     "landscape_random": "Along two random directions, normalised filter by filter",
@@ -102,6 +102,12 @@ class Run:
         return np.cumsum(each) * int(self.about["cost"]["gradients"])
 
     @cached_property
+    def simulated(self) -> np.ndarray | None:
+        """Simulated seconds up to the end of each round, where clients have a speed."""
+        each: list[Any] = [r.get("simulated_seconds") for r in self.records]
+        return None if None in each else np.cumsum(each)
+
+    @cached_property
     def landscapes(self) -> dict[str, Landscape]:
         """Those of the whole federation, by the names of their measures."""
         found = {name: self.folder / "analysis" / f"{name}.npz" for name in LANDSCAPES}
@@ -154,7 +160,7 @@ class Group:
         return None if any(g is None for g in found) else fmean(float(g[-1]) for g in found if g is not None)
 
     def curve(self, key: str, against: Axis = "round") -> Curve | None:
-        """`key` of the records over rounds, bytes or gradients; None where it was not recorded."""
+        """`key` of the records over rounds, or over what they cost; None where it was not recorded."""
         return self._curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
 
     def class_curve(self, label: int) -> Curve | None:
@@ -173,7 +179,7 @@ class Group:
         if against != "round":
             totals = []
             for run in self.runs:
-                series = run.traffic if against == "bytes" else run.gradients
+                series = {"bytes": run.traffic, "gradients": run.gradients, "simulated": run.simulated}[against]
                 if series is None:
                     return None
                 at = {r["round"]: float(v) for r, v in zip(run.records, series, strict=True)}
