@@ -123,6 +123,7 @@ class _Watch:
     runs: int
     seeds: int
     finished: int = 0
+    done: int = 0
     left: str = ""
     began: float = field(default_factory=time.monotonic)
 
@@ -132,6 +133,7 @@ class _Watch:
     def tick(self, done: int, before: int) -> None:
         if done > before:
             self.left = f"; {(time.monotonic() - self.began) / (done - before) * (self.total - done):.0f} s left"
+        self.done = done
         self.progress.so_far(done, f"{self.finished}/{self.runs} runs")
 
     def judged(self, point: Point) -> None:
@@ -139,6 +141,7 @@ class _Watch:
 
         self.finished += self.seeds
         self.progress.say(f"{self.finished}/{self.runs} runs: {point.label}: {score(point)}{self.left}")
+        self.progress.so_far(self.done, f"{self.finished}/{self.runs} runs")
 
 
 def _show(title: str, source: Source, keys: list[str], seeds: int) -> None:
