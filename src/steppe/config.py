@@ -41,6 +41,8 @@ RECIPE_AUGMENTATION = {
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 
+ONLOOKERS = ("track",)  # keys that look on: runs that differ in nothing else are the same run
+
 
 class Config(BaseModel):
     """A run. Keys are flat; the algorithm's own settings stand under `settings`."""
@@ -64,6 +66,13 @@ class Config(BaseModel):
     sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="how they are drawn")
     sampling_seed: int | None = Field(
         None, description="makes the schedule depend on this seed instead of the round alone"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a client which was called never answers")
+    speed: str | None = Field(
+        None, description="seconds that a gradient takes each client, simulated, such as lognormal(0.5)"
+    )
+    deadline: float | str | None = Field(
+        None, description="when late replies are not waited for: simulated seconds, or 1.5x the median of the round"
     )
     augmentation: str = Field("auto", description="of training images; auto: the recipe's for this data set, or none")
     model: str = Field("cnn", description="a model: steppe list")
@@ -108,6 +117,7 @@ class Config(BaseModel):
     refuse_above: float | None = Field(None, gt=0, description="refuse an upload whose norm is above this")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")
+    track: list[str] = Field([], description="trackers that follow the run: tensorboard, wandb, mlflow")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
     early_stopping: int | None = Field(
         None, ge=1, description="stop after this many evaluations without a better validation loss"
@@ -131,7 +141,8 @@ class Config(BaseModel):
     @property
     def hash(self) -> str:
         """Eight digits that name this configuration."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:8]
+        told = self.model_dump(mode="json", exclude=set(ONLOOKERS))
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def resolve(values: dict[str, Any], source: str = "the settings") -> Config:

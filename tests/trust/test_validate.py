@@ -102,10 +102,10 @@ def test_a_reply_that_is_too_long_is_refused_named_and_counted(tmp_path: Path) -
     with pytest.raises(RunFailed, match=rf"round 1: the update of client {worst} has norm .* above the limit of 20"):
         launch(**common)
     told = launch(tmp_path / "run", nonfinite="drop", **common)
-    assert told.summary["dropped"] == 2
+    assert told.summary["refused"] == 2
     for record in records(tmp_path / "run"):
-        assert record["dropped"] == [worst]
+        assert [f["client"] for f in record["refused"]] == [worst]
         assert [told["client"] for told in record["refused"]] == [worst]
         assert "above the limit of 20" in record["refused"][0]["why"]
         assert record["clients"] == 5
-    assert "dropped" not in launch(algorithm="fedavg", rounds=1, refuse_above=1e6).summary
+    assert "refused" not in launch(algorithm="fedavg", rounds=1, refuse_above=1e6).summary

@@ -50,6 +50,11 @@ class Progress:
             left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
             print(f"{self.label}  round {done}/{self.rounds}  {told}  {left:.0f} s left", file=sys.stderr, flush=True)
 
+    def so_far(self, done: int, told: str) -> None:
+        """Where many runs are together, in rounds; only a bar shows it."""
+        if self.bar:
+            self.bar.update(self.task, completed=done, told=told)
+
     def say(self, text: str) -> None:
         if self.bar:
             self.bar.console.print(text, style="dim", highlight=False, markup=False)

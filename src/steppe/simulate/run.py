@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,9 @@ from steppe.simulate.personal import personal
 from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import DiskStore, MemoryStore, Store
-from steppe.simulate.trust import spent
+from steppe.simulate.trackers import Tracker, Tracking, named
+from steppe.simulate.trust import privacy, spent
+from steppe.simulate.turnout import turnout
 from steppe.simulate.witness import Witness
 
 IN_MEMORY = 4 << 30  # bytes of client states that may stay in memory
@@ -61,10 +63,11 @@ class Result:
 
 
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
-             say: Callable[[str], None] | None = None) -> Result:  # fmt: skip
+             say: Callable[[str], None] | None = None, trackers: Sequence[Tracker] = ()) -> Result:  # fmt: skip
     """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     say = say or (lambda _: None)
+    track = Tracking([*named(config.track, out), *trackers], say)
     if out is not None and (out / "config.json").exists():
         if resume:
             folder.check_resumable(out, experiment)
@@ -95,6 +98,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     executor = experiment.executor()
     for note in experiment.notes:
         say(note)
+    track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
     if experiment.small and not task.x0.is_cuda:
         torch.set_num_threads(1)  # threads that wait for one another by spinning lose, above all on a busy machine
@@ -103,21 +107,26 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             if best.stopped(config.early_stopping):
                 break
             began = time.perf_counter()
-            played = play(experiment, server, store, executor, t, experiment.sample(t), experiment.lr(t), say)
-            record = {"round": t + 1, "lr": float(played.sent.lr), "clients": len(played.ids),
-                      **_measure(server, played.after, played.replies), **spent(algorithm, t + 1)}  # fmt: skip
-            if played.refused:
-                why = [{"client": i, "why": reason} for i, reason in played.refused.items()]
-                record |= {"dropped": list(played.refused), "refused": why}
-            server = played.after
-            _check_global(server, t)
+            called, played = turnout(experiment, t, experiment.sample(t)), None
+            record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0, **called.told}
+            if called.ids or privacy(algorithm):  # noise hides whether anybody was there
+                played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say)
+                record |= {"clients": len(played.ids), **_measure(server, played.after, played.replies)}
+                record |= spent(algorithm, t + 1)
+                if played.refused:
+                    record["refused"] = [{"client": i, "why": why} for i, why in played.refused.items()]
+                server = played.after
+                _check_global(server, t)
+            else:
+                say(f"round {t + 1}: no client answered, so the model stays as it was")
+            trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
                 record |= evaluate(experiment, server, t)
             ended = time.perf_counter()
-            record["seconds"] = {"train": round(played.trained - began, 4), "all": round(ended - began, 4)}
-            if played.ids and (names := during.due(t + 1)):
+            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            if names := during.due(t + 1, bool(played and played.ids)):
                 x, buffers = judged_model(experiment, server, t, exported=True)
-                record["measures"] = during.taken(names, x, buffers, played.seen)
+                record["measures"] = during.taken(names, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
             best.see(record, server, out)
@@ -127,6 +136,10 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                     checkpoint.save(out / "checkpoints", t + 1, server, store, best.notes())
             if watch:
                 watch(record)
+            track("round", record)
+    except BaseException:
+        track("end", None)
+        raise
     finally:
         executor.close()
         torch.set_num_threads(threads)
@@ -140,6 +153,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     summary = _summary(experiment, records, judged, chosen) | personal(experiment, x, buffers, store)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
+    track("end", summary)
     return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
 
 
@@ -320,11 +334,14 @@ def _summary(
     tail = curve[-10:]
     metric = experiment.task.metric_each
     lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
+    missing = sum(len(r.get(kind, ())) for r in records for kind in ("dropped", "late"))
+    simulated = [r["simulated_seconds"] for r in records if "simulated_seconds" in r]
+    failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
     told = {
         "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
         "model_of_round": chosen, "last": judged["accuracy"], "mean_of_last_ten": sum(tail) / len(tail),
         "best": min(curve) if lower else max(curve), "loss": judged["loss"],
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
-    dropped = sum(len(r.get("dropped", ())) for r in records)
-    return told | ({"dropped": dropped} if dropped else {}) | spent(experiment.algorithm, told["rounds"])
+    refused = sum(len(r.get("refused", ())) for r in records)
+    return told | failures | ({"refused": refused} if refused else {}) | spent(experiment.algorithm, told["rounds"])

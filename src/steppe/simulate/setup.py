@@ -29,7 +29,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
-from steppe.simulate import trust
+from steppe.simulate import trackers, trust, turnout
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
@@ -39,6 +39,15 @@ from steppe.simulate.workers import CannotShareError, Workers
 
 Executor = Callable[..., Reply]
 WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
+
+
+CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
+
+
+def cores() -> int:
+    if os.environ.get(CORES, "").isdecimal():
+        return int(os.environ[CORES])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -102,8 +111,7 @@ class Experiment:
     def _workers(self) -> int:
         if self.config.workers != "auto":
             return self.config.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, self.config.per_round) if not self.small and cores > 1 else 0
+        return min(cores(), self.config.per_round) if not self.small and cores() > 1 else 0
 
     @property
     def small(self) -> bool:
@@ -117,6 +125,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
                metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
     """Build and check everything before anything is written."""
     notes: list[str] = []
+    turnout.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, None if isinstance(algorithm, str) else algorithm)
@@ -207,6 +216,8 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: schedule(config.measure),
+        "speed": lambda: turnout.check(config),
+        "track": lambda: trackers.check(config.track),
     }
     for key, check in checks.items():
         try:
