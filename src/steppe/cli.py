@@ -86,9 +86,12 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
         measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "
                            "every so many rounds, such as lambda1:10; may be repeated.")] = [],  # noqa: B006
+        track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
+                         "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
     from steppe.report.figures import curves
+    from steppe.simulate import folder
     from steppe.simulate.run import simulate
     from steppe.simulate.setup import experiment
     from steppe.simulate.torchrun import agreed, first, join
@@ -96,6 +99,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     join()
     if measure:
         sets = [*sets, f"measure={json.dumps(measure)}"]
+    if track:
+        sets = [*sets, f"track={json.dumps(track)}"]
     chosen, label, where = agreed(lambda: words.chosen_run(algorithm, config, sets, add, rounds, out, resume))
     built = experiment(chosen)
     try:
@@ -116,6 +121,13 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
            f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    if "epsilon" in s:
+        terminal.show(f"privacy spent: {terminal.privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
+    if "refused" in s:
+        terminal.show(f"{s['refused']} replies were refused: {where / folder.LINES} says whose and why")
+    if "missing" in s or "simulated_seconds" in s:
+        took = f"; simulated time {s['simulated_seconds']:.0f} s" if "simulated_seconds" in s else ""
+        terminal.show(f"replies that never came, or came too late: {s.get('missing', 0)}{took}")
     for epochs, own in s.get("personal", {}).items():
         after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
         terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")
@@ -281,4 +293,4 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
 
 
-from steppe import cli_lab, cli_reproduce  # noqa: E402, F401  # their commands join these
+from steppe import cli_lab, cli_reproduce, cli_sweep  # noqa: E402, F401  # their commands join these

@@ -41,6 +41,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "averaged statistics": {"buffers": "average", "partition": "iid", "store": "disk"},
     "own models": {"algorithm": "local", "rounds": 3},
     "measured": {"measure": ["consistency:2"], "reduction": "sum"},
+    "the median": {"add": ["median"], "reduction": "sum", "algorithm": "fedsmoo"},
+    "clients that fail": {"dropout": 0.6, "rounds": 6, "algorithm": "fedsam", "store": "disk"},
     "a bad update": {"per_round": 6, "nonfinite": "drop", "rounds": 3},
     "a bad update, on disk": {"per_round": 6, "nonfinite": "drop", "rounds": 3, "store": "disk"},
 }

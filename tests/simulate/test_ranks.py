@@ -89,7 +89,9 @@ def test_a_whole_run_on_three_ranks_leaves_the_folder_of_one_process(name: str, 
     assert all(s.pop("seconds") for s in summaries)
     assert summaries[0] == summaries[1]
     if "bad" in name:
-        assert any("dropped" in record for record in result.history)
+        assert any("refused" in record for record in result.history)
+    if name == "clients that fail":
+        assert 0 in [record["clients"] for record in result.history]
     if name == "early stopping":
         assert len(result.history) < 12
     if name == "own models":
@@ -103,6 +105,7 @@ def test_each_vector_is_summed_once_a_round(name: str, vectors: int, monkeypatch
     monkeypatch.setattr(Ranks, "on", property(lambda self: True, lambda self, value: None), raising=False)
     monkeypatch.setattr(Ranks, "summed", lambda self, v: sizes.append(v.numel()) or v)
     monkeypatch.setattr(Ranks, "gathered", lambda self, tree, owners: tree)
+    monkeypatch.setattr(Ranks, "listed", lambda self, own, owners: own)
     monkeypatch.setattr("steppe.simulate.ranks.dist.get_rank", lambda group: 0)
     monkeypatch.setattr("steppe.simulate.ranks.dist.get_world_size", lambda group: 1)
     found = ended((name, {}), "sum")

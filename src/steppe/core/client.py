@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.layout import Tensors
@@ -198,6 +199,15 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor)
         kept[OWN_BUFFERS] = live.buffers
     drift = torch.linalg.vector_norm(live.w - sent.x)
     return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
+
+
+def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
+    """The replies of a round without clients: no rows, of the shapes and types that every reply must have."""
+    one = torch.ones_like(sent.lr)
+    state = algorithm.client_state(sent.x) if state is None else state
+    reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
+    empty: Reply = tree_map(lambda v: v[None][:0], reply)
+    return empty
 
 
 def _scope(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor,

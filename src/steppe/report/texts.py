@@ -70,6 +70,8 @@ _TEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "'": "'",
     "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "–": "--", "−": "$-$", "λ": r"$\lambda$", "ρ": r"$\rho$",
     "σ": r"$\sigma$", "τ": r"$\tau$", "…": r"\ldots{}", "‖": r"$\|$", "²": "$^2$",
+    "α": r"$\alpha$", "β": r"$\beta$", "δ": r"$\delta$", "ε": r"$\varepsilon$",
+    "μ": r"$\mu$", "≤": r"$\le$", "≥": r"$\ge$", "✓": r"$\surd$", "✗": r"$\times$", "†": r"\dag{}",
 }  # fmt: skip
 
 

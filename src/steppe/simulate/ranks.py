@@ -136,7 +136,7 @@ class Ranks:
 
     def gathered(self, tree: Any, owners: Sequence[int]) -> Any:
         """The rows of all ranks, in the clients' order; each rank gives those of its own clients, in that order."""
-        if not self.on:
+        if not self.on or not len(owners):
             return tree
         counts = [sum(owner == r for owner in owners) for r in range(self.size)]
         order = torch.tensor([k for r in range(self.size) for k, owner in enumerate(owners) if owner == r])
@@ -153,6 +153,16 @@ class Ranks:
             return together.to(rows.device)[back.to(rows.device)]
 
         return tree_map(one, tree)
+
+    def listed(self, own: Sequence[Any], owners: Sequence[int]) -> list[Any]:
+        """Small things of all clients in their order; each rank gives those of its own."""
+        if not self.on:
+            return list(own)
+        boxes: list[Any] = [None] * self.size
+        with listening():
+            dist.all_gather_object(boxes, own, self.group)
+        each = [iter(box) for box in boxes]
+        return [next(each[owner]) for owner in owners]
 
     def check_same(self, x: Tensor) -> None:
         """Ranks go on from one global model, to the bit; machines that compute differently would drift apart."""

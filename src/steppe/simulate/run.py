@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from steppe.config import Config
-from steppe.core.client import Reply, Sent
+from steppe.core.client import Reply, Sent, nobody
 from steppe.core.layout import Tensors
+from steppe.core.part import SettingError
 from steppe.core.server import Portion, Server, aggregate, broadcast
 from steppe.core.task import METRICS
+from steppe.core.validate import faults, flat, sifted
 from steppe.errors import RunFailed
 from steppe.simulate import checkpoint, folder, needs
 from steppe.simulate.best import Best
@@ -30,8 +33,10 @@ from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import MemoryStore, Store
 from steppe.simulate.torchrun import agreed, first
+from steppe.simulate.trackers import Tracker, Tracking, named
+from steppe.simulate.trust import privacy, spent
+from steppe.simulate.turnout import turnout
 from steppe.simulate.witness import Witness
-from steppe.simulate.workers import shapes
 
 Watch = Callable[[dict[str, Any]], None]  # called with every round's record
 
@@ -62,12 +67,13 @@ class Result:
 
 
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
-             say: Callable[[str], None] | None = None) -> Result:  # fmt: skip
+             say: Callable[[str], None] | None = None, trackers: Sequence[Tracker] = ()) -> Result:  # fmt: skip
     """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
-    config, task = experiment.config, experiment.task
+    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     speaks = first()
     say, watch = (say or _silent, watch) if speaks else (_silent, None)
     where = out if speaks else None  # the others write nothing
+    track = Tracking([*named(config.track, out), *trackers] if speaks else [], say)
     ranks = Ranks(fresh_state(experiment), on_disk(experiment, out))
     needed = agreed(lambda: _check(experiment, out, resume))
     store: Store = client_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
@@ -80,6 +86,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     executor = experiment.executor()
     for note in (needed, *experiment.notes):
         say(note)
+    track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
     if experiment.small and not task.x0.is_cuda:
         torch.set_num_threads(1)  # threads that wait for one another by spinning lose, above all on a busy machine
@@ -88,21 +95,27 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             if best.stopped(config.early_stopping):
                 break
             began = time.perf_counter()
-            played = play(experiment, server, store, executor, t, experiment.sample(t), experiment.lr(t), say, ranks)
-            record = {"round": t + 1, "lr": float(played.sent.lr), "clients": len(played.ids),
-                      **_measure(server, played.after, played.facts, names)}  # fmt: skip
-            if played.dropped:
-                record["dropped"] = played.dropped
-            server = played.after
-            _check_global(server, t)
-            ranks.check_same(server.x)
+            called, played = turnout(experiment, t, experiment.sample(t)), None
+            record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0, **called.told}
+            if called.ids or privacy(algorithm):  # noise hides whether anybody was there
+                played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say, ranks)
+                record |= {"clients": len(played.ids), **_measure(server, played.after, played.facts, names)}
+                record |= spent(algorithm, t + 1)
+                if played.refused:
+                    record["refused"] = [{"client": i, "why": why} for i, why in played.refused.items()]
+                server = played.after
+                _check_global(server, t)
+                ranks.check_same(server.x)
+            else:
+                say(f"round {t + 1}: no client answered, so the model stays as it was")
+            trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
                 record |= agreed(partial(evaluate, experiment, server, t))
             ended = time.perf_counter()
-            record["seconds"] = {"train": round(played.trained - began, 4), "all": round(ended - began, 4)}
-            if speaks and (due := during.due(t + 1)):
+            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            if speaks and (due := during.due(t + 1, bool(played and played.ids))):
                 x, buffers = judged_model(experiment, server, t, exported=True)
-                record["measures"] = during.taken(due, x, buffers, played.seen)
+                record["measures"] = during.taken(due, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
             best.see(record, server, where)
@@ -114,12 +127,17 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                     checkpoint.save(where / "checkpoints", t + 1, server, whole, best.notes())
             if watch:
                 watch(record)
+            track("round", record)
             del played  # or its replies would be there beside those of the next round
+    except BaseException:
+        track("end", None)
+        raise
     finally:
         executor.close()
         torch.set_num_threads(threads)
-    whole = ranks.whole(store) if experiment.algorithm.alone else store
+    whole = ranks.whole(store) if algorithm.alone else store
     server, x, buffers, summary = agreed(partial(_finish, experiment, where, server, whole, records, best))
+    track("end", summary)
     to_device = partial(tree_map, lambda t: t.to(task.x0.device))
     return Result(config, records, summary, experiment, to_device(server), to_device(x), to_device(buffers), out,
                   list(experiment.notes))  # fmt: skip
@@ -193,9 +211,9 @@ class Played(NamedTuple):
     ids: list[int]
     sent: Sent
     replies: Reply  # of all clients where they were gathered, or of this rank's
-    facts: Tensor
+    facts: list[list[float]]  # of each client: its loss, its drift, its states' norms
     after: Server
-    dropped: list[int]
+    refused: dict[int, str]  # clients whose replies were not taken, and why
     trained: float  # when the clients were done
 
     def seen(self) -> Round:
@@ -218,17 +236,18 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     states = tree_map(lambda v: v.to(task.x0.device), ranks.fetch(store, ids, owners))
     lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
     rows = None
-    if algorithm.using("prepare"):
+    if ids and algorithm.using("prepare"):
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
-    replies = executor(sent, mine, states) if mine else no_replies(experiment)
-    facts = ranks.gathered(_facts(replies), owners)
-    kept = _finite(ids, facts, t, config.nonfinite, say)
-    if len(kept) < len(ids):
-        replies = tree_map(lambda v: v[[i for i, k in enumerate(ranks.mine(owners)) if k in kept]], replies)
-    dropped = [i for k, i in enumerate(ids) if k not in kept]
-    ids, owners, facts = [ids[k] for k in kept], [owners[k] for k in kept], facts[kept]
-    ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(replies.loss))])
+    replies = executor(sent, mine, states) if mine else nobody(algorithm, task, sent, store.fresh())
+    told = ranks.listed(list(zip(faults(replies, config.refuse_above), _facts(replies), strict=True)), owners)
+    refused = {i: why for i, (why, _) in zip(ids, told, strict=True) if why}
+    if refused:
+        _complain(experiment, refused, len(ids), t, say)
+        mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
+        owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
+        ids = [i for i in ids if i not in refused]
+    ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
     trained = time.perf_counter()
     portion = None
     if ranks.on and adds_up(experiment):
@@ -236,51 +255,41 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     else:
         replies = ranks.gathered(replies._replace(state={}), owners)
     everything = float(federation.samples if config.weighting == "samples" else config.clients)
-    after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
-                      lambda part, name: ranks.everyone(store, part, name).to(task.x0.device), everything,
-                      portion)  # fmt: skip
+    try:
+        after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
+                          lambda part, name: ranks.everyone(store, part, name).to(task.x0.device), everything,
+                          portion)  # fmt: skip
+    except SettingError as error:  # too few replies for the rule, for instance
+        raise RunFailed(f"round {t + 1}: {error}.") from error
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
-    return Played(ids, sent, replies, facts, after, dropped, trained)
+    facts = [each for why, each in told if not why]
+    return Played(ids, sent, replies, facts, after, refused, trained)
 
 
 def adds_up(experiment: Experiment) -> bool:
     """Whether ranks may add up partial sums; a fixed order, and whoever looks at each client's reply, need them all."""
-    each = any(p.has(hook) for p in experiment.algorithm.parts for hook in ("screen", "reduce") if hasattr(p, hook))
-    seen = any(isinstance(p, Witness) for p in experiment.algorithm.parts)
-    return experiment.config.reduction == "sum" and not seen and not each
+    algorithm = experiment.algorithm
+    each = (
+        algorithm.using("screen") or algorithm.using("reduce") or any(isinstance(p, Witness) for p in algorithm.parts)
+    )
+    return experiment.config.reduction == "sum" and not each
 
 
-def no_replies(experiment: Experiment) -> Reply:
-    """Those of a rank that has no client this round."""
-    task = experiment.task
-    own = bool(task.buffers) and experiment.config.buffers == "local"
-    *_, replies = shapes(experiment.algorithm, task, 0, own)
-    return tree_map(lambda v: task.x0.new_empty(v.shape, dtype=v.dtype), replies)
+def _facts(replies: Reply) -> list[list[float]]:
+    norms = [torch.linalg.vector_norm(flat(v), dim=1) for tensors in replies.state.values() for v in tensors.values()]
+    facts: list[list[float]] = torch.stack([replies.loss, replies.drift, *norms], dim=1).tolist()
+    return facts
 
 
-def _facts(replies: Reply) -> Tensor:
-    """For each client: whether every number, uploaded or kept, is finite; its loss; its drift; its states' norms."""
-    told = (replies.update, *_leaves(replies.up), *_leaves(replies.buffers), *_leaves(replies.state))
-    finite = torch.stack([_each(v).isfinite().all(1) for v in told]).all(0)
-    norms = [torch.linalg.vector_norm(_each(v), dim=1) for v in _leaves(replies.state)]
-    return torch.stack([finite.to(replies.loss.dtype), replies.loss, replies.drift, *norms], dim=1)
-
-
-def _each(v: Tensor) -> Tensor:
-    return v.flatten(1) if v.ndim > 1 else v[:, None]
-
-
-def _finite(ids: list[int], facts: Tensor, t: int, policy: str, say: Callable[[str], None]) -> list[int]:
-    """The places of the clients whose numbers are all finite; the others are named, and never averaged in."""
-    good = facts[:, 0].bool().tolist()
-    bad = [i for i, fine in zip(ids, good, strict=True) if not fine]
-    if bad:
-        sentence = f"round {t + 1}: the update of client {', '.join(map(str, bad))} is not finite"
-        if policy == "stop" or not any(good):
-            raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
-        say(f"{sentence} and was dropped")
-    return [k for k, fine in enumerate(good) if fine]
+def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: int, say: Callable[[str], None]) -> None:
+    """Replies that may not be averaged stop the run or, if that is wished, are named and left out."""
+    reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
+    sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
+                                              for why, i in reasons.items())  # fmt: skip
+    if experiment.config.nonfinite == "stop" or len(refused) == called:
+        raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
+    say(f"{sentence} and was dropped")
 
 
 def _check_global(server: Server, t: int) -> None:
@@ -289,17 +298,16 @@ def _check_global(server: Server, t: int) -> None:
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
 
-def _measure(before: Server, after: Server, facts: Tensor, names: list[str]) -> dict[str, Any]:
+def _measure(before: Server, after: Server, facts: list[list[float]], names: list[str]) -> dict[str, Any]:
     """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
-    _, loss, drift, *norms = (float(column.mean()) for column in facts.T)
-    told: dict[str, Any] = {
-        "train_loss": loss, "drift": drift,
+    means = dict(zip(["train_loss", "drift", *names], np.mean(facts, axis=0).tolist(), strict=True)) if facts else {}
+    told: dict[str, Any] = {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
+    told |= {
         "update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
         "x_norm": float(torch.linalg.vector_norm(after.x)),
     }  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
-    kept = dict(zip(names, norms, strict=True))
-    return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
+    return told | ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
 
 
 def _summary(
@@ -310,19 +318,18 @@ def _summary(
     tail = curve[-10:]
     metric = experiment.task.metric_each
     lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
-    return {
+    missing = sum(len(r.get(kind, ())) for r in records for kind in ("dropped", "late"))
+    simulated = [r["simulated_seconds"] for r in records if "simulated_seconds" in r]
+    failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
+    told = {
         "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
         "model_of_round": chosen, "last": judged["accuracy"], "mean_of_last_ten": sum(tail) / len(tail),
         "best": min(curve) if lower else max(curve), "loss": judged["loss"],
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
+    refused = sum(len(r.get("refused", ())) for r in records)
+    return told | failures | ({"refused": refused} if refused else {}) | spent(experiment.algorithm, told["rounds"])
 
 
 def _silent(_: str) -> None:
     """Nobody listens."""
-
-
-def _leaves(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
-    return [leaf for value in tree.values() for leaf in _leaves(value)]

@@ -50,17 +50,17 @@ class Workers:
         if b"__main__" in job:
             raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
-        spaces = shapes(algorithm, task, slots, own_buffers)
+        shapes = _shapes(algorithm, task, slots, own_buffers)
         handle, name = tempfile.mkstemp(prefix="steppe-")
         os.close(handle)
-        self.sent, self.states, self.replies = mapped(spaces, name)
+        self.sent, self.states, self.replies = mapped(shapes, name)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
         command = [sys.executable, "-c", "from steppe.simulate.workers import work; work()"]
         self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
                      for _ in range(count)]  # fmt: skip
         try:
             for worker in self.pool:
-                self._ask(worker, (sys.path, job, name, spaces))
+                self._ask(worker, (sys.path, job, name, shapes))
             for worker in self.pool:
                 self._answer(worker)
         except (ImportError, AttributeError) as error:  # only unpickling the job can raise these
@@ -138,10 +138,10 @@ def work() -> None:
     os.dup2(2, 1)  # whatever a user's model prints must not get between our messages
     asks = sys.stdin.buffer
     try:
-        path, job, name, spaces = pickle.load(asks)
+        path, job, name, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may lie beside the script, wherever that was started
         algorithm, task, federation = pickle.loads(job)
-        sent, states, replies = mapped(spaces, name)
+        sent, states, replies = mapped(shapes, name)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
@@ -156,9 +156,9 @@ def work() -> None:
         _put(answers, _portable(error))
 
 
-def mapped(spaces: Any, name: str) -> Any:
+def mapped(shapes: Any, name: str) -> Any:
     """A tree of meta tensors as a tree of real ones that lie in one shared file."""
-    leaves, structure = tree_flatten(spaces)
+    leaves, structure = tree_flatten(shapes)
     sizes = [leaf.numel() * leaf.element_size() for leaf in leaves]
     begins = [0]
     for size in sizes:
@@ -178,7 +178,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
+def _shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
     """What passes between the processes, found on tensors without data."""
     meta = task.to("meta")
     scalar = meta.x0.new_zeros(())
