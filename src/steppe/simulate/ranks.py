@@ -168,7 +168,7 @@ class Ranks:
         """Ranks go on from one global model, to the bit; machines that compute differently would drift apart."""
         if self.size == 1:
             return
-        total = x.detach().cpu().view(torch.int32 if x.element_size() == 4 else torch.int64).sum()
+        total = x.detach().view(torch.int32 if x.element_size() == 4 else torch.int64).sum().cpu()
         each = self.gathered(total[None], range(self.size))
         if not bool((each == total).all()):
             raise RunFailed("The ranks have come to different global models, because their machines or libraries "
