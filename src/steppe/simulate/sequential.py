@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent, begin, end, step
+from steppe.core.client import Live, Reply, Sent, begin, end, step
 from steppe.core.keyed import as_seed, key
 from steppe.core.task import Task
 from steppe.data.federation import Federation
-from steppe.simulate.stacking import stack
 
 DROPOUT = 3  # keeps this use of (seed, round, client) apart
 
@@ -30,8 +31,23 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
             several = tuple(
                 federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step)
             )
-            live = step(algorithm, task, sent, live, several, sent.lr.new_tensor(float(k)), steps)
+            now = sent.lr.new_tensor(float(k))
+            live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
         return end(algorithm, task, sent, live, steps)
+
+
+def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
+    """Whether a step may overwrite what `live` holds: no two of its tensors share memory, with each other or with what
+    was sent, and no part takes the optimiser's step twice to compare."""
+    held = [live.w, *_vectors(live.parts), *live.core.values(), *live.buffers.values()]
+    shared = [sent.x, *_vectors(sent.down), *sent.buffers.values()]
+    places = [t.untyped_storage().data_ptr() for t in held]
+    apart = len({*places}) == len(places) and not {*places} & {t.untyped_storage().data_ptr() for t in shared}
+    return apart and not any(p.repeats_inner for p in algorithm.parts)
+
+
+def _vectors(states: States) -> list[Tensor]:
+    return [t for tensors in states.values() for t in tensors.values()]
 
 
 def _seed(seed: int, cuda: bool) -> None:
@@ -46,12 +62,16 @@ class Sequential:
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation
+        self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids."""
-        replies: Reply = stack([train(self.algorithm, self.task, self.federation, sent, i, s)
-                                for i, s in zip(ids, states, strict=True)])  # fmt: skip
-        return replies
+        """Replies stacked in the order of the ids, in memory that the next call uses again."""
+        for place, (client, state) in enumerate(zip(ids, states, strict=True)):
+            reply = train(self.algorithm, self.task, self.federation, sent, client, state)
+            if self.rows is None or len(self.rows.loss) < len(ids):
+                self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape)), reply)
+            tree_map(lambda rows, new, place=place: rows[place].copy_(new), self.rows, reply)
+        return tree_map(lambda rows: rows[: len(ids)], self.rows)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -69,8 +69,11 @@ class Workers:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids."""
+        """Replies stacked in the order of the ids, in memory that the next call uses again."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
+        if len(ids) <= self.slots:
+            self._round(ids, states)
+            return tree_map(lambda t: t[: len(ids)], self.replies)  # type: ignore[no-any-return]
         parts = []
         for begun in range(0, len(ids), self.slots):
             some = ids[begun : begun + self.slots]
@@ -145,9 +148,9 @@ def work() -> None:
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
-            # Clones, so that a client's numbers do not depend on the slot that it happened to get.
-            received, state = tree_map(torch.clone, (sent, row(states, slot)))
-            reply = train(algorithm, task, federation, received, client, state)
+            # A clone, so that a client's numbers do not depend on the slot that it happened to get.
+            state = tree_map(torch.clone, row(states, slot))
+            reply = train(algorithm, task, federation, sent, client, state)
             tree_map(lambda shared, new: shared.copy_(new), row(replies, slot), reply)
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
