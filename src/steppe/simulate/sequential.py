@@ -13,6 +13,7 @@ from steppe.core.client import Live, Reply, Sent, begin, end, step
 from steppe.core.keyed import as_seed, key
 from steppe.core.task import Task
 from steppe.data.federation import Federation
+from steppe.simulate.stacking import stack
 
 DROPOUT = 3  # keeps this use of (seed, round, client) apart
 
@@ -65,13 +66,17 @@ class Sequential:
         self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids, in memory that the next call uses again."""
+        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        kept = []
         for place, (client, state) in enumerate(zip(ids, states, strict=True)):
             reply = train(self.algorithm, self.task, self.federation, sent, client, state)
+            kept.append(reply.state)
+            told = reply._replace(state={})
             if self.rows is None or len(self.rows.loss) < len(ids):
-                self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape)), reply)
-            tree_map(lambda rows, new, place=place: rows[place].copy_(new), self.rows, reply)
-        return tree_map(lambda rows: rows[: len(ids)], self.rows)  # type: ignore[no-any-return]
+                self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape)), told)
+            tree_map(lambda rows, new, place=place: rows[place].copy_(new), self.rows, told)
+        together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
+        return together._replace(state=stack(kept))
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -69,11 +69,12 @@ class Workers:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids, in memory that the next call uses again."""
+        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
         if len(ids) <= self.slots:
             self._round(ids, states)
-            return tree_map(lambda t: t[: len(ids)], self.replies)  # type: ignore[no-any-return]
+            replies: Reply = tree_map(lambda t: t[: len(ids)], self.replies)
+            return replies._replace(state=tree_map(torch.clone, replies.state))
         parts = []
         for begun in range(0, len(ids), self.slots):
             some = ids[begun : begun + self.slots]
