@@ -22,13 +22,11 @@ from torch.utils.flop_counter import FlopCounterMode
 import steppe
 from benchmarks import jobs, others
 from benchmarks.hand_loop import CNN, HandLoop
+from steppe.simulate.memory import MEMORY
 
 Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
 
-# For the tuned loop; the library sets the same for the processes that it starts itself.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
-          "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
-ENVIRONMENT = {"tuned": MEMORY}
+ENVIRONMENT = {"tuned": MEMORY}  # the library sets the same for the processes that it starts itself
 NEEDS = {"flower": "flwr", "pfl": "pfl"}  # packages that are not ours to install
 
 

@@ -129,11 +129,11 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     decay: dict[str, float] = {}
     trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
 
-    def differentiated(term: Term, at: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
+    def differentiated(term: Term, at: Tensor, batch: Tensors, fast: bool = False) -> tuple[Tensor, Tensor]:
         meter.gradients += 1
 
         def objective(v: Tensor) -> tuple[Tensor, Tensors]:
-            out = task.forward(v, batch["x"], live.buffers, algorithm.needs)
+            out = task.forward(v, batch["x"], live.buffers, algorithm.needs, fast=fast)
             return term(v, out), out.buffers
 
         gradient, value, buffers = differentiate(objective, at)
@@ -186,7 +186,8 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
                 total = total + p.penalty(v, out, scopes[on][p.name])
             return total
 
-        gradient, loss = differentiated(term, at, batches[on])
+        # The loss's own gradient may be taken in lower precision; one that a part asks for and normalises may not.
+        gradient, loss = differentiated(term, at, batches[on], fast=True)
         losses.append(loss)
         return gradient
 
@@ -195,9 +196,18 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         oracle = _wrapped(p, oracle, scopes)
     direction = oracle(live.w)
     direction = direction if trained is None else direction * trained
-    descend = live.w.addcmul_ if spend else live.w.addcmul
-    w = descend(direction, sent.lr, value=-1)  # w − lr · direction in one pass
+    overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
+    w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
     return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
+
+
+def memory(*tensors: Tensor) -> set[int]:
+    """Where the numbers of these tensors lie."""
+    return {t.untyped_storage().data_ptr() for t in tensors}
+
+
+def vectors(states: States) -> list[Tensor]:
+    return [t for tensors in states.values() for t in tensors.values()]
 
 
 def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, Scope]]) -> Oracle:

@@ -48,7 +48,7 @@ class Scope:
     batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
     seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
     decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
-    spend: bool = False  # whether the tensors in `state` may be overwritten in place, to save memory traffic
+    spend: bool = False  # whether the tensors of `round_state` may be overwritten in place, to save memory traffic
     forward: Callable[[Tensor], Outputs] = _absent  # for `observe`: the model at any w on this batch
     gradient_of: Callable[..., Tensor] = _absent  # for `gradient`: (term, w) -> its gradient on this batch
     head_gradient_of: Callable[..., Tensor] = _absent  # (term, w, features) -> its gradient through the head alone

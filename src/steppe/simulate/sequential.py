@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Live, Reply, Sent, begin, end, step
+from steppe.core.client import Live, Reply, Sent, begin, end, memory, step, vectors
 from steppe.core.keyed import as_seed, key
 from steppe.core.task import Task
 from steppe.data.federation import Federation
@@ -38,17 +37,12 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
 
 
 def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
-    """Whether a step may overwrite what `live` holds: no two of its tensors share memory, with each other or with what
-    was sent, and no part takes the optimiser's step twice to compare."""
-    held = [live.w, *_vectors(live.parts), *live.core.values(), *live.buffers.values()]
-    shared = [sent.x, *_vectors(sent.down), *sent.buffers.values()]
-    places = [t.untyped_storage().data_ptr() for t in held]
-    apart = len({*places}) == len(places) and not {*places} & {t.untyped_storage().data_ptr() for t in shared}
-    return apart and not any(p.repeats_inner for p in algorithm.parts)
-
-
-def _vectors(states: States) -> list[Tensor]:
-    return [t for tensors in states.values() for t in tensors.values()]
+    """Whether a step may overwrite w and the optimiser's state: no two tensors share memory, here or with what was
+    sent; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
+    held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
+    places = memory(*held)
+    apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
+    return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
 
 
 def _seed(seed: int, cuda: bool) -> None:

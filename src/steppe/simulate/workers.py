@@ -26,11 +26,9 @@ from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.errors import RunFailed
+from steppe.simulate.memory import MEMORY
 from steppe.simulate.stacking import row
 
-# glibc would hand activations back to the kernel after each step and fault them in again.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
-          "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
