@@ -89,9 +89,10 @@ def _keep_pooling_in_order(value: Tensor) -> None:
             continue
         seen.add(node)
         todo += [inner for inner, _ in node.next_functions]
-        if node.name() == "MaxPool2DWithIndicesBackward0":
-            if node._saved_self.is_contiguous(memory_format=torch.channels_last):  # type: ignore[attr-defined]
-                node.register_prehook(lambda g: (g[0].contiguous(memory_format=torch.channels_last),))
+        if node.name() != "MaxPool2DWithIndicesBackward0":
+            continue
+        if node._saved_self.is_contiguous(memory_format=torch.channels_last):  # type: ignore[attr-defined]
+            node.register_prehook(lambda g: (g[0].contiguous(memory_format=torch.channels_last),))
 
 
 def by_transform(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
@@ -119,7 +120,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
          spend: bool = False) -> Live:  # fmt: skip
     """One local step of one client: w ← w − lr · oracle(w), the parts wrapped around the plain gradient.
 
-    Pure, unless the caller lets it `spend` what `live` holds: then new vectors may take the place of old ones in memory.
+    Pure, unless the caller lets it `spend` what `live` holds: then new vectors may take the memory of old ones.
     """
     meter = Meter() if meter is None else meter
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
