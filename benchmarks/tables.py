@@ -47,7 +47,7 @@ def markdown(report: dict[str, Any]) -> str:
 def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
     plain, mine, target = results["plain"], results["workers"], TARGETS[algorithm]
     rows = [f"| {algorithm}, {len(plain['times'])} timed rounds each | best s | median s | of plain (best) | (median) "
-            "| CPU-s | of the roof | peak MB of one process | accuracy |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+            "| CPU-s | of the roof | peak MB of one process | accuracy |", "|---" * 9 + "|"]  # fmt: skip
     for name, r in results.items():
         cells = (f"{r['best']:.2f}", f"{r['median']:.2f}", f"{r['ratio_best']:.2f}", f"{r['ratio_median']:.2f}",
                  f"{r['cpu_seconds']:.2f}", f"{r['of_roof']:.0%}", f"{max(r['peak_mb'].values()):.0f}",
