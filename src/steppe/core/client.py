@@ -187,7 +187,6 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
                 total = total + p.penalty(v, out, scopes[on][p.name])
             return total
 
-        # The loss's own gradient may be taken in lower precision; one that a part asks for and normalises may not.
         gradient, loss = differentiated(term, at, batches[on], fast=True)
         losses.append(loss)
         return gradient
