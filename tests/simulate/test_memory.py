@@ -1,4 +1,4 @@
-"""Memory that is used again changes nothing, and lower precision is really used, where it may be."""
+"""Memory that is used again changes nothing; a model that cannot be sent stays here."""
 
 from __future__ import annotations
 
@@ -96,42 +96,6 @@ def test_pooling_keeps_its_order_and_its_gradient() -> None:
     F.cross_entropy(model(x), y).backward()
     plain = task.layout.flatten({k: p.grad for k, p in model.named_parameters()})
     torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-14)
-
-
-# --- lower precision
-
-
-class Tells(nn.Linear):
-    """Notes in which precision it was run."""
-
-    seen: list[torch.dtype] = []  # noqa: RUF012
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.seen.append(x.dtype)
-        return super().forward(x)
-
-
-@pytest.mark.parametrize(("precision", "expected"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
-def test_precision_is_what_the_model_sees(precision: str, expected: torch.dtype) -> None:
-    Tells.seen.clear()
-    result = launch(model=Tells(6, 3), algorithm="fedavg", precision=precision, rounds=1)
-    assert set(Tells.seen) == {expected}
-    assert result.x.dtype == torch.float32
-
-
-def test_bf16_learns_like_fp32() -> None:
-    full, low = (launch(algorithm="fedsam", precision=p, rounds=8, lr=0.05) for p in ("fp32", "bf16"))
-    apart = torch.linalg.vector_norm(full.x - low.x) / torch.linalg.vector_norm(full.x - full.experiment.task.x0)
-    assert 0 < apart < 0.05
-    assert abs(full.accuracy - low.accuracy) < 0.1
-
-
-def test_a_gradient_near_its_zero_stays_in_full_precision() -> None:
-    """FedSoL's proximal gradient is normalised; rounding must not become its direction."""
-    Tells.seen.clear()
-    launch(model=Tells(6, 3), algorithm="fedsol", precision="bf16", rounds=1)
-    assert set(Tells.seen) == {torch.bfloat16, torch.float32}
 
 
 # --- a model that no other process knows
