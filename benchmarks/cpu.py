@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import steppe
-from benchmarks import framework, growth, jobs, precision
+from benchmarks import framework, growth, jobs, precision, profile
 from benchmarks.contenders import ENVIRONMENT, NEEDS, PROGRAMS, WORDS, cores, missing
 
 RESULTS = Path(__file__).with_name("results")
@@ -176,6 +176,8 @@ def main() -> None:
         report["rounds"][algorithm] = compete(algorithm, some, timed, left_out)
         table(algorithm, report["rounds"][algorithm], roof)
         keep()
+    report["profile"] = profile.measure(chosen.quick)
+    keep()
     report["precision"] = precision.measure(chosen.quick)
     keep()
     report["framework_cpu_seconds"] = framework.measure(chosen.quick)

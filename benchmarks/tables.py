@@ -37,6 +37,8 @@ def markdown(report: dict[str, Any]) -> str:
     if "framework_cpu_seconds" in report:
         each = ", ".join(f"{PROGRAMS[n]} {s:.3f}" for n, s in report["framework_cpu_seconds"].items())
         lines += ["", f"CPU-seconds a round with zero local epochs (target {TARGET}): {each}."]
+    if "profile" in report:
+        lines += ["", *profile(report["profile"])]
     if "precision" in report:
         lines += ["", *precision(report["precision"])]
     if "growth" in report:
@@ -57,6 +59,16 @@ def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
     return [*rows, "", f"One process a core: **{mine['ratio_best']:.2f}** of the plain loop's time (target {target}: "
             f"{_met(mine['ratio_best'], target)}; aim 0.65: {_met(mine['ratio_best'], 0.65)}) and {memory:.2f} of its "
             f"memory (target 1.5: {_met(memory, 1.5)})."]  # fmt: skip
+
+
+def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
+    step, kernels = found["step"], found["kernels"]
+    rows = ["One local step of FedAvg, one thread, CPU-milliseconds: "
+            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Its kernels:", "",
+            "| kernel and shapes | ms a step |", "|---|---|"]  # fmt: skip
+    rows += [f"| {name} | {ms:.2f} |" for name, ms in list(kernels.items())[:shown]]
+    rest = sum(list(kernels.values())[shown:])
+    return [*rows, f"| all others | {rest:.2f} |", f"| together | {sum(kernels.values()):.2f} |"]
 
 
 def precision(runs: dict[str, Any]) -> list[str]:
