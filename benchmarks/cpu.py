@@ -138,7 +138,7 @@ def main() -> None:
     options.add_argument("--quick", action="store_true", help="about two minutes: one timed round, FedAvg, fewer sizes")
     options.add_argument("--rounds", type=int, help="timed rounds of each contender (default: 5, FedSAM 3)")
     options.add_argument("--only", nargs="+", choices=PROGRAMS, help="these contenders beside the plain loop")
-    options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu-….json)")
+    options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu[-quick].json)")
     chosen = options.parse_args()
 
     facts = about(jobs.data()[1])
@@ -161,8 +161,7 @@ def main() -> None:
                                      stdout=subprocess.PIPE, check=True).stdout)  # fmt: skip
     roof["gflops"] = max(roof["convolution"], roof["matrix product"])
     report: dict[str, Any] = {"about": facts, "roof": roof, "left_out": left_out, "rounds": {}}
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    out = chosen.out or RESULTS / f"cpu-{stamp}{'-quick' if chosen.quick else ''}.json"
+    out = chosen.out or RESULTS / ("cpu-quick.json" if chosen.quick else "cpu.json")
 
     def keep() -> None:  # after every stage, so that a run that is cut off has not measured for nothing
         facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import steppe
 from steppe.core.client import Live, Sent, by_autograd, step
 from steppe.simulate import sequential
+from steppe.simulate.stacking import finite
 from tests.simulate.scene import launch
 
 
@@ -96,6 +97,16 @@ def test_pooling_keeps_its_order_and_its_gradient() -> None:
     F.cross_entropy(model(x), y).backward()
     plain = task.layout.flatten({k: p.grad for k, p in model.named_parameters()})
     torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-14)
+
+
+def test_rows_that_are_finite() -> None:
+    big = torch.finfo(torch.float32).max
+    rows = torch.tensor([[1.0, 2.0], [big, big], [1.0, torch.nan], [torch.inf, -torch.inf], [-big, -big]])
+    assert finite(rows).tolist() == [True, True, False, False, True]
+    assert finite(rows[[0, 0]]).tolist() == [True, True]
+    assert finite(rows[:, :1, None]).tolist() == [True, True, True, False, True]
+    assert finite(rows[2, :1]).tolist() == [True]
+    assert finite(rows[:0]).tolist() == []
 
 
 # --- a model that no other process knows
