@@ -23,10 +23,10 @@ def row(tree: Any, i: int) -> Any:
 def finite(rows: Tensor) -> Tensor:
     """Which rows hold nothing but finite numbers.
 
-    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms may
-    still have a sum that is not.
+    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms
+    may still have a sum that is not.
     """
-    flat = rows.reshape(len(rows), -1)
+    flat = rows[..., None].flatten(1)
     if not rows.is_cuda:
         good = flat.sum(1).isfinite()
         if bool(good.all()):
