@@ -64,8 +64,8 @@ def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
 def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
     step, kernels = found["step"], found["kernels"]
     rows = ["One local step of FedAvg, one thread, CPU-milliseconds: "
-            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Its kernels:", "",
-            "| kernel and shapes | ms a step |", "|---|---|"]  # fmt: skip
+            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Kernels of the last:", "",
+            "| kernel and shapes | ms a step, by the clock |", "|---|---|"]  # fmt: skip
     rows += [f"| {name} | {ms:.2f} |" for name, ms in list(kernels.items())[:shown]]
     rest = sum(list(kernels.values())[shown:])
     return [*rows, f"| all others | {rest:.2f} |", f"| together | {sum(kernels.values()):.2f} |"]
