@@ -64,7 +64,7 @@ def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
 def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
     step, kernels = found["step"], found["kernels"]
     rows = ["One local step of FedAvg, one thread, CPU-milliseconds: "
-            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Kernels of the last:", "",
+            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Ours in parts:", "",
             "| kernel and shapes | ms a step, by the clock |", "|---|---|"]  # fmt: skip
     rows += [f"| {name} | {ms:.2f} |" for name, ms in list(kernels.items())[:shown]]
     rest = sum(list(kernels.values())[shown:])
