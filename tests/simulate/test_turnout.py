@@ -192,7 +192,10 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
     from steppe.report.records import Run
 
     cost = {"bytes_down": 10, "bytes_up": 1}
-    records = [{"clients": 3, "dropped": [1], "late": [2, 4]}, {"clients": 2, "refused": [{"client": 0, "why": "is not finite"}]}]
+    records = [
+        {"clients": 3, "dropped": [1], "late": [2, 4]},
+        {"clients": 2, "refused": [{"client": 0, "why": "is not finite"}]},
+    ]
     run = Run(tmp_path, {}, {"cost": cost}, {}, records, {}, {})
     assert run.traffic.tolist() == [60 + 5, 60 + 5 + 30 + 3]
 

@@ -19,7 +19,7 @@ from steppe.core.layout import Tensors
 from steppe.core.part import SettingError
 from steppe.core.server import Server, aggregate, broadcast, evaluated
 from steppe.core.task import METRICS
-from steppe.core.validate import faults, sifted
+from steppe.core.validate import faults, finite, sifted
 from steppe.errors import RunFailed, SteppeError
 from steppe.evaluate.accuracy import Score, recalibrated, score
 from steppe.simulate import checkpoint, folder
@@ -308,7 +308,7 @@ def _accepted(experiment: Experiment, ids: list[int], replies: Reply, t: int,
 
 
 def _check_global(server: Server, t: int) -> None:
-    if not bool(server.x.isfinite().all()):
+    if not bool(finite(server.x[None])):
         raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
