@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import steppe
-from steppe.data import from_arrays, load
+from benchmarks import flatness, jobs
 from steppe.models import build
 from steppe.simulate.folder import versions
 
@@ -41,15 +40,6 @@ JOBS = {
     "resnet18-gn fedsmoo bf16": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "bf16"}, 3),
     "resnet18-gn fedavg tf32": ("fedavg", "resnet18-gn", {**FEDSMOO, "precision": "tf32"}, 3),
 }
-
-
-def cifar():
-    folder = os.environ.get("STEPPE_DATA")
-    if folder and (Path(folder) / "cifar10").exists():
-        return load("cifar10", folder), "real CIFAR-10"
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.randint(256, (60000, 3, 32, 32), generator=g, dtype=torch.uint8), torch.arange(60000) % 10
-    return from_arrays(x[:50000], y[:50000], x[50000:], y[50000:], classes=10), "random images"
 
 
 def time_job(name, data, partition="iid"):
@@ -144,13 +134,17 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
     parser.add_argument("--full", nargs="*", default=[], help="algorithms to train for 300 rounds, name[:key=value]")
     parser.add_argument("--seconds", type=float, default=500, help="start no further job after this long")
+    parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True, help="the Hessian, too")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, and PyTorch sees none here.")
     began = time.perf_counter()
-    data, what = cifar()
+    data, what = jobs.cifar()
     told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": roofs(), "rows": [hand_loop(data)]}
     print(json.dumps(told), flush=True)
+    if given.flatness:
+        told["flatness"] = flatness.measure("cuda")
+        print(json.dumps(told["flatness"]), flush=True)
     for name in given.full:
         algorithm, _, option = name.partition(":")
         key, _, value = option.partition("=")

@@ -21,7 +21,8 @@ from steppe import words
 from steppe.errors import SteppeError
 from steppe.flatness import Landscape
 from steppe.report import charts, story
-from steppe.report.records import Comparison, read
+from steppe.report.reading import read
+from steppe.report.records import Comparison
 from steppe.report.write import write
 from steppe.simulate import folder
 from tests.report.conftest import config

@@ -91,6 +91,13 @@ class Loss:
                 total += self._slope(w, x, y, create_graph=False)[1]
         return _finite(total, "The gradient")
 
+    def split(self, parts: int) -> list[Loss]:
+        """The same loss over equal parts of the sample, one after the other."""
+        of = self.sample
+        pieces = zip(of.inputs.tensor_split(parts), of.targets.tensor_split(parts), strict=True)
+        samples = [Sample(f"{of.name}, part {i + 1} of {parts}", x, y, of.plain) for i, (x, y) in enumerate(pieces)]
+        return [Loss(self.task, s, self.buffers, self.loss_each, self.chunk, self.memory_limit) for s in samples]
+
     def hessian(self, w: Tensor, on: str = "all") -> Hessian:
         """Products at one w; `on` restricts them to the head, the body, or the module or tensor of that name."""
         return Hessian(self, w, on)
@@ -137,6 +144,8 @@ class Loss:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
                                   "normalises by the statistics of its batch: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
+        memory.require(size * self._bytes(w), self.device, f"A gradient's graph of {size} example{'s'[: size > 1]}",
+                       "use a larger machine")  # fmt: skip
         return size
 
     def _bytes(self, w: Tensor) -> int:

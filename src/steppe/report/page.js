@@ -28,6 +28,9 @@
     const own = colour(`--c${meta.series % 8}`);
     if (meta.role === "band") return { ...trace, fillcolor: faded(own, 0.18) };
     if (meta.role === "bar") return { ...trace, marker: { color: own } };
+    if (meta.role === "dots")
+      return { ...trace, marker: { ...trace.marker, color: own }, error_x: { ...trace.error_x, color: own } };
+    if (meta.role === "faint") return { ...trace, line: { ...trace.line, color: faded(own, 0.5) } };
     return { ...trace, line: { ...trace.line, color: own } };
   }
 
