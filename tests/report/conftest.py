@@ -13,14 +13,18 @@ from steppe.simulate.analysis import Analysis, Options
 from steppe.simulate.compare import compare
 
 QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
-         "measure": ["lambda1:2"]}  # fmt: skip
+         "measure": ["lambda1:2", "flatness_discrepancy:2"]}  # fmt: skip
 
 
 def config(algorithm: str, **more: object) -> Config:
     return resolve({"algorithm": algorithm, **QUICK, **more})
 
 
-MEASURES = ["lambda1", "trace", "sharpness", "gradient_norm", "density", "landscape"]
+MEASURES = ["lambda1", "trace", "sharpness", "gradient_norm", "density", "landscape", "per_layer", "radius_profile",
+            "lambda1_clients", "landscape_clients", "line_clients", "lines"]  # fmt: skip
+# Curves, budgets, during training, clients, layers, density, surfaces, contours, clients' contours, lines, lines to
+# clients, classes, partition.
+FIGURES = 2 + 2 + 4 + 1 + 3 + 1 + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
 
 
 @pytest.fixture(scope="session")

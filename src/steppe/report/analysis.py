@@ -73,6 +73,7 @@ LEGEND = {  # what a heading alone does not say
     "local accuracy": "local accuracy: of clients' models on the whole test set",
     "forgetting": "forgetting: what they lose there by local training",
 }
+NOTES = {"clients, one more round": ["clients' losses are over all of their training data"]}
 
 
 class Profile(NamedTuple):
@@ -137,7 +138,7 @@ def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list
         shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
         if shown:
             rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
-            legend = "; ".join(LEGEND[h] for h in shown if h in LEGEND)
+            legend = "; ".join([*(LEGEND[h] for h in shown if h in LEGEND), *NOTES.get(title, [])])
             made.append(Table(title, [first, *shown], rows, legend))
     return made
 
@@ -185,7 +186,8 @@ def told(found: Number | None) -> str:
     decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
     if not -4 <= decimals <= 6:
         return f"{value:.2e} ± {error:.0e}"
-    return f"{round(value, decimals):.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
+    shown = round(value, decimals) + 0.0  # no minus before a zero
+    return f"{shown:.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
 
 
 def _plain(value: float, digits: int) -> str:

@@ -46,6 +46,11 @@ class Panel:
     bar_name: str = ""
     screen_only: bool = False
 
+    @property
+    def across(self) -> int:
+        """Charts in a row of a wide page: two are two or three, as they fill it."""
+        return self.columns if self.columns != 2 or len(self.charts) == 4 else min(3, len(self.charts))
+
 
 def numbers(values: Iterable[float]) -> list[float | None]:
     """Six digits are more than a screen shows; what is not finite is a gap."""
@@ -221,7 +226,8 @@ def measured(c: Comparison) -> Panel | None:
 def density(c: Comparison) -> Panel | None:
     """All algorithms on one pair of axes: the bulk at 0 is tall and the outliers are few, hence the logarithm."""
     traces: list[dict[str, Any]] = []
-    told, floor = [], 1e-5
+    told = []
+    floor = 0.3 * min((g.density.one for g in c.groups if g.density), default=1.0)  # a single eigenvalue is seen
     for place, g in enumerate(c.groups):
         d = g.density
         if d is None:
@@ -236,14 +242,13 @@ def density(c: Comparison) -> Panel | None:
                        "line": {"width": 1.8, "dash": DASHES[place // 8 % len(DASHES)]},
                        "meta": {"series": place, "role": "line"},
                        "hovertemplate": escape(g.label) + ": %{y:.2g} at λ = %{x:.3g}<extra></extra>"})  # fmt: skip
-        seen = d.grid[d.density > floor]
-        told.append(f"{g.label} from {seen.min():.3g} to {seen.max():.3g}")
+        told.append(f"{g.label} from {d.ends[0]:.3g} to {d.ends[1]:.3g}")
     if not traces:
         return None
     top = max(v for t in traces for v in t["y"] if v)
     layout = {"xaxis": titled("eigenvalue λ", zeroline=True),
               "yaxis": titled("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
                              exponentformat="power", dtick=1)}  # fmt: skip
-    words = f"Density of the Hessian's eigenvalues, reaching above {floor:g}: {'; '.join(told)}."
+    words = f"Density of the Hessian's eigenvalues: {'; '.join(told)}."
     chart = Chart("", traces, layout, words, 320)
     return Panel([chart], f"{words} Of the first analysed seed; bands are one standard error over probes.", 1, True)

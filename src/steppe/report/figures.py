@@ -64,9 +64,9 @@ def panels(c: Comparison) -> dict[str, Panel]:
     made = {"curves": charts.curves(c), "budgets": charts.budgets(c), "measured": charts.measured(c),
             "clients": layers.clients(c), "layers": layers.profiles(c), "density": charts.density(c)}  # fmt: skip
     for name, several in landscapes(c).items():
-        for i, panel in enumerate(several):
-            solid = "scene" in panel.charts[0].layout
-            made[f"{name}_3d" if solid else name if len(several) < 3 else f"{name}{i + 1}"] = panel
+        flat = [panel for panel in several if "scene" not in panel.charts[0].layout]
+        made |= {f"{name}_3d": panel for panel in several if panel not in flat}
+        made |= {f"{name}_{i + 1}" if len(flat) > 1 else name: panel for i, panel in enumerate(flat)}
     made |= {"classes": charts.classes(c), "partition": charts.partition(c)}
     return {name: panel for name, panel in made.items() if panel and panel.charts}
 
@@ -86,12 +86,10 @@ def all_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
 
 def _figure(panel: Panel, labels: list[str]) -> Any:
     """The same drawings as on the page."""
-    wanted = panel.columns if panel.columns != 2 else 3
-    columns = min(wanted, len(panel.charts))
+    columns = min(panel.across, len(panel.charts))
     rows = -(-len(panel.charts) // columns)
     wide = 11 / columns if columns > 1 else 8
-    tall = wide if panel.charts[0].height is None else max(0.9 * wide * panel.charts[0].height / 300, 1.6)
-    tall = min(tall, 3.8) if panel.charts[0].height and columns > 1 else tall
+    tall = max(wide if chart.height is None else chart.height / 85 for chart in panel.charts)
     solid = "scene" in panel.charts[0].layout
     figure, axes = plt.subplots(rows, columns, figsize=(wide * columns, tall * rows + 0.4), layout="constrained",
                                 squeeze=False, subplot_kw={"projection": "3d"} if solid else {})  # fmt: skip
@@ -177,6 +175,7 @@ def _trace(axis: Any, trace: dict[str, Any]) -> Any:
         made = axis.plot_surface(a, b, z, cmap="viridis", vmin=trace["cmin"], vmax=trace["cmax"], linewidth=0)
         axis.set_zlim(trace["cmin"], trace["cmax"])
         axis.set_zticks([])  # the colour says it
+        axis.locator_params(axis="both", nbins=4)
         return made
     limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
     made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)

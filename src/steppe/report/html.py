@@ -124,7 +124,7 @@ class _Page:
             title = f"<h4>{escape(chart.title)}</h4>" if chart.title else ""
             places.append(f'<div class="chart">{title}<div class="plot" id="plot-{i}" role="img" '
                           f'aria-label="{_text(chart.words)}"></div></div>')  # fmt: skip
-        columns = panel.columns if panel.columns != 2 else min(3, len(places))
+        columns = panel.across
         above = (self._legend(panel) if panel.legend else "") + _bar(panel, f"scale-{len(self.drawn)}")
         return (f'<figure{" class=screen" if panel.screen_only else ""}>{above}'
                 f'<div class="charts columns-{columns}" style="--columns: {columns}">{"".join(places)}</div>'

@@ -90,6 +90,7 @@
   root.dataset.charts = "drawing";
   Promise.all(now.map(draw)).then(() => { root.dataset.charts = "drawn"; });
   if (lazy) {
+    surfaces.forEach((i) => { places[i].style.minHeight = `${Math.min(places[i].clientWidth, 440)}px`; }); // no jumps
     const watch = new IntersectionObserver((seen) => seen.forEach((one) => {
       const i = Number(one.target.id.slice(5));
       if (one.isIntersecting) draw(i);

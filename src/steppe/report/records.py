@@ -39,6 +39,8 @@ class DensityCurve(NamedTuple):
     grid: np.ndarray
     density: np.ndarray
     error: np.ndarray
+    ends: tuple[float, float]  # smallest and largest eigenvalue that were met
+    one: float  # the height of a single eigenvalue
 
 
 @dataclass
@@ -111,12 +113,18 @@ class Run:
     @cached_property
     def density(self) -> DensityCurve | None:
         path = self.folder / "analysis" / "density.npz"
+        if "density" not in self.analysis.get("measures", {}):
+            return None
 
         def read() -> DensityCurve:
+            told = self.analysis["measures"]["density"]
+            sigma = float(told["sigma"])
             with np.load(path, allow_pickle=False) as file:
-                return DensityCurve(file["grid"], file["density"], file["error"])
+                met = file["nodes"][file["weights"] > 0]
+                return DensityCurve(file["grid"], file["density"], file["error"], (float(met.min()), float(met.max())),
+                                    1 / (int(told["size"]) * sigma * (2 * np.pi) ** 0.5))  # fmt: skip
 
-        return _intact(path, read) if path.exists() else None
+        return _intact(path, read)
 
     @cached_property
     def measures(self) -> dict[str, Number]:
