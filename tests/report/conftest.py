@@ -20,8 +20,8 @@ def config(algorithm: str, **more: object) -> Config:
     return resolve({"algorithm": algorithm, **QUICK, **more})
 
 
-MEASURES = ["lambda1", "trace", "sharpness", "gradient_norm", "density", "landscape", "per_layer", "radius_profile",
-            "lambda1_clients", "landscape_clients", "line_clients", "lines"]  # fmt: skip
+NUMBERS = ["lambda1", "trace", "sharpness", "gradient_norm", "per_layer", "radius_profile", "lambda1_clients"]
+DRAWN = ["density", "landscape", "landscape_clients", "line_clients", "lines"]  # of the first seed, as a page shows it
 # Curves, budgets, during training, clients, layers, density, surfaces, contours, clients' contours, lines, lines to
 # clients, classes, partition.
 FIGURES = 2 + 2 + 4 + 1 + 3 + 1 + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
@@ -34,7 +34,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where, say=lambda _: None)
     assert not any(e.failed for e in entries)
     for run in sorted(where.glob("*/seed-*")):
-        Analysis(run, Options(samples=100, points=7)).measure(MEASURES, say=lambda _: None)
+        names = [*NUMBERS, *(DRAWN if run.name == "seed-0" else [])]
+        Analysis(run, Options(samples=100, points=7)).measure(names, say=lambda _: None)
     return where
 
 

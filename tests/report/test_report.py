@@ -463,14 +463,15 @@ def test_the_reader_of_latex_stumbles() -> None:
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
-    written = write([compared], tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
-    names = {"curves", "budgets", "measured", "clients", "layers", "density", "landscape", "landscape_3d",
-             "landscape_clients_1", "landscape_clients_2", "lines", "line_clients", "classes",
-             "partition"}  # fmt: skip
+    runs = [compared if ending == "png" else compared / "fedavg"]
+    written = write(runs, tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
+    names = {"curves", "budgets", "measured", "clients", "layers", "density", "landscape", "landscape_3d", "lines",
+             "line_clients", "classes", "partition"}  # fmt: skip
+    names |= {"landscape_clients_1", "landscape_clients_2"} if ending == "png" else {"landscape_clients"}
     assert {p.name for p in written[1:]} == {f"{n}.{ending}" for n in names}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
     assert all(p.read_bytes().startswith(begins) for p in written[1:])
-    told = charts.curves(read([compared])).caption.encode("utf-16-be" if ending == "pdf" else "utf-8")
+    told = charts.curves(read(runs)).caption.encode("utf-16-be" if ending == "pdf" else "utf-8")
     assert told[:20] in (tmp_path / f"figures/curves.{ending}").read_bytes()  # the picture carries its words
 
 
