@@ -1,6 +1,7 @@
 """Products, eigenvalues, traces and densities against matrices that are written out."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from steppe.flatness import (
     hutch_plus_plus,
     hutchinson,
     layers,
+    memory,
     spectrum,
 )
 from steppe.flatness.density import smoothed
@@ -361,6 +363,16 @@ def test_a_model_too_large_for_memory(monkeypatch, dense):
     monkeypatch.setattr("steppe.flatness.memory.free", lambda device: 10)
     with pytest.raises(SteppeError, match="graph of 1 example needs"):  # halved until there is nothing left to halve
         make("mlp", memory_limit=0)[0].gradient(w)
+
+
+def test_a_containers_limit_counts(tmp_path):
+    assert memory.in_container(tmp_path) == math.inf
+    for name, text in {"max": "1000", "current": "700", "stat": "anon 300\ninactive_file 150"}.items():
+        (tmp_path / f"memory.{name}").write_text(text + "\n")
+    assert memory.in_container(tmp_path) == 450
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.in_container(tmp_path) == math.inf
+    assert 0 < memory.free(torch.device("cpu")) < 1 << 50
 
 
 def test_a_loss_that_is_linear_is_flat():

@@ -195,6 +195,15 @@ def test_nothing_is_computed_twice(tmp_path: Path) -> None:
     assert again("lambda1", samples=30, seed=1) == ["lambda1"]
 
 
+def test_a_measure_that_takes_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(tmp_path)
+    said: list[str] = []
+    monkeypatch.setattr("steppe.simulate.analysis.LONG", 0.0)
+    analyze(tmp_path, ["lambda1", "trace"], **own(), say=said.append)
+    assert [s for s in said if "100 products" in s and s.endswith(" s")]
+    assert len(said) == 3  # lambda1's number is not known beforehand
+
+
 def test_what_was_found_before_an_error_is_kept(tmp_path: Path) -> None:
     finished(tmp_path)
     for path in (tmp_path / "checkpoints").glob("*"):

@@ -34,6 +34,7 @@ from steppe.simulate.setup import Experiment, experiment, find_device
 from steppe.simulate.witness import Witness, witnessed
 
 FILE, ARRAYS = "analysis.json", "analysis"
+LONG = 20.0  # seconds after which people wonder
 Say = Callable[[str], None]
 
 
@@ -96,6 +97,7 @@ class Analysis:
                 subject = self.subject
                 if MEASURES[name].runs > 1:
                     subject.others = [(_short(o.where), o.model[0]) for o in others]
+                self._warn(name, say)
                 result = MEASURES[name].of(subject)
             if result is None:
                 continue
@@ -107,6 +109,13 @@ class Analysis:
             folder.write_json(self.file, content)
             say(f"{self.where}: {name}, {time.perf_counter() - began:.1f} s")
         return content
+
+    def _warn(self, name: str, say: Say) -> None:
+        """Of a measure that will take long, how long; known from the products that were made before."""
+        known, count = self.subject.hessian, MEASURES[name].products
+        expected = count * known.seconds / known.products if known.products else 0.0
+        if expected > LONG:
+            say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
 
     def stored(self) -> dict[str, Any]:
         """What was computed before, where it is still true of this model, sample and seed."""

@@ -30,13 +30,13 @@ def smallest(s: Subject) -> Any:
     return _ends(flatness.spectrum(s.hessian, top=0, bottom=1, seed=s.seed))
 
 
-@measure("hessian", usual=True)
+@measure("hessian", usual=True, products=100)
 def trace(s: Subject) -> Any:
     """the trace of the Hessian by Hutchinson's 100 probes, ± standard error"""
     return s.traces["all"]
 
 
-@measure("hessian")
+@measure("hessian", products=99)
 def trace_pp(s: Subject) -> Any:
     """the trace by Hutch++ with 99 products: better where a few eigenvalues dominate"""
     return flatness.hutch_plus_plus(s.hessian, seed=s.seed)

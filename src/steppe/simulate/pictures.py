@@ -14,7 +14,7 @@ from steppe.flatness import Landscape, Loss
 from steppe.simulate.subject import Subject, measure
 
 
-@measure("drawn")
+@measure("drawn", products=800)
 def density(s: Subject) -> Any:
     """the density of all eigenvalues by stochastic Lanczos quadrature, ± standard error"""
     return flatness.density(s.hessian, seed=s.seed)

@@ -105,6 +105,7 @@ class Measure:
     usual: bool  # cheap enough to be computed when nobody says what to measure
     clients: bool  # needs a round of local training
     runs: int  # how many runs it takes: more than 1, and it looks at those that were given before
+    products: int  # with the Hessian, where it takes many and their number is known
 
     @property
     def about(self) -> str:
@@ -115,11 +116,12 @@ MEASURES: dict[str, Measure] = {}
 
 
 def measure(kind: Kind, usual: bool = False, clients: bool = False,
-            runs: int = 1) -> Callable[[Callable[[Subject], Any]], Callable[[Subject], Any]]:  # fmt: skip
+            runs: int = 1, products: int = 0,
+            ) -> Callable[[Callable[[Subject], Any]], Callable[[Subject], Any]]:  # fmt: skip
     """The function below becomes a measure of its own name."""
 
     def register(function: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
-        MEASURES[function.__name__] = Measure(function, kind, usual, clients or kind == "clients", runs)
+        MEASURES[function.__name__] = Measure(function, kind, usual, clients or kind == "clients", runs, products)
         return function
 
     return register
