@@ -56,7 +56,7 @@ COLUMNS: dict[str, list[Column]] = {
     ],
 }  # fmt: skip
 LEGEND = {  # what a heading alone does not say
-    "λ1": "λ: eigenvalues of the Hessian, ± residual",
+    "λ1": "λ: eigenvalues of the Hessian, of a single run ± residual",
     "trace": "trace: by Hutchinson's probes",
     "trace++": "trace++: by Hutch++",
     "SAM": "SAM: rise of the loss after one step of 0.05",

@@ -19,9 +19,9 @@ def profiles(c: Comparison) -> Panel | None:
         charts += [chart] if chart else []
     if not charts:
         return None
-    seeds = "mean ± standard deviation over seeds" if any(g.seeds > 1 for g in c.groups) else "± standard error"
-    return Panel(charts, f"{' '.join(ch.words for ch in charts)} Bars are {seeds}; λ1 of one seed, ± its residual.",
-                 columns=1, legend=True)  # fmt: skip
+    several = any(g.seeds_with(p.measure) > 1 for g in c.groups for p in PROFILES)
+    bars = "one standard deviation over seeds" if several else "standard errors, of λ1 residuals"
+    return Panel(charts, f"{' '.join(ch.words for ch in charts)} Bars are {bars}.", columns=1, legend=True)
 
 
 def clients(c: Comparison) -> Panel | None:

@@ -203,6 +203,9 @@ class Group:
         """The first seed with this measure."""
         return next((r for r in self.runs if measure in r.analysis.get("measures", {})), None)
 
+    def seeds_with(self, measure: str) -> int:
+        return sum(measure in r.analysis.get("measures", {}) for r in self.runs)
+
     def profile(self, which: Profile) -> dict[str, Number]:
         """A measure of every layer: mean and spread over the seeds that have it."""
         each = [_intact(r.folder / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]

@@ -280,7 +280,8 @@ def profiles(c: Comparison) -> list[Table]:
         found = {label: values for label, values in found.items() if values}
         names = dict.fromkeys(name for values in found.values() for name in values)
         rows = [[name, *(analysis.told(values.get(name)) for values in found.values())] for name in names]
-        how = "standard deviation over seeds" if any(g.seeds > 1 for g in c.groups) else "the measure's own uncertainty"
+        several = any(g.seeds_with(p.measure) > 1 for g in c.groups)
+        how = "standard deviation over seeds" if several else "the measure's own uncertainty"
         if rows:
             made.append(Table(p.title, ["part", *found], rows, f"± {how}.", series=False))
     return made
