@@ -200,7 +200,7 @@ def test_many_classes_become_a_map(copy: Path) -> None:
 def test_sections_without_data_are_left_out(copy: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     for run in copy.glob("*/seed-*"):
-        shutil.rmtree(run / "analysis")
+        shutil.rmtree(run / "analysis", ignore_errors=True)  # the second seed has no arrays
         (run / "analysis.json").unlink()
         (run / "partition.json").unlink()
     write([copy], tmp_path / "bare.html")
