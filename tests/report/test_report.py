@@ -340,13 +340,13 @@ def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: P
 
 def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    strange = '<b>&"x_y$</b>'.replace("/", "∕")
+    strange = '<b>&"$x_y^{$</b>'.replace("/", "∕")
     shutil.copytree(compared / "fedsam/seed-0", tmp_path / strange / "seed-0")
     for kind in ("html", "md", "tex"):
-        write([tmp_path / strange], tmp_path / f"r.{kind}")
+        write([tmp_path / strange], tmp_path / f"r.{kind}", figures=tmp_path if kind == "md" else None)
     text = page_without_library(tmp_path / "r.html")
     assert "<b>" not in text
-    assert "&lt;b&gt;&amp;&quot;x_y$" in text
+    assert "&lt;b&gt;&amp;&quot;$x_y^{$" in text
     assert "\\u003cb>" in text  # in the data of the figures
     assert "<b>" not in (tmp_path / "r.md").read_text().split("```")[0]  # what follows is code
     assert r"\textless{}b\textgreater{}\&" in (tmp_path / "r.tex").read_text()

@@ -34,7 +34,7 @@ def curves(histories: Histories, path: Path, title: str = "", metric: str = "acc
             if len(rounds) == 0:
                 continue
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
-            axis.plot(rounds, mean, label=label, linewidth=1.8, **style)
+            axis.plot(rounds, mean, label=_text(label), linewidth=1.8, **style)
             if len(values) > 1:
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
     for axis, name in zip(axes, (f"test {metric}", "test loss"), strict=True):
@@ -64,8 +64,8 @@ def panels(c: Comparison) -> dict[str, Panel]:
     made = {"curves": charts.curves(c), "budgets": charts.budgets(c), "measured": charts.measured(c),
             "clients": layers.clients(c), "layers": layers.profiles(c), "density": charts.density(c)}  # fmt: skip
     for name, several in landscapes(c).items():
-        flat = [panel for panel in several if "scene" not in panel.charts[0].layout]
-        made |= {f"{name}_3d": panel for panel in several if panel not in flat}
+        solid, flat = ([p for p in several if ("scene" in p.charts[0].layout) == is_] for is_ in (True, False))
+        made |= {f"{name}_3d": panel for panel in solid}
         made |= {f"{name}_{i + 1}" if len(flat) > 1 else name: panel for i, panel in enumerate(flat)}
     made |= {"classes": charts.classes(c), "partition": charts.partition(c)}
     return {name: panel for name, panel in made.items() if panel and panel.charts}
@@ -99,16 +99,21 @@ def _figure(panel: Panel, labels: list[str]) -> Any:
     if panel.legend:
         shown = sorted({t["meta"]["series"] for chart in panel.charts for t in chart.traces})
         lines = [Line2D([], [], linewidth=1.8, **_style(place)) for place in shown]
-        figure.legend(lines, [labels[place] for place in shown], loc="outside upper center", frameon=False, fontsize=8,
-                      ncols=min(6, len(shown)))  # fmt: skip
+        names = [_text(labels[place]) for place in shown]
+        figure.legend(lines, names, loc="outside upper center", frameon=False, fontsize=8, ncols=min(6, len(shown)))
     scales = [d for d in drawn if d is not None]
     if scales and panel.bar:
-        bar = figure.colorbar(scales[0], ax=axes, label=panel.bar_name, shrink=0.8)
+        bar = figure.colorbar(scales[0], ax=axes, label=_text(panel.bar_name), shrink=0.8)
         low, high = scales[0].get_clim()
         bar.set_ticks([low + at * (high - low) for at, _ in panel.bar], labels=[text for _, text in panel.bar])
     elif scales:
         figure.colorbar(scales[0], ax=axes, label="samples")
     return figure
+
+
+def _text(text: str) -> str:
+    """Dollars are dollars, not the begin of a formula."""
+    return text.replace("$", r"\$")
 
 
 def _style(place: int) -> dict[str, Any]:
@@ -121,9 +126,9 @@ def _chart(axis: Any, chart: Chart) -> Any:
     for trace in chart.traces:
         scaled = _trace(axis, trace) or scaled
     x, y = (chart.layout.get(key, {}) for key in ("xaxis", "yaxis"))
-    axis.set_title(chart.title, fontsize=9)
-    axis.set_xlabel(x.get("title", {}).get("text", ""), fontsize=9)
-    axis.set_ylabel(y.get("title", {}).get("text", ""), fontsize=9)
+    axis.set_title(_text(chart.title), fontsize=9)
+    axis.set_xlabel(_text(x.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_ylabel(_text(y.get("title", {}).get("text", "")), fontsize=9)
     axis.tick_params(labelsize=8)
     if y.get("type") == "log":
         axis.set_yscale("log")
@@ -131,7 +136,7 @@ def _chart(axis: Any, chart: Chart) -> Any:
     elif "range" in y:
         axis.set_ylim(*y["range"])
     if "tickvals" in y:
-        axis.set_yticks(y["tickvals"], y["ticktext"])
+        axis.set_yticks(y["tickvals"], [_text(name) for name in y["ticktext"]])
     if scaled is None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
@@ -147,7 +152,7 @@ def _trace(axis: Any, trace: dict[str, Any]) -> Any:
             axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
             if "text" in trace["mode"]:
                 for at in zip(trace["text"], x, y, strict=True):
-                    axis.annotate(at[0], at[1:], color="white", fontsize=8, ha="center", xytext=(0, 6),
+                    axis.annotate(_text(at[0]), at[1:], color="white", fontsize=8, ha="center", xytext=(0, 6),
                                   textcoords="offset points")  # fmt: skip
             return None
         style = _style(meta["series"])
@@ -180,5 +185,5 @@ def _trace(axis: Any, trace: dict[str, Any]) -> Any:
     limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
     made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)
     if len(y) and z.shape[0] <= 20:
-        axis.set_yticks(np.arange(z.shape[0]), [str(v) for v in y])
+        axis.set_yticks(np.arange(z.shape[0]), [_text(str(v)) for v in y])
     return made
