@@ -375,7 +375,8 @@ COMMANDS_OF_TEX = {
     "resizebox", "ifdim", "width", "linewidth", "else", "fi", "toprule", "midrule", "bottomrule", "section", "small",
     "ttfamily", "raggedright", "medskip", "par", "textbackslash", "textasciitilde", "textasciicircum", "textless",
     "textgreater", "textasciigrave", "textquotedbl", "textbar", "textendash", "textquotesingle", "ldots", "pm", "times",
-    "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma",
+    "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma", "alpha", "beta", "delta", "mu", "le", "ge", "surd",
+    "dag",
 }  # fmt: skip
 
 

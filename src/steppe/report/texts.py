@@ -75,6 +75,8 @@ _TEX = {
     "λ": r"$\lambda$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "ε": r"$\varepsilon$", "Σ": r"$\Sigma$",
     "…": r"\ldots{}", "‖": r"$\|$",
     "²": "$^2$", "’": "'", "\u00a0": "~",
+    "α": r"$\alpha$", "β": r"$\beta$", "δ": r"$\delta$",
+    "μ": r"$\mu$", "≤": r"$\le$", "≥": r"$\ge$", "✓": r"$\surd$", "✗": r"$\times$", "†": r"\dag{}",
 }  # fmt: skip
 
 

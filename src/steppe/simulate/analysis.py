@@ -233,7 +233,8 @@ class Analysis:
         server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
         server = server._replace(state={**server.state, Witness.name: {}})
         t, count = saved.round, self.options.clients
-        ids = watched.sample(t) if count is None else _some(self.config.clients, count, self.options.seed)
+        ids = watched.sample(t) if count is None else []
+        ids = ids or _some(self.config.clients, count or self.config.per_round, self.options.seed)
         memory.require(4 * len(ids) * watched.task.x0.nbytes, watched.task.x0.device, f"A round of {len(ids)} clients",
                        "choose fewer --clients")  # fmt: skip
         executor = watched.executor()
