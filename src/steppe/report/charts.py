@@ -119,7 +119,9 @@ def budgets(c: Comparison) -> Panel:
             trace["x"] = numbers(v / scale for v in trace["x"])
     by_work = _over(c, "accuracy", "gradients", "For the gradients computed", "batch gradients of all clients", y_title,
                     f"Gradients to reach {goal}: {computed}.")  # fmt: skip
-    made = [m for m in (by_bytes, by_work) if m]
+    by_time = _over(c, "accuracy", "simulated", "For the time that it would take", "simulated seconds", y_title,
+                    "Simulated time, with slow clients and a deadline where there is one.")  # fmt: skip
+    made = [m for m in (by_bytes, by_work, by_time) if m]
     return Panel(made, " ".join(m.words for m in made), legend=True)
 
 

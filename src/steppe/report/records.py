@@ -24,7 +24,7 @@ from steppe.report.tables import size
 from steppe.simulate import folder
 from steppe.simulate.setup import Experiment, build_algorithm
 
-Axis = Literal["round", "bytes", "gradients"]
+Axis = Literal["round", "bytes", "gradients", "simulated"]
 LANDSCAPES = {
     "landscape": "Along the two largest eigenvectors of the Hessian",
     "landscape_random": "Along two random directions, normalised filter by filter",
@@ -78,8 +78,12 @@ class Run:
     def traffic(self) -> np.ndarray:
         """Bytes sent up to the end of each round, down and up, by all clients together."""
         cost = self.about["cost"]
-        clients = [r["clients"] + len(r.get("dropped", ())) for r in self.records]
-        return np.cumsum(clients) * (cost["bytes_down"] + cost["bytes_up"])
+
+        def clients(*kinds: str) -> np.ndarray:
+            return np.cumsum([r["clients"] + sum(len(r.get(kind, ())) for kind in kinds) for r in self.records])
+
+        sent = clients("refused", "late")  # for nothing, but sent
+        return clients("refused", "late", "dropped") * cost["bytes_down"] + sent * cost["bytes_up"]
 
     @cached_property
     def gradients(self) -> np.ndarray | None:
@@ -89,13 +93,21 @@ class Run:
             return None
         built = build_algorithm(config)
         known = built.name == self.about["algorithm"]  # otherwise it was made of the user's own parts
+        if any(p["part"] == "dp" and p["amplified"] and (p["secret"] or not known) for p in self.about["parts"]):
+            return None  # who took part is a secret, or was drawn by a part that is not here
         local_steps = built.local_steps if known else (lambda epochs, batches: epochs * batches)
         # Neither question needs the data or the model.
         held = Federation(None, split, config.batch, config.epochs, None, config.seed, max_steps=config.max_steps)  # type: ignore[arg-type]
         schedule = Experiment(config, built, None, held, None)  # type: ignore[arg-type]
         steps = np.array([held.steps(i, local_steps) for i in range(held.clients)])
-        each = [int(steps[schedule.sample(r["round"] - 1)].sum()) for r in self.records]
+        each = [int(steps[schedule.sample(r["round"] - 1) or slice(0)].sum()) for r in self.records]
         return np.cumsum(each) * int(self.about["cost"]["gradients"])
+
+    @cached_property
+    def simulated(self) -> np.ndarray | None:
+        """Simulated seconds up to the end of each round, where clients have a speed."""
+        each: list[Any] = [r.get("simulated_seconds") for r in self.records]
+        return None if None in each else np.cumsum(each)
 
     @cached_property
     def landscapes(self) -> dict[str, Landscape]:
@@ -150,7 +162,7 @@ class Group:
         return None if any(g is None for g in found) else fmean(float(g[-1]) for g in found if g is not None)
 
     def curve(self, key: str, against: Axis = "round") -> Curve | None:
-        """`key` of the records over rounds, bytes or gradients; None where it was not recorded."""
+        """`key` of the records over rounds, or over what they cost; None where it was not recorded."""
         return self._curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
 
     def class_curve(self, label: int) -> Curve | None:
@@ -169,7 +181,7 @@ class Group:
         if against != "round":
             totals = []
             for run in self.runs:
-                series = run.traffic if against == "bytes" else run.gradients
+                series = {"bytes": run.traffic, "gradients": run.gradients, "simulated": run.simulated}[against]
                 if series is None:
                     return None
                 at = {r["round"]: float(v) for r, v in zip(run.records, series, strict=True)}

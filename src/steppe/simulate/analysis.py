@@ -216,7 +216,8 @@ class Analysis:
         server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
         server = server._replace(state={**server.state, Witness.name: {}})
         t, count = saved.round, self.options.clients
-        ids = watched.sample(t) if count is None else _some(self.config.clients, count, self.options.seed)
+        ids = watched.sample(t) if count is None else []
+        ids = ids or _some(self.config.clients, count or self.config.per_round, self.options.seed)
         executor = watched.executor()
         try:
             return play(watched, server, store, executor, t, ids, watched.lr(t - 1), lambda _: None).seen()

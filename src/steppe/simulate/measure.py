@@ -400,14 +400,17 @@ class During:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.every = experiment, schedule(experiment.config.measure)
 
-    def due(self, round_: int) -> list[str]:
-        return [name for name, every in self.every.items() if round_ % every == 0]
+    def due(self, round_: int, anybody: bool = True) -> list[str]:
+        """Those of this round; in a round that nobody answered there are no clients to look at."""
+        names = [name for name, every in self.every.items() if round_ % every == 0]
+        return [name for name in names if anybody or MEASURES[name].kind != "clients"]
 
     @cached_property
     def sample(self) -> Sample:
         return flatness.of_training_data(self.experiment.federation)
 
-    def taken(self, names: list[str], w: Tensor, buffers: Tensors, played: Callable[[], Round]) -> dict[str, Any]:
+    def taken(self, names: list[str], w: Tensor, buffers: Tensors,
+              played: Callable[[], Round] | None) -> dict[str, Any]:  # fmt: skip
         limit = FIXED_MEMORY.get(w.device.type, 1 << 30)
         subject = Subject(self.experiment, w, buffers, self.sample, play=played, memory_limit=limit)
         return {name: flatness.as_json(MEASURES[name].of(subject)) for name in names}
