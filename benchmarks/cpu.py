@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import steppe
-from benchmarks import framework, growth, jobs, precision, profile
+from benchmarks import flatness, framework, growth, jobs, precision, profile
 from benchmarks.contenders import ENVIRONMENT, NEEDS, PROGRAMS, WORDS, cores, missing
 
 RESULTS = Path(__file__).with_name("results")
@@ -182,6 +182,8 @@ def main() -> None:
     report["framework_cpu_seconds"] = framework.measure(chosen.quick)
     keep()
     report["growth"] = growth.measure(chosen.quick)
+    keep()
+    report["flatness"] = flatness.measure("cpu", 100 if chosen.quick else 5000, probes=10)
     keep()
     print(f"\nwritten to {out}; as Markdown: python -m benchmarks.tables {out}")
 

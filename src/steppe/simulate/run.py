@@ -126,6 +126,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
             if names := during.due(t + 1, bool(played and played.ids)):
                 x, buffers = judged_model(experiment, server, t, exported=True)
+                record["sample"] = during.sample.name
                 record["measures"] = during.taken(names, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
