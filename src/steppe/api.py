@@ -89,16 +89,17 @@ def _data(given: Any) -> Data:
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
             metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, points: int = 21, device: str | None = None,
+            clients: int | None = None, client: int | None = None, points: int = 21, device: str | None = None,
             say: Callable[[str], None] | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, and return {measure: result}; all is kept in its folder.
 
-    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side.
+    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side,
+    `clients` how many play the extra round; `client` measures that client's loss instead of the global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
-    one = Analysis(Path(path), Options(samples, seed, clients, points, device), own)
+    one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
     found: dict[str, Any] = one.measure(names, say=say or (lambda _: None))["measures"]
     return found
 

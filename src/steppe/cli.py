@@ -13,6 +13,7 @@ from steppe import words
 from steppe.errors import SteppeError
 from steppe.report import terminal
 from steppe.report.progress import Progress
+from steppe.simulate.memory import keep_memory
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,6 +31,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when some
 
 def main() -> None:
     """Run the command line; errors that a user can fix are one sentence and exit code 2."""
+    keep_memory()
     try:
         words.check_torchrun(sys.argv[1:])
         app()

@@ -48,6 +48,7 @@ class Scope:
     batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
     seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
     decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
+    spend: bool = False  # whether the tensors of `round_state` may be overwritten in place, to save memory traffic
     forward: Callable[[Tensor], Outputs] = _absent  # for `observe`: the model at any w on this batch
     gradient_of: Callable[..., Tensor] = _absent  # for `gradient`: (term, w) -> its gradient on this batch
     head_gradient_of: Callable[..., Tensor] = _absent  # (term, w, features) -> its gradient through the head alone
@@ -185,5 +186,14 @@ def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     >>> unit(torch.tensor([3.0, 4.0])).tolist(), unit(torch.zeros(2)).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.0, 0.0])
     """
+    return v * _to_length_one(v, eps, floor)
+
+
+def ascended(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+    """w + radius · unit(v), in one pass after the norm."""
+    return torch.addcmul(w, v, radius * _to_length_one(v, eps, floor))
+
+
+def _to_length_one(v: Tensor, eps: float, floor: float) -> Tensor:
     norm = torch.linalg.vector_norm(v)
-    return v * torch.where(norm > floor, 1 / (norm + eps), 0.0)
+    return torch.where(norm > floor, 1 / (norm + eps), 0.0)

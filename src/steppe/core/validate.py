@@ -58,13 +58,26 @@ def faults(replies: Reply, limit: float | None = None) -> list[str]:
     """
     kept = [v for tensors in replies.state.values() for v in tensors.values()]
     travels = dict(named(replies))
-    finite = torch.stack([flat(v).isfinite().all(1) for v in (*travels.values(), *kept)]).all(0).tolist()
-    told = ["" if fine else "is not finite" for fine in finite]
+    good = torch.stack([finite(v) for v in (*travels.values(), *kept)]).all(0).tolist()
+    told = ["" if fine else "is not finite" for fine in good]
     if limit is None:
         return told
     norms = joint_norms({name: v for name, v in travels.items() if not name.startswith("@")}).tolist()
     return [why or (f"has norm {n:.4g}, above the limit of {limit:g}" if n > limit else "")
             for why, n in zip(told, norms, strict=True)]  # fmt: skip
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Which rows hold nothing but finite numbers.
+
+    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms
+    may still have a sum that is not.
+    """
+    if not rows.is_cuda:
+        good = flat(rows).sum(1).isfinite()
+        if bool(good.all()):
+            return good
+    return flat(rows).isfinite().all(1)
 
 
 def flat(rows: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ def clear(folder: Path) -> None:
     """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
     for name in ("checkpoints", "best", "analysis", "tensorboard", "wandb"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "analysis.json", "track.json"):
+    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "track.json"):
         (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("analysis*.json"):
+        path.unlink()
 
 
 def check_resumable(folder: Path, experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from steppe.core.layout import Tensors
 from steppe.core.part import SettingError
 from steppe.core.server import Portion, Server, aggregate, broadcast
 from steppe.core.task import METRICS
-from steppe.core.validate import faults, flat, sifted
+from steppe.core.validate import faults, finite, flat, sifted
 from steppe.errors import RunFailed
 from steppe.simulate import checkpoint, folder, needs
 from steppe.simulate.best import Best
@@ -115,6 +115,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
             if speaks and (due := during.due(t + 1, bool(played and played.ids))):
                 x, buffers = judged_model(experiment, server, t, exported=True)
+                record["sample"] = during.sample.name
                 record["measures"] = during.taken(due, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
@@ -293,7 +294,7 @@ def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: i
 
 
 def _check_global(server: Server, t: int) -> None:
-    if not bool(server.x.isfinite().all()):
+    if not bool(finite(server.x[None])):
         raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
