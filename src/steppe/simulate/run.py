@@ -58,8 +58,12 @@ class Result:
 
 
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
-             say: Callable[[str], None] | None = None) -> Result:  # fmt: skip
-    """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
+             say: Callable[[str], None] | None = None, executor: Any = None,
+             store: Store | None = None) -> Result:  # fmt: skip
+    """Run an experiment; with a folder, everything is recorded there and the run can be resumed.
+
+    An executor and a store of one's own make it a real federation: the clients, and what they keep, are elsewhere.
+    """
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     say = say or (lambda _: None)
     if out is not None and (out / "config.json").exists():
@@ -67,7 +71,8 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             folder.check_resumable(out, experiment)
         else:
             folder.clear(out)
-    store = client_store(experiment, out)
+    here = store is None
+    store = client_store(experiment, out) if store is None else store
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     done, records, best = 0, [], Best()
     if out is not None:
@@ -84,12 +89,12 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 records = [r for r in folder.history(out) if r["round"] <= done]
                 if len(records) != done:
                     say(f"{folder.LINES} has records of {len(records)} rounds where {done} were finished.")
-            else:
+            elif here:
                 store = client_store(experiment, out)
         folder.prepare(out, experiment)
         folder.rewrite(out, records)
     during = During(experiment)
-    executor = experiment.executor()
+    executor = executor or experiment.executor()
     for note in experiment.notes:
         say(note)
     threads = torch.get_num_threads()
@@ -105,6 +110,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                       **_measure(server, played.after, played.replies)}  # fmt: skip
             if played.dropped:
                 record["dropped"] = played.dropped
+            record |= getattr(executor, "told", {})
             server = played.after
             _check_global(server, t)
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
@@ -163,6 +169,7 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     rows = stack(states) if algorithm.using("prepare") else None
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
     replies = executor(sent, ids, states)
+    ids = getattr(executor, "answered", ids)  # the nodes of a real federation may be away
     ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
     store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
     trained = time.perf_counter()
@@ -185,6 +192,8 @@ def judged_model(experiment: Experiment, server: Server, t: int, exported: bool 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
+    if not len(data.test_targets):  # a federation whose server has no data
+        return {}
     x, buffers = judged_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
@@ -310,14 +319,15 @@ def _summary(
     experiment: Experiment, records: list[dict[str, Any]], judged: dict[str, Any], chosen: int
 ) -> dict[str, Any]:
     """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
-    curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged["accuracy"]]
+    curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged[k] for k in judged if k == "accuracy"]
     tail = curve[-10:]
     metric = experiment.task.metric_each
     lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
     return {
         "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
-        "model_of_round": chosen, "last": judged["accuracy"], "mean_of_last_ten": sum(tail) / len(tail),
-        "best": min(curve) if lower else max(curve), "loss": judged["loss"],
+        "model_of_round": chosen, "last": judged.get("accuracy"),
+        "mean_of_last_ten": sum(tail) / len(tail) if tail else None,
+        "best": (min(curve) if lower else max(curve)) if curve else None, "loss": judged.get("loss"),
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
 

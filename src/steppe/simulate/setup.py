@@ -109,7 +109,8 @@ class Experiment:
 
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-               metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
+               metric: str | Each | None = None, head: str | None = None,
+               split: Partition | None = None) -> Experiment:  # fmt: skip
     """Build and check everything before anything is written."""
     notes: list[str] = []
     device = find_device(config.device)
@@ -118,7 +119,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
     data = datasets.load(config.data, config.data_folder) if data is None else data
     if config.validation:
         data = data.with_validation(config.validation, config.seed)
-    split = _partition(config, data)
+    split = _partition(config, data) if split is None else split
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     named = None
