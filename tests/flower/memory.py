@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,18 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
 
+from steppe.core.server import Server
 from steppe.data import load
 from steppe.data.partition import make as make_partition
 from steppe.flower import charter as charters
 from steppe.flower.client_app import app
 from steppe.flower.server_app import federated
+from steppe.simulate.run import play
+from steppe.simulate.sequential import Sequential
+from steppe.simulate.setup import experiment
+from steppe.simulate.store import MemoryStore
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # what Flower's processes set at their start
 
@@ -106,9 +111,22 @@ def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None
     return federated(grid, charter, config, out, resume, told.append), grid, told
 
 
-def states(where: Path) -> dict[str, list[str]]:
-    return {p.parent.name: sorted(q.name for q in p.glob("**/round-*")) for p in sorted(where.glob("nodes/*/state"))}
+def replay(config, schedule):
+    """What must have come out: the simulator's own rounds, with exactly these clients. Returns (server, store)."""
+    built = experiment(config)
+    task, algorithm = built.task, built.algorithm
+    store = MemoryStore(lambda: algorithm.client_state(task.x0))
+    server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
+    work = Sequential(algorithm, task, built.federation)
+    for t, ids in enumerate(schedule):
+        server = play(built, server, store, work, t, ids, built.lr(t), lambda _: None).after
+    return server, store
 
 
-def as_json(path: Path):
-    return json.loads(path.read_text())
+def states_on_disk(nodes: Path, name: str = "test") -> dict[int, dict[int, dict]]:
+    """client -> round -> its state's tensors, as they lie in the nodes' folders."""
+    found: dict[int, dict[int, dict]] = {}
+    for path in sorted(nodes.glob(f"*/state/{name}/client-*/round-*.safetensors")):
+        client, round_ = int(path.parent.name.removeprefix("client-")), int(path.stem.removeprefix("round-"))
+        found.setdefault(client, {})[round_] = load_file(path)
+    return found

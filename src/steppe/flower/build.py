@@ -6,6 +6,7 @@ The server has samples of the right shape in place of the nodes' data, a node it
 from __future__ import annotations
 
 import hashlib
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -70,16 +71,19 @@ def _built(config: Config, own: Own, data: Data, split: Partition) -> Experiment
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
-    test_x, test_y = test or (x[:0], y[:0])
-    return from_arrays(x, y, test_x, test_y, name=name, classes=sample.classes, mean=tuple(sample.mean), std=tuple(sample.std),
-                       class_names=tuple(sample.class_names) if sample.class_names else None)  # fmt: skip
+    names = tuple(sample.class_names) if sample.class_names else None
+    return from_arrays(x, y, *(test or (x[:0], y[:0])), name=name, classes=sample.classes, class_names=names,
+                       mean=tuple(sample.mean), std=tuple(sample.std))  # fmt: skip
 
 
 def _stand_ins(sample: Sample) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(0)
     shape = (STAND_INS, *sample.shape)
-    x = {"uint8": lambda: torch.randint(256, shape, generator=g).to(torch.uint8),
-         "float32": lambda: torch.randn(shape, generator=g), "int64": lambda: torch.zeros(shape, dtype=torch.int64)}
+    x = {
+        "uint8": lambda: torch.randint(256, shape, generator=g).to(torch.uint8),
+        "float32": lambda: torch.randn(shape, generator=g),
+        "int64": lambda: torch.zeros(shape, dtype=torch.int64),
+    }
     return x[sample.inputs](), torch.zeros((STAND_INS, *sample.target_shape), dtype=getattr(torch, sample.targets))
 
 

@@ -1,4 +1,4 @@
-"""What the operator lays down: the run, the shape of the data, deadlines. One TOML file, checked before anything starts.
+"""What the operator lays down: the run, the shape of the data, deadlines. One TOML file, checked before a start.
 
 The server reads it, and every message to a node carries what the node needs of it, so that there is one authority.
 """
@@ -63,13 +63,17 @@ class Charter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field("federation", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="nodes keep state under it")
+    name: str = Field(
+        "federation", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="nodes keep state under it"
+    )
     run: dict[str, Any] = Field({}, description="keys of `steppe run`: algorithm, settings, rounds, clients, …")
     data: Sample | None = Field(None, description="the nodes' data; without it, run.data names a known data set")
     test: str | None = Field(None, description="test data on the server: an .npz with x and y, or module:function")
     own: Own = Own.model_validate({})
     out: str = Field("run", description="the server's folder of records, in the SuperLink's working directory")
-    enough: int | None = Field(None, ge=1, description="nodes to wait for before the first round (default: all clients)")
+    enough: int | None = Field(
+        None, ge=1, description="nodes to wait for before the first round (default: all clients)"
+    )
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds a round may take; later replies are dropped")
     least: int = Field(1, ge=1, description="good replies without which a round fails")
@@ -103,7 +107,9 @@ class Charter(BaseModel):
 
     def _named(self) -> dict[str, Any]:
         """What the records are to say where names of ours are not what is used."""
-        mine: dict[str, Any] = {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
+        mine: dict[str, Any] = (
+            {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
+        )
         return mine | ({"model": self.own.model} if self.own.model else {}) | (
             {"algorithm": self.own.parts, "settings": {}} if self.own.parts else {}
         )  # fmt: skip
@@ -115,7 +121,9 @@ def read(folder: Path, sets: Sequence[str] = ()) -> tuple[Charter, Config]:
     try:
         content = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise SteppeError(f"{folder} is no federation: it has no {FILE}. Make one with: steppe federate init.") from None
+        raise SteppeError(
+            f"{folder} is no federation: it has no {FILE}. Make one with: steppe federate init."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SteppeError(f"{path} is not valid TOML: {error}.") from None
     try:

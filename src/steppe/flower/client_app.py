@@ -56,7 +56,7 @@ def train(message: Message, context: Context) -> Message:
         task, round_ = built.task, int(work.sent.round)
         place = context.node_config.get("state")
         if place is None:
-            raise SteppeError('the node\'s config has no state="<folder>", where its client\'s state is kept.')
+            raise SteppeError("the node's config has no state=\"<folder>\", where its client's state is kept.")
         states = NodeState(Path(str(place)).expanduser(), charter.name, client)
         # The first state is made of the federation's first model, which only the server is sure to have.
         first = built.algorithm.client_state(task.x0 if work.x0 is None else work.x0)

@@ -1,8 +1,8 @@
 """A client's state on its node, on disk, by federation and client.
 
 Every state is stamped with the round that made it, and the server says from which stamp a client goes on: that of its
-last reply that was counted. So a reply that was late or lost leaves no trace, and a round that is repeated after a crash
-starts from the state before it. Files are written aside and renamed, so a node may die at any moment.
+last reply that was counted. So a reply that was late or lost leaves no trace, and a round that is repeated after a
+crash starts from the state before it. Files are written aside and renamed, so a node may die at any moment.
 """
 
 from __future__ import annotations

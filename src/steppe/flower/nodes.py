@@ -246,4 +246,3 @@ def _texts(table: dict[int, int]) -> dict[str, int]:
 
 def _numbers(table: dict[str, int]) -> dict[int, int]:
     return {int(k): v for k, v in table.items()}
-

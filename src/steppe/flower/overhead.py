@@ -27,7 +27,9 @@ def overhead(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
 def sentences(told: dict[str, Any]) -> list[str]:
     def against(kind: str) -> str:
         real, table = told[f"bytes_{kind}"], told[f"table_{kind}"]
-        return f"{real:,} bytes {kind} (cost table {table:,}, ×{real / table:.3f})" if table else f"{real:,} bytes {kind}"
+        return (
+            f"{real:,} bytes {kind} (cost table {table:,}, ×{real / table:.3f})" if table else f"{real:,} bytes {kind}"
+        )
 
     return [
         f"overhead {told['overhead_seconds']:.2f} s a round beyond the slowest client's training "

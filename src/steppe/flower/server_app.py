@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +14,9 @@ from steppe.flower import charter as charters
 from steppe.flower.build import described, server_side
 from steppe.flower.nodes import Nodes, NodeStore
 from steppe.flower.overhead import overhead
+from steppe.flower.watch import LOG, locked, status, teller
 from steppe.simulate import folder
 from steppe.simulate.run import Result, simulate
-
-LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 
 def make(app_folder: Path) -> ServerApp:
@@ -72,45 +66,9 @@ def federated(grid: Grid, charter: charters.Charter, config: Any, where: Path | 
     nodes = Nodes(grid, charter, built, sample, store, say)
 
     def watch(record: dict[str, Any]) -> None:
+        # For Flower's log alone: the folder has the records.
         judged = f", accuracy {record['accuracy']:.4f}, loss {record['loss']:.4f}" if "accuracy" in record else ""
-        say(f"round {record['round']}/{config.rounds}: {record['clients']} clients{judged}, "
-            f"{record['seconds']['all']:.1f} s")  # fmt: skip
+        print(f"steppe: round {record['round']}/{config.rounds}: {record['clients']} clients{judged}, "
+              f"{record['seconds']['all']:.1f} s", flush=True)  # fmt: skip
 
     return simulate(built, where, resume, watch, say, executor=nodes, store=store)
-
-
-@contextmanager
-def locked(where: Path) -> Iterator[None]:
-    """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
-    with (where / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
-        yield
-
-
-def lives(where: Path) -> bool:
-    """Whether a server is at work in this folder."""
-    try:
-        with locked(where):
-            return False
-    except SteppeError:
-        return True
-    except OSError:
-        return False
-
-
-def teller(path: Path) -> Callable[[str], None]:
-    """Says a line in the run's log at Flower, and in the folder."""
-
-    def say(text: str) -> None:
-        print(f"steppe: {text}", flush=True)
-        with path.open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
-
-    return say
-
-
-def status(where: Path, state: str, **more: Any) -> None:
-    folder.write_json(where / STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})

@@ -1,0 +1,16 @@
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'steppe[flower]'")
+collect_ignore_glob: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Tiny work on one thread; some variants of the catalogue warn."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
