@@ -3,9 +3,6 @@ import warnings
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'steppe[flower]'")
-collect_ignore_glob: list[str] = []
-
 
 @pytest.fixture(autouse=True)
 def _quiet():

@@ -14,6 +14,7 @@ from torch import Tensor
 from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
+from steppe.core.cost import Cost
 from steppe.core.part import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
@@ -55,19 +56,20 @@ def server_side(charter: Charter, config: Config, sample: Sample, test: Pair | N
     return _built(config, charter.own, data, split)
 
 
-def node_side(charter: Charter, config: Config, sample: Sample, x: Tensor, y: Tensor, client: int) -> Experiment:
+def node_side(charter: Charter, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
     """A node's experiment: its own samples are those of one client among empty ones."""
     split = [np.arange(0)] * config.clients
-    split[client] = np.arange(len(y))
-    return _built(config, charter.own, _data(sample, f"client {client}", x, y), Partition(tuple(split), "own", 0))
+    split[client] = np.arange(len(pair[1]))
+    data = _data(sample, f"client {client}", *pair)
+    return _built(config, charter.own, data, Partition(tuple(split), "own", 0), cost)
 
 
-def _built(config: Config, own: Own, data: Data, split: Partition) -> Experiment:
+def _built(config: Config, own: Own, data: Data, split: Partition, cost: Cost | None = None) -> Experiment:
     torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
     model, parts = made(own.model, "own.model"), made(own.parts, "own.parts")
     loss, metric = (None if name is None else name if ":" not in name else found(name, what)
                     for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
-    return experiment(config, parts, model, data, loss, metric, own.head, split=split)
+    return experiment(config, parts, model, data, loss, metric, own.head, split, cost)
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:

@@ -9,12 +9,14 @@ import importlib
 import json
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from steppe.config import Config, assign, resolve
+from steppe.core.cost import Cost
 from steppe.errors import SteppeError, nearest
 from steppe.simulate.setup import catalogue_settings
 
@@ -169,13 +171,14 @@ def made(name: str | None, what: str) -> Any:
     return function()
 
 
-def as_terms(charter: Charter, config: Config, sample: Sample) -> str:
-    """What a node is told, as JSON."""
-    return json.dumps({"name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
+def as_terms(charter: Charter, config: Config, sample: Sample, cost: Cost) -> str:
+    """What a node is told, as JSON. The cost is told because tracing it takes a new process a second."""
+    return json.dumps({"cost": asdict(cost), "name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
                        "config": config.model_dump(mode="json"), "sample": sample.model_dump()})  # fmt: skip
 
 
-def from_terms(text: str) -> tuple[Charter, Config, Sample]:
+def from_terms(text: str) -> tuple[Charter, Config, Sample, Cost]:
     told = json.loads(text)
     charter = Charter.model_validate({k: told[k] for k in ("name", "own", "lost_state")})
-    return charter, Config.model_validate(told["config"]), Sample.model_validate(told["sample"])
+    config, sample = Config.model_validate(told["config"]), Sample.model_validate(told["sample"])
+    return charter, config, sample, Cost(**told["cost"])

@@ -78,16 +78,16 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _node(terms: str, node_config: Any) -> tuple[Charter, Experiment, int]:
-    charter, config, sample = from_terms(terms)
+    charter, config, sample, cost = from_terms(terms)
     client, place = node_config.get("client"), node_config.get("data")
     if not isinstance(client, int) or not 0 <= client < config.clients:
         raise SteppeError(f"the node's config says client={client!r}, but this federation's clients are 0 to "
                           f"{config.clients - 1}.")  # fmt: skip
     if place is None:
         raise SteppeError(f'the config of client {client}\'s node has no data="<folder, .npz or module:function>".')
-    x, y = arrays(str(place), sample, f"client {client}")
+    pair = arrays(str(place), sample, f"client {client}")
     config = config.model_copy(update={"device": str(node_config.get("device", "auto"))})
-    return charter, node_side(charter, config, sample, x, y, client), client
+    return charter, node_side(charter, config, sample, cost, pair, client), client
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:

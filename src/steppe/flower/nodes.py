@@ -77,7 +77,7 @@ class Nodes:
     def __init__(self, grid: Grid, charter: Charter, built: Experiment, sample: Sample, store: NodeStore,
                  say: Callable[[str], None]) -> None:  # fmt: skip
         self.grid, self.charter, self.built, self.store, self.say = grid, charter, built, store, say
-        self.terms, self.fingerprint = as_terms(charter, built.config, sample), fingerprint(built)
+        self.terms, self.fingerprint = as_terms(charter, built.config, sample, built.cost), fingerprint(built)
         reply, self.mirrored = blank(built.algorithm, built.task)
         self.like: Tensors = reply_arrays(reply, self.mirrored)
         self.stateful = bool(flat(reply.state))
@@ -99,7 +99,7 @@ class Nodes:
             if len(self.who) >= enough:
                 break
             away = [i for i in range(clients) if i not in self.who]
-            why = "".join(f"; node {node}: {text}" for node, text in self.refusals.items())
+            why = "".join(f"; node {node}: {text.rstrip('.')}" for node, text in self.refusals.items())
             if time.monotonic() > until or len(self.who) + len(self.refusals) >= enough:
                 waited = f" after {self.charter.wait:g} s" if time.monotonic() > until else ""
                 raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node of "
@@ -131,6 +131,9 @@ class Nodes:
         refused: dict[int, str] = {}
         good: dict[int, Answer] = {}
         for client, message in self._replies(messages, self.charter.deadline):
+            if message.has_error():  # of Flower's: the node has gone, or its app did not start
+                self.say(f"round {round_ + 1}: client {client}: Flower says: {message.error.reason}")
+                continue
             try:
                 good[client] = self._read(message, client, round_)
             except SteppeError as error:
@@ -140,7 +143,7 @@ class Nodes:
         if missing:
             self.say(f"round {round_ + 1}: no reply of client {_listed(missing)}")
         if len(good) < min(self.charter.least, len(ids)):
-            why = "".join(f"; client {i}: {text}" for i, text in refused.items())
+            why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
             raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.charter.least} are "
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
         self.answered = [i for i in ids if i in good]
@@ -183,7 +186,9 @@ class Nodes:
         for node, message in self._replies(asked, min(self.charter.deadline, self.charter.wait)):
             self.met.add(node)
             try:
-                told = told_by(_content(message))
+                if message.has_error():
+                    raise SteppeError(f"Flower says: {message.error.reason}")
+                told = told_by(message.content)
                 client, samples = told.get("client"), told.get("samples")
                 if not isinstance(client, int) or not isinstance(samples, int) or samples < 1:
                     raise SteppeError("it does not say which client it is")
@@ -223,17 +228,11 @@ class Nodes:
                 time.sleep(POLL)
 
     def _read(self, message: Message, client: int, round_: int) -> Answer:
-        content = _content(message)
+        content = message.content
         expected = {"federation": self.charter.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint}  # fmt: skip
         arrays, told = checked(content, expected, self.like, self.charter.norm_bound)
         return Answer(read_reply(arrays, told, self.built.algorithm), told["seconds"], size(content))
-
-
-def _content(message: Message) -> RecordDict:
-    if message.has_error():
-        raise SteppeError(f"Flower says: {message.error.reason or 'no reason given'}")
-    return message.content
 
 
 def _listed(ids: Sequence[int]) -> str:

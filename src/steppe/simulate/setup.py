@@ -110,8 +110,11 @@ class Experiment:
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
                metric: str | Each | None = None, head: str | None = None,
-               split: Partition | None = None) -> Experiment:  # fmt: skip
-    """Build and check everything before anything is written."""
+               split: Partition | None = None, known_cost: Cost | None = None) -> Experiment:  # fmt: skip
+    """Build and check everything before anything is written.
+
+    A node of a real federation brings the partition, and the cost that its server has found by tracing.
+    """
     notes: list[str] = []
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
@@ -140,7 +143,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
-    costs = _cost(chosen, task, batch)  # of the algorithm, not of looking at it
+    costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
     chosen = witnessed(chosen) if needs_clients(config.measure) else chosen
     return Experiment(config, chosen, task, federation, costs, named, notes)
 
