@@ -99,17 +99,20 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
     given = {text.partition("=")[0].strip() for text in sets} | set(read(path) if path else ())
     if nodes is not None or "clients" not in given:
         sets = [*sets, f"clients={nodes or 3}"]
-    chosen = words.configuration(algorithm, path, [*sets, *(() if "per_round" in given else ("per_round=1",))], add,
-                                 rounds)  # fmt: skip
-    chosen = chosen if "per_round" in given else chosen.model_copy(update={"per_round": chosen.clients})
-    return chosen if rounds is not None or "rounds" in given else chosen.model_copy(update={"rounds": 5})
+    if "per_round" not in given:
+        sets = [*sets, "per_round=1"]  # never too many; all of them, as soon as their number is known
+    chosen: Config = words.configuration(algorithm, path, sets, add, rounds)
+    all_of_them = {} if "per_round" in given else {"per_round": chosen.clients}
+    return chosen.model_copy(update=all_of_them | ({} if rounds is not None or "rounds" in given else {"rounds": 5}))
 
 
 def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower import launch
     from steppe.flower.charter import read
+    from steppe.flower.init import is_loopback
     from steppe.flower.overhead import sentences
     from steppe.flower.status import address
+    from steppe.flower.watch import lives
     from steppe.simulate import folder as records
 
     charter, config = read(folder / "app")
@@ -123,10 +126,15 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
         )
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
-    if launch.lives(where):
+    if lives(where):
         raise SteppeError(f"A server is at work in {where} already: steppe federate status {folder}.")
     host, port = address(folder)
     running = resume and launch.reachable(host, port)
+    if not running and not is_loopback(host):
+        raise SteppeError(f"The SuperLink of {folder} belongs on {host}, port {port}, and does not answer there: start "
+                          f"it with {folder}/operator/superlink.sh, as README.md says step by step." if resume else
+                          f"{folder} is for several machines, with its SuperLink on {host}: start it there with "
+                          f"{folder}/operator/superlink.sh, as README.md says step by step.")  # fmt: skip
     go_on = f"go on with: steppe federate resume {folder}"
     with Progress(config.rounds) as progress:
         progress.begin(config.algorithm)
@@ -142,7 +150,8 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
             else:
                 launch.follow(where, progress.round, progress.say, begun=asked, resume=resume)
         except KeyboardInterrupt:
-            print(f"\ninterrupted; {go_on}", file=sys.stderr)
+            told = go_on if local is not None else f"the run itself goes on: steppe federate status {folder}"
+            print(f"\ninterrupted; {told}", file=sys.stderr)
             raise typer.Exit(130) from None
         except SteppeError as error:
             begun = (where / "config.json").exists()

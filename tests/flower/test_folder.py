@@ -183,6 +183,7 @@ def test_commands_say_what_to_do(tmp_path):
     assert "did you mean 'scaffold'" in command("init", tmp_path / "g", "--algorithm", "scafold")
     assert not (tmp_path / "g").exists()
     assert "without TLS" in command("init", tmp_path / "h", "--host", "example.org", "--no-tls")
+    assert "is for several machines, with its SuperLink on example.org" in command("up", tmp_path / "h")
 
 
 @pytest.mark.parametrize(("state", "alive", "why"), [

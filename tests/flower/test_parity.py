@@ -11,8 +11,7 @@ from tests.flower.memory import charter_of, launch, replay, states_on_disk
 FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
 
 
-@pytest.mark.parametrize(("name", "settings"), [*((n, {}) for n in CATALOGUE), *FURTHER],
-                         ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())) or "default")  # fmt: skip
+@pytest.mark.parametrize(("name", "settings"), [*((n, {}) for n in CATALOGUE), *FURTHER], ids=str)
 def test_equals_the_simulator(name, settings, tmp_path):
     """Global model, server state and the states on the nodes' disks, with clients that pause and come back."""
     run = {"algorithm": name, "settings": settings}

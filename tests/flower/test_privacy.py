@@ -19,8 +19,10 @@ def traces(sent: list[bytes], configs) -> list[str]:
     for config in configs.values():
         with np.load(config["data"]) as file:
             x, y = file["x"], file["y"]
-        for kind, values in {"raw": x, "floats": x.astype("f4"), "unit": x.astype("f4") / 255,
-                             "normalised": (x.astype("f4") / 255 - mean) / std, "doubles": x.astype("f8")}.items():  # fmt: skip
+        floats = x.astype("f4")
+        scales = {"raw": x, "floats": floats, "unit": floats / 255, "normalised": (floats / 255 - mean) / std,
+                  "doubles": x.astype("f8")}  # fmt: skip
+        for kind, values in scales.items():
             for sample in values.reshape(len(values), -1):
                 row = sample[16:32]  # in the middle of the picture, where there is something to see
                 if np.unique(row).size > 3 and row.tobytes() in everything:
@@ -77,8 +79,8 @@ def test_what_is_sent_is_what_the_parts_declare(tmp_path):
 
     result, _, _ = launch(tmp_path, RUN, look)
     asked = ({"told"}, {"federation", "client", "samples", "steppe", "torch"}, set())
-    trained = ({"told", "arrays"}, {"federation", "client", "round", "fingerprint", "samples", "loss", "drift", "seconds"},
-               {"update", "up/control_variates/dc"})  # fmt: skip
+    facts = {"federation", "client", "round", "fingerprint", "samples", "loss", "drift", "seconds"}
+    trained = ({"told", "arrays"}, facts, {"update", "up/control_variates/dc"})  # fmt: skip
     assert all(s in (asked, trained) for s in seen), seen
     for record in result.history:
         assert record["nodes"]["bytes_up"] < result.experiment.cost.bytes_up + 1000

@@ -1,7 +1,7 @@
 """The ClientApp of a node that may misbehave: what it does in which round stands in a file beside its state.
 
-nodes/<client>/faults.json: {"<round>": "nan" | "shape" | "stale" | "other" | "wait"}. A file busy-<round> shows that the
-node is at work; under "wait" it goes on when a file gate-<round> is there.
+nodes/<client>/faults.json: {"<round>": "nan" | "shape" | "stale" | "other" | "wait"}. A file busy-<round> shows that
+the node is at work; under "wait" it goes on when a file gate-<round> is there.
 """
 
 import json

@@ -117,7 +117,8 @@ def blank(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 
     def everyone(part: str, name: str) -> Tensor:
         asked.append(name)
-        return rows[part][name]
+        found: Tensor = rows[part][name]
+        return found
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)

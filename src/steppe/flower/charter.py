@@ -173,8 +173,9 @@ def made(name: str | None, what: str) -> Any:
 
 def as_terms(charter: Charter, config: Config, sample: Sample, cost: Cost) -> str:
     """What a node is told, as JSON. The cost is told because tracing it takes a new process a second."""
-    return json.dumps({"cost": asdict(cost), "name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
-                       "config": config.model_dump(mode="json"), "sample": sample.model_dump()})  # fmt: skip
+    return json.dumps({"name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
+                       "config": config.model_dump(mode="json"), "sample": sample.model_dump(),
+                       "cost": asdict(cost)})  # fmt: skip
 
 
 def from_terms(text: str) -> tuple[Charter, Config, Sample, Cost]:

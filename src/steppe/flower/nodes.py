@@ -7,7 +7,7 @@ ids. Who is away, late or wrong is named, and the round goes on with the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import stack
 from steppe.simulate.store import MemoryStore, flat
 
-POLL = 0.2  # seconds between two looks at the replies
+POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
 
 
 class NodeStore(MemoryStore):
@@ -82,7 +82,9 @@ class Nodes:
         self.like: Tensors = reply_arrays(reply, self.mirrored)
         self.stateful = bool(flat(reply.state))
         self.who: dict[int, int] = {}  # client -> node
+        self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was put
         self.met: set[int] = set()  # nodes that have been asked who they are
+        self.gathered = False
         self.refusals: dict[int, str] = {}  # node -> why it takes no part
         self.answered: list[int] = []  # the clients whose replies the last call gave back
         self.told: dict[str, Any] = {}  # what the round's record says about it
@@ -95,21 +97,22 @@ class Nodes:
         clients, enough = self.built.config.clients, self.charter.enough or self.built.config.clients
         until = time.monotonic() + self.charter.wait
         while True:
-            self._meet()
+            self._greet()
             if len(self.who) >= enough:
                 break
             away = [i for i in range(clients) if i not in self.who]
             why = "".join(f"; node {node}: {text.rstrip('.')}" for node, text in self.refusals.items())
-            if time.monotonic() > until or len(self.who) + len(self.refusals) >= enough:
+            if time.monotonic() > until or (not self.asked and len(self.who) + len(self.refusals) >= enough):
                 waited = f" after {self.charter.wait:g} s" if time.monotonic() > until else ""
                 raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node of "
                                 f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
-            time.sleep(1.0)
+            time.sleep(POLL)
+        self.gathered = True
         self.say(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
         """The round's good replies, stacked in the order of `answered`."""
-        if not self.met:
+        if not self.gathered:
             self.gather()
         began = time.monotonic()
         round_, x0 = int(sent.round), self.built.task.x0
@@ -130,7 +133,7 @@ class Nodes:
                                   ttl=self.charter.deadline + 60)  # fmt: skip
         refused: dict[int, str] = {}
         good: dict[int, Answer] = {}
-        for client, message in self._replies(messages, self.charter.deadline):
+        for client, message in self._replies(messages):
             if message.has_error():  # of Flower's: the node has gone, or its app did not start
                 self.say(f"round {round_ + 1}: client {client}: Flower says: {message.error.reason}")
                 continue
@@ -154,7 +157,8 @@ class Nodes:
                       "bytes_up": sum(a.size for a in good.values()) // len(good),
                       "training": round(training, 4), "overhead": round(time.monotonic() - began - training, 4)},
         }  # fmt: skip
-        return tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in self.answered]))
+        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in self.answered]))
+        return replies
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -164,47 +168,54 @@ class Nodes:
         until = time.monotonic() + self.charter.wait
         least = min(self.charter.least, len(ids))
         while True:
-            self._meet()
+            self._greet()
             present = [i for i in ids if i in self.who]
             if len(present) >= least:
                 return present
             if time.monotonic() > until:
                 raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, and {len(present)} are "
                                 f"here after {self.charter.wait:g} s.")  # fmt: skip
-            time.sleep(1.0)
+            time.sleep(POLL)
 
-    def _meet(self) -> None:
-        """Ask nodes that are new who they are, and forget those that have gone."""
-        online = set(self.grid.get_node_ids())
+    def _greet(self) -> None:
+        """Ask nodes that are new who they are, hear what others have answered, forget those that have gone."""
+        online, now = set(self.grid.get_node_ids()), time.monotonic()
         self.who = {client: node for client, node in self.who.items() if node in online}
         self.refusals = {node: text for node, text in self.refusals.items() if node in online}
-        self.met &= online
+        overdue = {node for node, asked in self.asked.values() if now - asked > AGAIN}  # it may have died over it
+        self.asked = {q: (node, asked) for q, (node, asked) in self.asked.items() if node in online - overdue}
+        self.met = (self.met & online) - overdue
         new = sorted(online - self.met)
-        content = RecordDict({TERMS: terms_record(self.terms, self.fingerprint)})
-        asked = {node: Message(content, node, MessageType.QUERY, ttl=self.charter.deadline + 60) for node in new}
-        found: dict[int, int] = {}
-        for node, message in self._replies(asked, min(self.charter.deadline, self.charter.wait)):
-            self.met.add(node)
-            try:
-                if message.has_error():
-                    raise SteppeError(f"Flower says: {message.error.reason}")
-                told = told_by(message.content)
-                client, samples = told.get("client"), told.get("samples")
-                if not isinstance(client, int) or not isinstance(samples, int) or samples < 1:
-                    raise SteppeError("it does not say which client it is")
-                if client in found:
-                    raise RunFailed(f"nodes {found[client]} and {node} both say that they are client {client}: give "
-                                    "each node a client=<number> of its own.")  # fmt: skip
-            except RunFailed:
-                raise
-            except SteppeError as error:
-                self.refusals[node] = str(error)
-                self.say(f"node {node} takes no part: {error}")
-                continue
-            if client in self.who:
-                self.say(f"client {client} has moved from node {self.who[client]} to node {node}")
-            found[client] = self.who[client] = node
-            self.store.sizes[client] = samples
+        if new:
+            content = RecordDict({TERMS: terms_record(self.terms, self.fingerprint)})
+            questions = [Message(content, node, MessageType.QUERY, ttl=self.charter.deadline + 60) for node in new]
+            self.asked |= {q: (n, now) for q, n in zip(self.grid.push_messages(questions), new, strict=True) if q}
+            self.met |= set(new)
+        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
+            node, _ = self.asked.pop(reply.metadata.reply_to_message_id, (0, 0.0))
+            if node:
+                self._hear(node, reply)
+
+    def _hear(self, node: int, message: Message) -> None:
+        """A node says which client it is, or why it is none."""
+        try:
+            if message.has_error():
+                raise SteppeError(f"Flower says: {message.error.reason}")
+            told = told_by(message.content)
+            client, samples = told.get("client"), told.get("samples")
+            if not isinstance(client, int) or not isinstance(samples, int) or samples < 1:
+                raise SteppeError("it does not say which client it is")
+        except SteppeError as error:
+            self.refusals[node] = str(error)
+            self.say(f"node {node} takes no part: {error}")
+            return
+        before = self.who.get(client)
+        if before is not None and not self.gathered:
+            raise RunFailed(f"nodes {before} and {node} both say that they are client {client}: give each node a "
+                            "client=<number> of its own.")  # fmt: skip
+        if self.gathered:
+            self.say(f"client {client} is here, at node {node}{f' and no longer at {before}' if before else ''}")
+        self.who[client], self.store.sizes[client] = node, samples
 
     def _set_sizes(self) -> None:
         """The round loop weighs clients by their numbers of samples, as the nodes tell them."""
@@ -212,20 +223,22 @@ class Nodes:
         split = Partition(tuple(np.arange(n) for n in sizes), "at the nodes", 0)
         self.built.federation = replace(self.built.federation, partition=split)
 
-    def _replies(self, messages: dict[int, Message], patience: float) -> Any:
-        """(key, reply) as they come in, until all are here or time is over; a later one is never looked at."""
-        if not messages:
-            return
-        ids = list(self.grid.push_messages(list(messages.values())))
-        waiting = {text: key for text, key in zip(ids, messages, strict=True) if text}
-        until = time.monotonic() + patience
+    def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, Message]]:
+        """(client, reply) as they come in, until all are here or time is over; a later one is never looked at."""
+        ids = self.grid.push_messages(list(messages.values()))
+        waiting = {text: client for text, client in zip(ids, messages, strict=True) if text}
+        until = time.monotonic() + self.charter.deadline
+        greeted = time.monotonic()
         while waiting and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
-                key = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if key is not None:
-                    yield key, reply
+                client = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if client is not None:
+                    yield client, reply
             if waiting:
                 time.sleep(POLL)
+            if time.monotonic() - greeted > GREET:
+                self._greet()
+                greeted = time.monotonic()
 
     def _read(self, message: Message, client: int, round_: int) -> Answer:
         content = message.content

@@ -8,7 +8,8 @@ from typing import Any
 
 from steppe.flower.charter import read
 from steppe.flower.init import CONNECTION, PORT
-from steppe.flower.launch import flwr, lives, parsed, reachable, standing
+from steppe.flower.launch import flwr, parsed, reachable, standing
+from steppe.flower.watch import lives
 from steppe.simulate import folder as records
 
 
@@ -36,7 +37,7 @@ def look(folder: Path) -> dict[str, Any]:
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
         "superlink": running, "nodes": _nodes(folder) if running else [],
     }  # fmt: skip
-    judged = next((r for r in reversed(history) if "accuracy" in r), {})
+    judged: dict[str, Any] = next((r for r in reversed(history) if "accuracy" in r), {})
     return told | {k: judged[k] for k in ("accuracy", "loss") if k in judged}
 
 

@@ -169,7 +169,7 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     rows = stack(states) if algorithm.using("prepare") else None
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
     replies = executor(sent, ids, states)
-    ids = getattr(executor, "answered", ids)  # the nodes of a real federation may be away
+    ids = getattr(executor, "answered", ids) if ids else ids  # the nodes of a real federation may be away
     ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
     store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
     trained = time.perf_counter()
