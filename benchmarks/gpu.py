@@ -1,7 +1,8 @@
-"""The GPU benchmark: seconds a round in the steady state, evaluation included. Run as `make bench-gpu`.
+"""`make bench-gpu`: seconds a round on one GPU in the steady state, evaluation on the test set included.
 
 CIFAR-10 shapes, 10 clients × 500 samples × 5 epochs, batch 50, augmentation on; random images unless real ones are in
-$STEPPE_DATA (the time does not depend on them). The hand-written loop is what an ordinary PyTorch programmer writes.
+$STEPPE_DATA (the time does not depend on them). On FedAvg the hand-written loops and our executors take turns, a round
+each; the other jobs follow one by one. Compilation is told apart. Writes a JSON file.
 """
 
 from __future__ import annotations
@@ -11,39 +12,52 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import steppe
-from steppe.data import from_arrays, load
+from benchmarks.gpu_hand_loop import HandLoop
+from steppe.config import resolve
+from steppe.core.server import Server
+from steppe.data import Data, from_arrays, load
 from steppe.models import build
 from steppe.simulate.folder import versions
+from steppe.simulate.run import client_store, evaluate, play
+from steppe.simulate.setup import experiment
 
 FEDSOL = {"recipe": "fedsol", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsol"}
 FEDSMOO = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsmoo", "sampling": "fixed"}
-# job: (algorithm, model, options, rounds that are timed)
-JOBS = {
-    "cnn fedavg tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32"}, 8),
-    "cnn fedavg fp32": ("fedavg", "cnn", {**FEDSOL, "precision": "fp32"}, 5),
-    "cnn fedavg bf16": ("fedavg", "cnn", {**FEDSOL, "precision": "bf16"}, 8),
-    "cnn fedlesam tf32": ("fedlesam", "cnn", {**FEDSOL, "precision": "tf32"}, 8),
-    "cnn fedscar tf32": ("fedscar", "cnn", {**FEDSOL, "precision": "tf32"}, 5),
-    "cnn fedavg+man tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "add": ["man"]}, 5),
-    "cnn fednsam per-step tf32": ("fednsam", "cnn", {**FEDSOL, "precision": "tf32", "variant": "per_step"}, 5),
-    "cnn fedsam tf32": ("fedsam", "cnn", {**FEDSOL, "precision": "tf32"}, 5),
-    "cnn fedsol adaptive all fp32": ("fedsol", "cnn", {**FEDSOL, "precision": "fp32"}, 4),
-    "cnn fedsol adaptive all tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32"}, 5),
-    "cnn fedsol adaptive all bf16": ("fedsol", "cnn", {**FEDSOL, "precision": "bf16"}, 5),
-    "cnn fedsol head tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32", "on": "head", "radius": "fixed"}, 5),
-    "resnet18-gn fedsmoo tf32": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "tf32"}, 3),
-    "resnet18-gn fedsmoo bf16": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "bf16"}, 3),
-    "resnet18-gn fedavg tf32": ("fedavg", "resnet18-gn", {**FEDSMOO, "precision": "tf32"}, 3),
-}
+HEAD = {"settings": {"on": "head", "radius": "fixed"}}
+# job: (algorithm, model, options)
+JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "cnn fedavg tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32"}),
+    "cnn fedavg bf16": ("fedavg", "cnn", {**FEDSOL, "precision": "bf16"}),
+    "cnn fedavg fp32": ("fedavg", "cnn", {**FEDSOL, "precision": "fp32"}),
+    "cnn fedlesam tf32": ("fedlesam", "cnn", {**FEDSOL, "precision": "tf32"}),
+    "cnn fedsol adaptive all tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32"}),
+    "cnn fedsol head tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32", **HEAD}),
+    "resnet18-gn fedsmoo tf32": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "tf32"}),
+    "resnet18-gn fedsmoo bf16": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "bf16"}),
+    "cnn fedscar tf32": ("fedscar", "cnn", {**FEDSOL, "precision": "tf32"}),
+    "cnn fedavg+man tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "add": ["man"]}),
+    "cnn fednsam per-step tf32": (
+        "fednsam", "cnn", {**FEDSOL, "precision": "tf32", "settings": {"variant": "per_step"}}),
+    "cnn fedsam tf32": ("fedsam", "cnn", {**FEDSOL, "precision": "tf32"}),
+    "cnn fedsol adaptive all bf16": ("fedsol", "cnn", {**FEDSOL, "precision": "bf16"}),
+    "cnn fedsol fixed all fp32": ("fedsol", "cnn", {**FEDSOL, "precision": "fp32", "settings": {"radius": "fixed"}}),
+    "cnn fedsol fixed all bf16": ("fedsol", "cnn", {**FEDSOL, "precision": "bf16", "settings": {"radius": "fixed"}}),
+    "cnn fedavg tf32, 50 clients in 10 lanes": (
+        "fedavg", "cnn", {**FEDSOL, "precision": "tf32", "per_round": 50, "chunk": 10}),
+    "cnn fedavg tf32, uncompiled": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "compile": False}),
+}  # fmt: skip
+RACE = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedlesam tf32", "cnn fedsol head tf32")  # in turns with the loops
+Round = Callable[[], Any]
 
 
-def cifar():
+def cifar() -> tuple[Data, str]:
     folder = os.environ.get("STEPPE_DATA")
     if folder and (Path(folder) / "cifar10").exists():
         return load("cifar10", folder), "real CIFAR-10"
@@ -52,122 +66,159 @@ def cifar():
     return from_arrays(x[:50000], y[:50000], x[50000:], y[50000:], classes=10), "random images"
 
 
-def time_job(name, data, partition="iid"):
-    algorithm, model, options, rounds = JOBS[name]
-    seconds = []
+class Ours:
+    """A job of ours, a round whenever it is asked for."""
+
+    def __init__(self, name: str, data: Data) -> None:
+        algorithm, model, options = JOBS[name]
+        config = resolve(
+            {"algorithm": algorithm, "model": model, "partition": "iid", "device": "cuda", "rounds": 1000, **options}
+        )
+        self.experiment = experiment(config, data=data)
+        self.flags = torch.backends.cuda.matmul.allow_tf32
+        self.executor, self.store = self.experiment.executor(), client_store(self.experiment, None)
+        x0 = self.experiment.task.x0
+        self.server = Server(x0, self.experiment.algorithm.server_state(x0), self.experiment.task.buffers)
+        self.t = 0
+        steps = self.experiment.federation.steps(0, self.experiment.algorithm.local_steps)
+        self.flops = self.experiment.cost.flops * steps * config.per_round
+
+    def round(self) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.flags
+        e, t = self.experiment, self.t
+        self.server = play(
+            e, self.server, self.store, self.executor, t, e.sample(t), e.lr(t), e.notes.append
+        ).after  # fmt: skip
+        evaluate(e, self.server, t)
+        self.t += 1
+
+
+def timed(step: Round) -> float:
+    torch.cuda.synchronize()
     began = time.perf_counter()
-    torch.cuda.reset_peak_memory_stats()
-    result = steppe.run(algorithm, model, data, rounds=rounds + 2, partition=partition, device="cuda",
-                        watch=lambda r: seconds.append(r["seconds"]["all"]), **options)  # fmt: skip
-    steady = seconds[2:]
-    return {"job": name, "median": statistics.median(steady), "best": min(steady), "first_two": seconds[:2],
-            "total": time.perf_counter() - began, "peak_GiB": torch.cuda.max_memory_allocated() / 2**30,
-            "notes": result.notes, "accuracy": result.accuracy}  # fmt: skip
+    step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
-def full_run(algorithm, data, rounds=300, **options):
+def together(rounds: dict[str, Round], count: int) -> dict[str, dict[str, Any]]:
+    """Everybody's first round alone (it compiles), then `count` rounds in turns."""
+    first, times, peaks = {}, {name: [] for name in rounds}, {}  # type: ignore[var-annotated]
+    for name, step in rounds.items():
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        first[name] = timed(step)
+        timed(step)  # libraries choose their kernels
+        peaks[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
+    for _ in range(count):
+        for name, step in rounds.items():
+            times[name].append(timed(step))
+    return {
+        name: {"job": name, "best": min(t), "median": statistics.median(t), "times": t, "first_round": first[name],
+               "peak_GiB": peaks[name]}
+        for name, t in times.items()
+    }  # fmt: skip
+
+
+def alone(name: str, data: Data, count: int = 5) -> dict[str, Any]:
+    began = time.perf_counter()
+    job = Ours(name, data)
+    row = together({name: job.round}, count)[name]
+    return {**row, "flops": job.flops, "whole": time.perf_counter() - began, "notes": job.experiment.notes}
+
+
+def full_run(algorithm: str, data: Data, rounds: int = 300, **options: Any) -> dict[str, Any]:
     """A whole training, compilation included: LDA(0.1), 10 of 100 clients, the FedSoL recipe."""
     began = time.perf_counter()
-    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device="cuda", **FEDSOL, **options)
+    told: list[dict[str, Any]] = []
+    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device="cuda", watch=told.append,
+                        **FEDSOL, **options)  # fmt: skip
+    seconds = time.perf_counter() - began
     return {"job": f"full run, {rounds} rounds, {algorithm}, lda(0.1)", "options": options, "notes": result.notes,
-            "seconds": time.perf_counter() - began, **result.summary}  # fmt: skip
+            "seconds": seconds, "first_round": told[0]["seconds"]["all"],
+            "later_rounds": sum(r["seconds"]["all"] for r in told[1:]), **result.summary}  # fmt: skip
 
 
-def hand_loop(data, rounds=2):
-    """FedAvg by hand on the GPU: a DataLoader-less loop over resident tensors, one client after the other."""
-    x, y = data.train_inputs.cuda(), data.train_targets.cuda()
-    mean, std = (torch.tensor(v, device="cuda").view(3, 1, 1) for v in (data.mean, data.std))
-    model = build("cnn", 10, (3, 32, 32)).cuda()
-    times = []
-    for r in range(rounds + 1):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        start = {k: v.clone() for k, v in model.state_dict().items()}
-        total = {k: torch.zeros_like(v) for k, v in start.items()}
-        for client in range(10):
-            model.load_state_dict(start)
-            optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
-            mine = torch.arange(client * 500, client * 500 + 500, device="cuda")
-            for _ in range(5):
-                for index in mine[torch.randperm(500, device="cuda")].split(50):
-                    images = (x[index].float() / 255 - mean) / std
-                    if torch.rand(()) < 0.5:
-                        images = images.flip(-1)
-                    loss = F.cross_entropy(model(images), y[index])
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
-            total = {k: total[k] + v / 10 for k, v in model.state_dict().items()}
-        model.load_state_dict(total)
-        with torch.no_grad():
-            test = data.test_inputs.cuda()
-            labels = data.test_targets.cuda()
-            hits = sum(int((model((b.float() / 255 - mean) / std).argmax(1) == t).sum())
-                       for b, t in zip(test.split(1000), labels.split(1000), strict=True))  # fmt: skip
-        torch.cuda.synchronize()
-        if r:
-            times.append(time.perf_counter() - began)
-    return {"job": "cnn fedavg, hand-written loop (simpler augmentation)", "median": statistics.median(times),
-            "best": min(times), "accuracy": hits / len(data.test_targets)}  # fmt: skip
-
-
-def roofs():
+def roofs() -> dict[str, float]:
     """What the card reaches here: a large matrix product in three precisions, and a copy."""
 
-    def rate(dtype, tf32):
+    def rate(dtype: torch.dtype, tf32: bool) -> float:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         a, b = (torch.randn(8192, 8192, device="cuda", dtype=dtype) for _ in range(2))
-        for _ in range(3):
-            a @ b
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(10):
-            a @ b
-        torch.cuda.synchronize()
-        return 10 * 2 * 8192**3 / (time.perf_counter() - began) / 1e12
+        timed(lambda: [a @ b for _ in range(3)])
+        return 10 * 2 * 8192**3 / timed(lambda: [a @ b for _ in range(10)]) / 1e12
 
     found = {"fp32_TFLOPs": rate(torch.float32, False), "tf32_TFLOPs": rate(torch.float32, True),
              "bf16_TFLOPs": rate(torch.bfloat16, False)}  # fmt: skip
     a = torch.empty(2**30, device="cuda", dtype=torch.uint8)
     b = torch.empty_like(a)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(10):
-        b.copy_(a)
-    torch.cuda.synchronize()
-    return {**found, "copy_TBs": 20 * 2**30 / (time.perf_counter() - began) / 1e12}
+    timed(lambda: b.copy_(a))
+    return {**found, "copy_TBs": 20 * 2**30 / timed(lambda: [b.copy_(a) for _ in range(10)]) / 1e12}
 
 
-def main():
+def show(rows: list[dict[str, Any]], found: dict[str, float]) -> None:
+    plain = next((r["best"] for r in rows if r["job"].startswith("hand-written loop, plain")), float("nan"))
+    print(f"\n{'job':44}{'best s':>9}{'median':>9}{'of plain':>9}{'TFLOP/s':>9}{'of roof':>9}{'first s':>9}{'GiB':>7}")
+    for r in rows:
+        if "times" not in r:
+            told = (
+                r.get("failed") or r.get("skipped") or f"{r['seconds']:.1f} s, mean of ten {r['mean_of_last_ten']:.4f}"
+            )
+            print(f"{r['job']:44}{told}")
+            continue
+        rate = r.get("flops", 0) / r["best"] / 1e12
+        roof = next((found[f"{p}_TFLOPs"] for p in ("tf32", "bf16", "fp32") if p in r["job"]), None)
+        share = f"{rate / roof:.0%}" if rate and roof else ""
+        print(f"{r['job']:44}{r['best']:9.4f}{r['median']:9.4f}{r['best'] / plain:9.3f}"
+              f"{rate or '':9.4}{share:>9}{r['first_round']:9.1f}{r['peak_GiB']:7.1f}")  # fmt: skip
+
+
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", nargs="*", default=list(JOBS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
-    parser.add_argument("--full", nargs="*", default=[], help="algorithms to train for 300 rounds, name[:key=value]")
-    parser.add_argument("--seconds", type=float, default=500, help="start no further job after this long")
+    parser.add_argument(
+        "--full", nargs="*", default=["fedavg"], help="algorithms to train for 300 rounds, name[:key=value]"
+    )
+    parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this long")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, and PyTorch sees none here.")
     began = time.perf_counter()
     data, what = cifar()
-    told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": roofs(), "rows": [hand_loop(data)]}
-    print(json.dumps(told), flush=True)
-    for name in given.full:
-        algorithm, _, option = name.partition(":")
-        key, _, value = option.partition("=")
-        told["rows"].append(full_run(algorithm, data, **({key: value} if key else {})))
-        print(json.dumps(told["rows"][-1]), flush=True)
-    for name in given.jobs:
-        if time.perf_counter() - began > given.seconds:
-            told["rows"].append({"job": name, "skipped": "no time left"})
-            continue
-        try:
-            row = time_job(name, data)
-        except Exception as error:
-            row = {"job": name, "failed": f"{type(error).__name__}: {str(error)[:400]}"}
-        told["rows"].append(row)
+    found = roofs()
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
         print(json.dumps(row), flush=True)
         given.out.parent.mkdir(parents=True, exist_ok=True)
+        told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows}
         given.out.write_text(json.dumps(told, indent=1) + "\n")
+
+    for name in given.full:  # first, so that nothing is compiled yet
+        algorithm, _, option = name.partition(":")
+        key, _, value = option.partition("=")
+        keep(full_run(algorithm, data, **({key: value} if key else {})))
+    turns = [name for name in RACE if name in given.jobs]
+    ours = {name: Ours(name, data) for name in turns}
+    hands = {f"hand-written loop, {'tuned' if tuned else 'plain'}": HandLoop(build("cnn", 10, (3, 32, 32)), data, tuned)
+             for tuned in (False, True) if turns}  # fmt: skip
+    raced = together({name: contender.round for name, contender in {**hands, **ours}.items()}, 7)
+    for row in raced.values():
+        keep({**row, "flops": ours.get(row["job"], ours[turns[0]]).flops})
+    for name in given.jobs:
+        if name in turns:
+            continue
+        if time.perf_counter() - began > given.seconds:
+            keep({"job": name, "skipped": "no time left"})
+            continue
+        try:
+            keep(alone(name, data))
+        except Exception as error:
+            keep({"job": name, "failed": f"{type(error).__name__}: {str(error)[:400]}"})
+    print(json.dumps(found))
+    show(rows, found)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ class Net(nn.Module):
 
 
 @cache
-def federation():
+def federation(device="cpu"):
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(80, 1, 8, 8, generator=g), torch.randint(4, (80,), generator=g)
-    data = from_arrays(x, y, x[:8], y[:8], classes=4)
+    data = from_arrays(x, y, x[:8], y[:8], classes=4).to(device)
     order = torch.randperm(80, generator=g).numpy()
     sizes = [23, 3, 10, 21, 7, 16]  # with batches of 5: a short last batch, a single batch, full batches only
     ends = torch.tensor(sizes).cumsum(0).tolist()
@@ -51,19 +51,19 @@ def federation():
 
 
 @cache
-def task():
+def task(device="cpu"):
     torch.manual_seed(1)
-    return Task(Net().double())
+    return Task(Net().double()).to(device)
 
 
 def algorithm(name, settings=None, momentum=0.9, add=()):
     return make(name, SGD(momentum, 1e-3, 10.0), settings or {}, add)
 
 
-def run(alg, rounds=3, executor="sequential", schedule=None, state=None, **options):
+def run(alg, rounds=3, executor="sequential", schedule=None, state=None, device="cpu", **options):
     """Some rounds; returns (server, store). `state` goes on from an earlier return."""
-    fed, tsk = federation(), task()
-    kinds = {"sequential": Sequential, "batched": Batched, "captured": partial(Captured, chunk=None, usual=3)}
+    fed, tsk = federation(device), task(device)
+    kinds = {"sequential": Sequential, "batched": Batched, "captured": partial(Captured, width=2)}
     work = kinds[executor](alg, tsk, fed, **options)
     server, store, first = state or (
         Server(tsk.x0, alg.server_state(tsk.x0), {}),

@@ -57,7 +57,7 @@ def test_batched_equals_sequential(entry):
 
 @every
 def test_captured_equals_sequential(entry):
-    """The static places, the ladder of sizes and the masked steps of the captured executor, without compiling."""
+    """The static places, the lanes that change their clients and the masked steps, without compiling."""
     one = everything(run(made(entry)))
     same(everything(run(made(entry), executor="captured", compiled=False)), one, 1e-9)
 

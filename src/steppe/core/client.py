@@ -106,11 +106,11 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     decay: dict[str, float] = {}
     trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
 
-    def differentiated(term: Term, at: Tensor, batch: Tensors) -> tuple[Tensor, Tensor]:
+    def differentiated(term: Term, at: Tensor, batch: Tensors, fast: bool = False) -> tuple[Tensor, Tensor]:
         meter.gradients += 1
 
         def objective(v: Tensor) -> tuple[Tensor, Tensors]:
-            out = task.forward(v, batch["x"], live.buffers, algorithm.needs)
+            out = task.forward(v, batch["x"], live.buffers, algorithm.needs, fast=fast)
             return term(v, out), out.buffers
 
         gradient, value, buffers = differentiate(objective, at)
@@ -163,7 +163,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
                 total = total + p.penalty(v, out, scopes[on][p.name])
             return total
 
-        gradient, loss = differentiated(term, at, batches[on])
+        gradient, loss = differentiated(term, at, batches[on], fast=True)
         losses.append(loss)
         return gradient
 

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,19 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
         raise SteppeError(f"{len(labels)} samples are too few for {clients} clients; ask for fewer clients.")
     if name != "iid":
         _check_labels(rule, labels, classes)
-    parts = function(RandomState(seed), labels, clients, *arguments)
+    parts = _divided(name, tuple(arguments), seed, clients, labels.dtype.str, labels.shape, labels.tobytes())
     if empty := sum(len(part) == 0 for part in parts):
         raise SteppeError(f"{rule} leaves {empty} of {clients} clients empty; ask for fewer clients.")
     return Partition(tuple(part.astype(np.int64) for part in parts), rule.replace(" ", ""), seed)
+
+
+@lru_cache(maxsize=8)
+def _divided(
+    name: str, arguments: tuple[float, ...], seed: int, clients: int, dtype: str, shape: tuple[int, ...], labels: bytes
+) -> list[np.ndarray]:
+    """Several runs in one process often share a split, and a rule that must retry may take seconds."""
+    function, _ = PARTITIONS[name]
+    return function(RandomState(seed), np.frombuffer(labels, dtype).reshape(shape), clients, *arguments)
 
 
 def replay(partition: Partition, targets: Any) -> RandomState:

@@ -11,12 +11,10 @@ from steppe.report.story import Table
 
 def markdown(c: Comparison) -> str:
     """The answer, the tables, and the commands."""
-    parts = [f"# {_md(story.headline(c))}", _md(" ".join(story.lead(c))), _md(story.setting(c))]
-    parts += [f"> {_md(note)}" for note in story.notes(c)]
+    parts = [f"# {md(story.headline(c))}", md(" ".join(story.lead(c))), md(story.setting(c))]
+    parts += [f"> {md(note)}" for note in story.notes(c)]
     for table in story.tables(c).values():
-        rows = ["| " + " | ".join(map(_md, row)) + " |" for row in (table.columns, *table.rows)]
-        rows.insert(1, "|" + "|".join([":---", *["---:"] * (len(table.columns) - 1)]) + "|")
-        parts += [f"## {table.title}", "\n".join(rows), _md(table.note)]
+        parts += [f"## {table.title}", markdown_table(table), md(table.note)]
     commands = [f"# {g.label}, seed {r.seed}\n{story.command(r)}" for g in c.groups for r in g.runs]
     fence = "`" * 3
     return "\n\n".join([*parts, "## Every run", f"{fence}sh\n" + "\n".join(commands) + f"\n{fence}"]) + "\n"
@@ -24,13 +22,17 @@ def markdown(c: Comparison) -> str:
 
 def latex(c: Comparison) -> str:
     """A document that compiles as it is; its tables (booktabs) can be copied into another."""
-    body = [_tex(story.headline(c)), _tex(" ".join(story.lead(c))), _tex(story.setting(c)) + "."]
-    body += [_tex(note) for note in story.notes(c)]
-    body += [_tabular(table) for table in story.tables(c).values()]
-    commands = [_tex(story.command(r)) for r in c.runs]
+    body = [tex(story.headline(c)), tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
+    body += [tex(note) for note in story.notes(c)]
+    body += [tabular(table) for table in story.tables(c).values()]
+    commands = [tex(story.command(r)) for r in c.runs]
     body.append(
         "\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n" + "\n\n\\medskip\n".join(commands) + "\\par}"
     )
+    return document(body)
+
+
+def document(body: list[str]) -> str:
     return "\n".join([
         "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx}",
         "\\usepackage[margin=2.5cm]{geometry}", "\\setlength{\\parindent}{0pt}\\setlength{\\parskip}{1ex}",
@@ -38,20 +40,26 @@ def latex(c: Comparison) -> str:
     ])  # fmt: skip
 
 
-def _tabular(table: Table) -> str:
-    rows = [" & ".join(map(_tex, row)) + " \\\\" for row in (table.columns, *table.rows)]
+def markdown_table(table: Table) -> str:
+    rows = ["| " + " | ".join(map(md, row)) + " |" for row in (table.columns, *table.rows)]
+    rows.insert(1, "|" + "|".join([":---", *["---:"] * (len(table.columns) - 1)]) + "|")
+    return "\n".join(rows)
+
+
+def tabular(table: Table) -> str:
+    rows = [" & ".join(map(tex, row)) + " \\\\" for row in (table.columns, *table.rows)]
     rows[1:1] = ["\\midrule"]
     columns = "l" + "r" * (len(table.columns) - 1)
     return "\n".join([
-        "\\begin{table}[ht]\\centering", f"\\caption{{{_tex(table.title)}. {_tex(table.note)}}}",
+        "\\begin{table}[ht]\\centering", f"\\caption{{{tex(table.title)}. {tex(table.note)}}}",
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
         f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *rows, "\\bottomrule", "\\end{tabular}}", "\\end{table}",
     ])  # fmt: skip
 
 
-def _md(text: str) -> str:
+def md(text: str) -> str:
     r"""
-    >>> _md("a|b_c <d>")
+    >>> md("a|b_c <d>")
     'a\\|b\\_c &lt;d&gt;'
     """
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
@@ -65,9 +73,9 @@ _TEX = {
 }  # fmt: skip
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
     r"""
-    >>> _tex("λ1 of fed_sam: -3.2 ± 0.1 %")
+    >>> tex("λ1 of fed_sam: -3.2 ± 0.1 %")
     '$\\lambda$1 of fed\\_sam: $-$3.2 $\\pm$ 0.1 \\%'
     """
     text = re.sub(r"(?<!\S)-(?=\d)", "−", text).replace("--", "-\u200b-")  # -- would become a dash

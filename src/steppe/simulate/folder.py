@@ -88,7 +88,9 @@ def versions(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The git commit of the working directory, marked where files differ from it."""
+    """The git commit of the working directory, marked where files differ from it; a copy without git may be told."""
+    if told_by_hand := os.environ.get("STEPPE_COMMIT"):
+        return told_by_hand
     try:
         told = [subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
                 for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])]  # fmt: skip

@@ -30,7 +30,7 @@ from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
 from steppe.simulate.batched import Batched
-from steppe.simulate.captured import Captured
+from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
 from steppe.simulate.sequential import Sequential
 from steppe.simulate.witness import witnessed
@@ -82,7 +82,9 @@ class Experiment:
             batched = False
             self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
-            return Captured(self.algorithm, self.task, self.federation, c.chunk, c.per_round, say=self.notes.append)
+            ahead = [[self.federation.steps(i, self.algorithm.local_steps) for i in self.sample(t)] for t in range(50)]
+            width = best_width(ahead, c.chunk)
+            return Captured(self.algorithm, self.task, self.federation, width, say=self.notes.append)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
         count = 0 if cuda else self._workers()
@@ -237,7 +239,8 @@ def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list
             raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
         task.fast = torch.bfloat16
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = chosen == "tf32"
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # teachers, for instance, stay out of bf16
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _partition(config: Config, data: Data) -> Partition:

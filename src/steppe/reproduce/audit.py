@@ -1,0 +1,66 @@
+"""Is every committed row what it says, and every committed table what the rows say?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from steppe.config import Config
+from steppe.errors import SteppeError
+from steppe.reproduce import league, publish, recipes, rows
+from steppe.reproduce.recipes import EXTRAS, MACHINE, Cell, recipe_hash
+
+WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
+
+
+def complaints(results: Path, tables: Path, page: Path) -> list[str]:
+    """Sentences about rows that trace to no recipe, and about tables that are not what the rows say."""
+    known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read(path)]
+    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, _cells())]
+    if told:
+        return told
+    wanted = {tables / name: text for name, text in publish.everything(known).items()}
+    wanted |= {page if name == "league.md" else tables / name: text for name, text in league.texts(known).items()}
+    return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
+            if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
+
+
+def _cells() -> dict[str, list[Cell]]:
+    """Every recipe there is, by its hash."""
+    found: dict[str, list[Cell]] = {}
+    tables = [c for name in recipes.names() for c in recipes.table(name).cells]
+    for cell in [*tables, *(c for e in league.entrants() for c in (*e.tuning, *e.final))]:
+        found.setdefault(cell.hash, []).append(cell)
+    return found
+
+
+def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
+    missing = [k for k in WANTED if k not in row]
+    if missing:
+        return [f"the row has no {', '.join(missing)}"]
+    if row["recipe"] not in cells:
+        return [f"there is no recipe {row['recipe']}"]
+    told = []
+    mine = cells[row["recipe"]]
+    if (row["table"], row["cell"]) not in [(c.table, c.id) for c in mine]:
+        told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
+    try:
+        ran = Config.model_validate({**row["config"], "data_folder": None})
+    except ValueError as error:
+        return [*told, f"its configuration is not valid: {error}"]
+    if recipe_hash(ran) != row["recipe"]:
+        told.append("its configuration is not the recipe's")
+    recipe = mine[0].config.model_dump(mode="json")
+    changed = [k for k, v in row["config"].items() if k not in MACHINE | EXTRAS | {"settings"} and recipe.get(k) != v]
+    told += [f"{k} was {row['config'][k]!r} and is {recipe.get(k)!r} in the recipe" for k in changed]
+    if "failed" not in row:
+        curve = row["accuracy"]
+        if len(curve) != row["config"]["rounds"] or abs(fmean(curve[-10:]) - row["mean_of_last_ten"]) > 1e-5:
+            told.append("its statistics are not those of its curve")
+    return told
+
+
+def check(results: Path, tables: Path, page: Path) -> None:
+    told = complaints(results, tables, page)
+    if told:
+        raise SteppeError("\n".join(told))

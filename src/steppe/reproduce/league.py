@@ -1,0 +1,195 @@
+"""One league: every method under one protocol, tuned on held-out training data, then judged once on the test set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from statistics import fmean, stdev
+from typing import Any
+
+from steppe.errors import SteppeError, nearest
+from steppe.report.story import Table as Printed
+from steppe.report.texts import markdown_table, md
+from steppe.reproduce.plan import runs_for
+from steppe.reproduce.recipes import Cell, configuration, layered, read
+from steppe.reproduce.rows import Row, value
+from steppe.reproduce.work import Job, traced
+
+TUNED, JUDGED = "validation_mean_of_last_ten", "mean_of_last_ten"
+CHEAP = {"bytes_x": 1.005, "flops_x": 1.335}  # no more than FedAvg's bytes, and 1.33 times its FLOPs
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method in one column: its candidates as they are tuned, and as they are judged."""
+
+    column: str
+    method: str
+    title: str
+    composition: bool
+    tuning: tuple[Cell, ...]
+    final: tuple[Cell, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.column}/{self.method}"
+
+
+def entrants(scale: str = "paper") -> list[Entrant]:
+    content = read("league")
+    made = []
+    for column in content["column"]:
+        for method in content["method"]:
+            cells: dict[str, list[Cell]] = {"tuning": [], "final": []}
+            for candidate in method["candidates"]:
+                for stage, several in cells.items():
+                    values = layered(content["setting"], column["set"], {"algorithm": method["algorithm"]}, candidate,
+                                     content[stage])  # fmt: skip
+                    label = f"{method['id']}/{_label(candidate)}" + ("/tuning" if stage == "tuning" else "")
+                    config = configuration(values, scale, f"league: {method['id']}")
+                    statistic = TUNED if stage == "tuning" else JUDGED
+                    several.append(Cell("league", column["id"], label, None, config, statistic))
+            made.append(Entrant(column["id"], method["id"], method["title"], method.get("composition", False),
+                                tuple(cells["tuning"]), tuple(cells["final"])))  # fmt: skip
+    return made
+
+
+def chosen(globs: list[str], scale: str = "paper") -> list[Entrant]:
+    """Those whose column/method matches any of the patterns."""
+    everyone = entrants(scale)
+    for glob in globs:
+        if not any(fnmatchcase(e.id, glob) for e in everyone):
+            raise SteppeError(f"--cells {glob}: nobody matches{nearest(glob, [e.id for e in everyone])}")
+    return [e for e in everyone if not globs or any(fnmatchcase(e.id, g) for g in globs)]
+
+
+def _label(candidate: dict[str, Any]) -> str:
+    """
+    >>> _label({"settings": {"rho": 0.1}, "add": ["man:weight=0.15", "ema"]})
+    'rho=0.1,man:weight=0.15,ema'
+    """
+    own = {**candidate.get("settings", {}), **{k: v for k, v in candidate.items() if k not in ("settings", "add")}}
+    return ",".join([*(f"{k}={v}" for k, v in own.items()), *candidate.get("add", [])])
+
+
+def tuning(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[Job]:
+    """What must be run before anything can be chosen; one seed."""
+    return runs_for([c for e in chosen for c in e.tuning], rows, 1, machine)
+
+
+def finals(chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[Job]:
+    """The chosen candidates, where tuning is complete."""
+    best = [choice(e, rows) for e in chosen]
+    return runs_for([e.final[i] for e, i in zip(chosen, best, strict=True) if i is not None], rows, seeds, machine)
+
+
+def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
+    """The candidate that did best on held-out data; None while one of them has not been tried, or all failed."""
+    scores = [_tuned(c, rows) for c in entrant.tuning]
+    if any(s is None for s in scores) or max(s for s in scores if s is not None) < 0:
+        return None
+    return max(range(len(scores)), key=lambda i: scores[i] or -1.0)
+
+
+def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
+    """−1: it broke down."""
+    mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
+    found = [-1.0 if "failed" in r else value(r, TUNED) for r in mine]
+    return next((f for f in reversed(found) if f is not None), None)
+
+
+def standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
+    """Every entrant with what is known of it; costs are traced and always known."""
+    told = []
+    for e in entrants(scale):
+        best = choice(e, rows)
+        cell = e.final[best if best is not None else 0]
+        mine = {r["seed"]: r for r in rows if best is not None and r["recipe"] == cell.hash}
+        good = [r for r in mine.values() if "failed" not in r]
+        costs = traced(cell.config)
+
+        def mean(statistic: str, scale: float = 1.0, good: list[Row] = good) -> float | None:
+            values = [scale * v for r in good if (v := value(r, statistic)) is not None]
+            return round(fmean(values), 4) if values else None
+
+        values = [100 * r[JUDGED] for r in good]
+        told.append({
+            "column": e.column, "method": e.method, "title": e.title, "composition": e.composition,
+            "tuned": {c.row.split("/")[1]: _percent(_tuned(c, rows)) for c in e.tuning},
+            "chosen": None if best is None else cell.row.split("/")[1], "recipe": cell.hash, "seeds": sorted(mine),
+            "failed": [r["failed"] for r in mine.values() if "failed" in r],
+            "accuracy": mean(JUDGED, 100), "std": round(stdev(values), 4) if len(values) > 1 else None,
+            "last": mean("last", 100), "best": mean("best", 100), "lambda1": mean("measures.lambda1.lambda1"),
+            "trace": mean("measures.trace.value"), **{k: round(v, 3) for k, v in costs.items()},
+            "seconds": round(sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in mine.values()), 1),
+        })  # fmt: skip
+    return told
+
+
+def _percent(value_: float | None) -> float | None:
+    return None if value_ is None else -1.0 if value_ < 0 else round(100 * value_, 2)
+
+
+def printed(found: Sequence[dict[str, Any]], column: str, title: str) -> Printed:
+    mine = sorted((f for f in found if f["column"] == column), key=lambda f: -(f["accuracy"] or -1.0))
+    head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
+            "seconds"]  # fmt: skip
+    rows = []
+    for f in mine:
+        spread = f" ± {f['std']:.2f}" if f["std"] is not None else ""
+        state = "failed" if f["failed"] and f["accuracy"] is None else "not run" if f["accuracy"] is None else ""
+        passes = f"{f['gradients']}" + (f" + {f['forwards']} fwd" if f["forwards"] else "")
+        rows.append([f["title"] + (" *" if f["composition"] else ""), f["chosen"] or "",
+                     state or f"{f['accuracy']:.2f}{spread}",
+                     *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
+                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
+                     f"{f['seconds']:.0f}" if f["seeds"] else ""])  # fmt: skip
+    return Printed(title, head, rows)
+
+
+def verdict(found: Sequence[dict[str, Any]], column: str) -> str:
+    """Does anything cheap beat everything?"""
+    ran = [f for f in found if f["column"] == column and f["accuracy"] is not None]
+    if not ran:
+        return "Nothing was run in this column."
+    cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
+    top, of = max(ran, key=lambda f: f["accuracy"]), sum(f["column"] == column for f in found)
+    told = f"{len(ran)} of {of} were run. The best is {top['title']} ({top['accuracy']:.2f} %)."
+    if not cheap:
+        return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
+    best = max(cheap, key=lambda f: f["accuracy"])
+    if best is top:
+        kind = "a composition of ours" if best["composition"] else "a published method"
+        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
+    return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
+                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: nothing that "
+                   "cheap beats all others here.")  # fmt: skip
+
+
+def markdown(rows: Sequence[Row], scale: str = "paper") -> str:
+    content, found = read("league"), standings(rows, scale)
+    tuning_, final = content["tuning"], content["final"]
+    parts = [f"# {content['title']}", md(
+        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe. Each method has three "
+        f"candidates (src/steppe/reproduce/tables/league.toml), tried for {tuning_['rounds']} rounds on "
+        f"{100 - 100 * tuning_['validation']:.0f} % of the training data and chosen by the accuracy on the rest (mean "
+        f"of the last ten rounds). The chosen one is trained on all training data for {final['rounds']} rounds; its "
+        "accuracy is the mean of its last ten rounds on the test set, which nothing was chosen by. λ1 and trace are the "
+        "final model's, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; * marks "
+        "compositions of ours."), "    steppe reproduce league"]  # fmt: skip
+    if scale != "paper":
+        parts.append(
+            "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."
+        )
+    for column in content["column"]:
+        table = printed(found, column["id"], column["title"])
+        parts += [f"## {md(table.title)}", md(verdict(found, column["id"])), markdown_table(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def texts(rows: Sequence[Row], scale: str = "paper") -> dict[str, str]:
+    """Its files: the page, and everything for programs."""
+    facts = json.dumps(standings(rows, scale), indent=1, ensure_ascii=False) + "\n"
+    return {"league.md": markdown(rows, scale), "league.json": facts}

@@ -1,0 +1,239 @@
+"""A table beside the paper, as text: Markdown, LaTeX, HTML, JSON, and lines for a terminal. Made from rows alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from steppe.config import Config
+from steppe.report.story import Table as Printed
+from steppe.report.texts import document, markdown_table, md, tabular, tex
+from steppe.reproduce.recipes import Published, Table, names
+from steppe.reproduce.recipes import table as named
+from steppe.reproduce.rows import Row
+from steppe.reproduce.verdicts import FAILED, INSIDE, NOT_JUDGED, NOT_RUN, OUTSIDE, Finding, find, ranks
+from steppe.reproduce.work import traced
+
+MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
+NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
+         "best": "best round", "last": "last round"}  # fmt: skip
+
+
+def costs(table: Table) -> dict[str, dict[str, float]]:
+    """What the cells of a cost table say, which needs no training."""
+    asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
+    return {c.hash: traced(c.config) for c in asked}
+
+
+def findings(table: Table, rows: Sequence[Row]) -> list[Finding]:
+    return find(table, rows, costs(table))
+
+
+def summary(table: Table, found: Sequence[Finding]) -> str:
+    """One sentence of counts."""
+    main = [f for f in found if not f.cell.of]
+    counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
+    told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+    seconds = sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
+    return f"{len(main)} cells: {told}; {seconds:.0f} seconds of the device"
+
+
+def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
+    """The whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
+    ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
+    parts = [_grid(table, found, ran)] if ran else []
+    for column, title in table.columns.items():
+        mine = [f for f in found if f.cell.column == column and not f.cell.of]
+        parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
+    order = ranks(table, found)
+    if order:
+        rows = [[table.columns[r["column"]] + (f", {r['group']}" if r["group"] else ""), f"{r['methods']} of {r['of']}",
+                 _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
+        note = "1: the same order; −1: the reverse. Only methods that were run are ranked."
+        head = ["column", "methods", "Spearman", "Kendall"]
+        parts.append(Printed("Order of the methods beside the paper's", head, rows, note))
+    tried = [f for f in found if f.cell.of]
+    if tried:
+        rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_line(table, f)[1:]] for f in tried]
+        parts.append(Printed("What else was tried", ["cell", "instead", *_columns(table)[1:]], rows))
+    return parts
+
+
+def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed:
+    main = {(f.cell.row, f.cell.column): f for f in found if not f.cell.of}
+    rows = []
+    for row, title in table.rows.items():
+        cells = [main.get((row, c)) for c in columns]
+        if any(cells):
+            rows.append([title, *("" if f is None else _brief(table, f) for f in cells)])
+    missing = [title for c, title in table.columns.items() if c not in columns]
+    note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
+    return Printed("All columns that were run" if missing else "All columns",
+                   ["", *(table.columns[c] for c in columns)], rows,
+                   note + (f" Not run: {', '.join(missing)}." if missing else ""))  # fmt: skip
+
+
+def _brief(table: Table, f: Finding) -> str:
+    paper = "?" if f.cell.published is None else str(f.cell.published).partition(" ±")[0]
+    ours = "–" if not f.seeds else "failed" if f.ours is None else _number(table, f.ours)
+    return f"{ours} / {paper} {MARKS[f.verdict]}".rstrip()
+
+
+def _columns(table: Table) -> list[str]:
+    beside = ["last", "last ten", "best"] if table.unit == "%" else []
+    also = [f"by {NAMES.get(s, s)}" for s in table.also]
+    return ["", "paper", "ours", "difference", "band", "verdict", *also, *beside, "seeds", "seconds", "recipe"]
+
+
+def _line(table: Table, f: Finding) -> list[str]:
+    ours = "failed" if f.ours is None and f.failed else "" if f.ours is None else _number(table, f.ours)
+    if f.std is not None:
+        ours += f" ± {_number(table, f.std)}"
+    if f.failed and f.ours is not None:
+        ours += f" ({len(f.failed)} failed)"
+    beside = [_number(table, f.beside[s]) if s in f.beside else "" for s in ("last", "mean_of_last_ten", "best")]
+    difference = "" if f.difference is None else f"{f.difference:+.2f}"
+    return [table.rows[f.cell.row], "?" if f.cell.published is None else str(f.cell.published), ours, difference,
+            "" if f.verdict in (FAILED, NOT_JUDGED) else f"{f.band:.2f}", f.verdict, *f.also.values(),
+            *(beside if table.unit == "%" else []), ", ".join(map(str, f.seeds)), f"{f.seconds:.0f}" if f.seeds else "",
+            f.cell.hash]  # fmt: skip
+
+
+def _number(table: Table, value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str]:
+    """Paragraphs above the tables."""
+    unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
+    usual = NAMES.get(table.statistic, table.statistic)
+    told = [f"Source: {table.source}.", f"{summary(table, found)}."]
+    if scale != "paper":
+        told.append("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the "
+                    "table is made; its numbers say nothing about the paper's.")  # fmt: skip
+    if table.unit == "%":
+        told.append(f"{unit} Compared is the {usual}, averaged over seeds where there are several; the band is two of "
+                    "the paper's standard deviations or 1.5 points, whichever is more (1.5 points where the deviation "
+                    "comes from fewer than three runs, or there is none).")  # fmt: skip
+    elif unit:
+        told.append(unit)
+    return told
+
+
+def command(table: Table, scale: str, glob: str = "") -> str:
+    return " ".join(["steppe reproduce", table.name, *([f"--cells '{glob}'"] if glob else []),
+                     *(["--scale", scale] if scale != "paper" else [])])  # fmt: skip
+
+
+def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+    parts = [f"# {md(table.title)}", *map(md, introduction(table, found, scale)), f"    {command(table, scale)}"]
+    parts += ["\n".join(f"- {md(note)}" for note in table.notes)] if table.notes else []
+    for part in printed(table, found):
+        parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+    told = [table.title, *introduction(table, found, scale), *table.notes]
+    return document([*map(tex, told), *(tabular(part) for part in printed(table, found) if part.rows)])
+
+
+def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+    """A page without any script, and without anything to load."""
+    style = (files("steppe.report") / "page.css").read_text("utf-8")
+    body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
+            f"<pre>{escape(command(table, scale))}</pre>",
+            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in table.notes) + "</ul>"]  # fmt: skip
+    for part in printed(table, found):
+        head = "".join(f'<th scope="col">{escape(c)}</th>' for c in part.columns)
+        rows = "".join(f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in rest)
+                       + "</tr>" for first, *rest in part.rows)  # fmt: skip
+        body.append(f'<h2>{escape(part.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+                    f'<tbody>{rows}</tbody></table></div><p class="note">{escape(part.note)}</p>')  # fmt: skip
+    return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+            f"<title>{escape(table.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+            + "\n".join(body) + "\n</main>\n</body>\n</html>\n")  # fmt: skip
+
+
+def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "table": table.name, "title": table.title, "source": table.source, "scale": scale, "statistic": table.statistic,
+        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found), "ranks": ranks(table, found),
+        "cells": [{
+            "cell": f.cell.id, "column": f.cell.column, "row": f.cell.row, "recipe": f.cell.hash,
+            **({"tried_for": f.cell.of, "why": f.cell.why} if f.cell.of else {}), "statistic": f.cell.statistic,
+            "paper": _published(f.cell.published), "ours": _rounded(f.ours), "std": _rounded(f.std),
+            "difference": _rounded(f.difference), "band": _rounded(f.band), "verdict": f.verdict, "also": f.also,
+            "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
+            "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
+            "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
+        } for f in found],
+    }  # fmt: skip
+
+
+def changes(config: Config) -> dict[str, Any]:
+    """The recipe: what differs from the library's defaults."""
+    usual = {k: f.get_default(call_default_factory=True) for k, f in Config.model_fields.items()}
+    return {k: v for k, v in config.model_dump(mode="json").items() if v != usual[k]}
+
+
+def _published(paper: Published | None) -> dict[str, Any] | None:
+    return None if paper is None else {k: v for k, v in asdict(paper).items() if v not in (None, False)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def texts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, str]:
+    """The table's four files by name."""
+    told = json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
+    made = {"md": markdown(table, found, scale), "tex": latex(table, found, scale), "html": html(table, found, scale)}
+    return {f"{table.name}.{kind}": text for kind, text in {**made, "json": told}.items()}
+
+
+def index(found: dict[str, list[Finding]]) -> str:
+    """All tables with their counts; those without any run have no page of their own."""
+    rows = []
+    for name, several in found.items():
+        t, main = named(name), [f for f in several if not f.cell.of]
+        counts = [str(sum(f.verdict == v for f in main)) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)]
+        seeds = sorted({s for f in several for s in f.seeds})
+        rows.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, str(len(main)), *counts,
+                     ", ".join(map(str, seeds))])  # fmt: skip
+    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds"]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return ("# Published tables beside ours\n\nMade from the rows in `results/` by `steppe reproduce tables`; "
+            "[how to read them](../reproductions.md).\n\n" + "\n".join(lines) + "\n")  # fmt: skip
+
+
+def has_page(found: Sequence[Finding]) -> bool:
+    return any(f.seeds for f in found)
+
+
+def everything(rows: Sequence[Row]) -> dict[str, str]:
+    """All files of the folder of tables, from rows at the paper's scale."""
+    found = {name: findings(named(name), rows) for name in names()}
+    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f).items()}
+    return {**pages, "README.md": index(found)}
+
+
+def write(files_: dict[str, str], out: Path) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in files_.items():
+        aside = out / (name + ".new")
+        aside.write_text(text, "utf-8")
+        aside.replace(out / name)
+    return [out / name for name in files_]

@@ -1,0 +1,207 @@
+"""Published tables, read from the files beside this one: every cell with its number and its recipe.
+
+A table has a shared setting, columns and rows; a cell's configuration is the setting, then the column's keys, then
+the row's. Naming an algorithm anew drops the settings that were meant for another one. `tried` entries are further
+recipes for the same published numbers, run on request only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from steppe.config import Config, resolve
+from steppe.errors import SteppeError, nearest
+from steppe.simulate.setup import catalogue_settings
+
+# Where and how a run is computed, not what: these keys do not belong to a recipe.
+MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "checkpoint_every"}
+# What is looked at beside the training, which it does not change.
+EXTRAS = {"personal", "measure"}
+# The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
+TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
+        "batch": 20, "lr": 0.05, "augmentation": "none"}  # fmt: skip
+SCALES = ("paper", "tiny")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as printed; `std` None where none is printed."""
+
+    value: float
+    std: float | None = None
+    failed: bool = False
+    at_least: bool = False  # printed as 500+
+
+    def __str__(self) -> str:
+        text = f"{self.value:g}+" if self.at_least else _printed(self.value)
+        return (
+            text + (f" ± {_printed(self.std)}" if self.std is not None else "") + (" (failed)" if self.failed else "")
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, and how to make it."""
+
+    table: str
+    column: str
+    row: str
+    published: Published | None  # None: the paper shows it in a picture only
+    config: Config
+    statistic: str
+    of: str = ""  # a tried recipe: the row whose number it tries to explain
+    why: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{'tried/' if self.of else ''}{self.column}/{self.row}"
+
+    @property
+    def hash(self) -> str:
+        return recipe_hash(self.config)
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    source: str
+    statistic: str
+    runs: int  # behind a printed standard deviation; 0: there is none, or it is not over runs
+    columns: dict[str, str]  # id: title
+    rows: dict[str, str]
+    groups: dict[str, str]  # row: the group inside which methods are ranked
+    cells: tuple[Cell, ...]
+    also: tuple[str, ...] = ()  # statistics that get a verdict of their own beside the first
+    band: float | None = None  # where it is not the usual one
+    unit: str = "%"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def main(self) -> tuple[Cell, ...]:
+        return tuple(c for c in self.cells if not c.of)
+
+
+def names() -> list[str]:
+    """All tables, in order of their names."""
+    found = (p.name.removesuffix(".toml") for p in (files(__package__) / "tables").iterdir())
+    return sorted(n for n in found if n != "league" and not n.startswith("_"))
+
+
+@cache
+def table(name: str, scale: str = "paper") -> Table:
+    if name not in names():
+        raise SteppeError(f"there is no table {name!r}{nearest(name, names())}")
+    if scale not in SCALES:
+        raise SteppeError(f"--scale {scale}: there is no such scale{nearest(scale, SCALES)}")
+    content = read(name)
+    rows = [dict(r) for r in content["row"]]
+    by_id = {r["id"]: r for r in rows}
+    tried = [{**by_id[t["of"]], "id": t["id"], "of": t["of"], "why": t["why"], "over": t["set"]}
+             for t in content.get("tried", [])]  # fmt: skip
+    cells = tuple(c for row in (*rows, *tried) for c in _cells(name, content, row, scale))
+    return Table(
+        name, content["title"], content["source"], content["statistic"], content["runs"],
+        {c["id"]: c["title"] for c in content["column"]}, {r["id"]: r["title"] for r in (*rows, *tried)},
+        {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
+        content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
+    )  # fmt: skip
+
+
+def read(name: str) -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "tables" / f"{name}.toml").read_text("utf-8"))
+
+
+def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) -> Iterable[Cell]:
+    columns = content["column"]
+    if len(row["published"]) != len(columns):
+        raise SteppeError(f"{name}: row {row['id']} has {len(row['published'])} numbers for {len(columns)} columns")
+    for column, text in zip(columns, row["published"], strict=True):
+        if text == "":
+            continue  # the paper leaves it empty
+        layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}))
+        values = layered(*layers)
+        statistic = row.get("statistic") or column.get("statistic") or content["statistic"]
+        yield Cell(name, column["id"], row["id"], parse(text), configuration(values, scale, f"{name}: {row['id']}"),
+                   statistic, row.get("of", ""), row.get("why", ""))  # fmt: skip
+
+
+def layered(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Later keys win; settings are joined, unless an algorithm is named anew."""
+    values: dict[str, Any] = {}
+    for layer in layers:
+        settings = {} if "algorithm" in layer else values.get("settings", {})
+        values |= {**layer, "settings": {**settings, **layer.get("settings", {})}}
+    return values
+
+
+def configuration(values: dict[str, Any], scale: str, source: str) -> Config:
+    """A cell's configuration; at the tiny scale with the digits' data, model and schedule."""
+    everyone = values.get("per_round") == "all"
+    if scale == "tiny":
+        # Measures at the end of the run stay at its end, and classes of the digits are ten.
+        ends = [f"{m.partition(':')[0]}:{TINY['rounds']}" for m in values.get("measure", [])]
+        split = re.sub(r"pathological\((20|10)\)", "pathological(5)", values.get("partition", "iid"))
+        values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {})}
+    if everyone:
+        values = {**values, "per_round": values["clients"]}
+    return resolve(values, source)
+
+
+def parse(text: str) -> Published | None:
+    """
+    >>> parse("64.13 ± 0.46"), parse("10.00 failed").failed, parse("500+").at_least, parse("?")
+    (Published(value=64.13, std=0.46, failed=False, at_least=False), True, True, None)
+    """
+    if text == "?":
+        return None
+    number, _, std = text.partition(" ± ")
+    return Published(float(number.split()[0].rstrip("+")), float(std) if std else None, "failed" in text, "+" in text)
+
+
+def _printed(value: float) -> str:
+    return f"{value:.2f}" if value < 1000 else f"{value:.1f}"
+
+
+def recipe_hash(config: Config) -> str:
+    """Eight digits that name what is trained: everything that differs from the defaults, without machine and seed.
+
+    Keys and settings that are added to the library later, with a default that changes nothing, leave it as it is.
+    """
+    fields = Config.model_fields
+    usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
+    own = catalogue_settings(config.algorithm)
+    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in MACHINE | EXTRAS and v != usual[k]}
+    settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
+    content |= {"algorithm": config.algorithm, "settings": settings}
+    return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _numbers(value: Any) -> Any:
+    """1 and 1.0 are the same setting."""
+    if isinstance(value, dict):
+        return {k: _numbers(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_numbers(v) for v in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def select(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:
+    """Cells whose id matches any of the patterns; tried recipes only if they are asked for."""
+    cells = list(cells)
+    ids = [c.id for c in cells]
+    for glob in globs:
+        if not any(fnmatchcase(i, glob) for i in ids):
+            raise SteppeError(f"--cells {glob}: no cell matches{nearest(glob, ids)}")
+    asked = any(glob.startswith("tried/") for glob in globs)
+    return [c for c in cells if (not c.of or tried or asked)
+            and (not globs or any(fnmatchcase(c.id, g) for g in globs))]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Results as lines of JSON, one for each recipe and seed: appended whole, never rewritten, read by everybody."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def append(path: Path, row: Row) -> None:
+    """One line in one write, so that a crash leaves at most the last line torn."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    with path.open("ab+") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)  # two runs may share a file
+        except ImportError:
+            pass  # not on this system: one run at a time
+        file.seek(0, os.SEEK_END)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = "\n" + line  # a torn line stays alone
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; torn lines are left out."""
+    rows = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def known(folders: Iterable[Path], scale: str = "paper") -> list[Row]:
+    """All rows of these folders at a scale, oldest first."""
+    places = dict.fromkeys(p.resolve() for folder in folders for p in sorted(folder.glob("*.jsonl")))
+    return [row for path in places for row in read(path) if row.get("scale", "paper") == scale]
+
+
+def value(row: Row, statistic: str) -> float | None:
+    """A statistic of a row: `last`, `mean_of_last_ten`, `personal.5`, `measures.lambda1.values.0`; None: not there.
+
+    >>> value({"personal": {"5": {"mean": 0.9}}}, "personal.5.mean"), value({"last": 0.5}, "best")
+    (0.9, None)
+    """
+    found: Any = row
+    for key in statistic.split("."):
+        if isinstance(found, list) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        else:
+            return None
+    return float(found) if isinstance(found, int | float) else None
+
+
+def answers(row: Row, statistic: str) -> bool:
+    """Whether a run need not be made again for this statistic: it is there, or the run failed."""
+    return "failed" in row or value(row, statistic) is not None

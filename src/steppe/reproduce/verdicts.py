@@ -1,0 +1,148 @@
+"""What the rows say about a table: our number, the difference, a verdict for each cell, and ranks for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+from steppe.reproduce.recipes import Cell, Table
+from steppe.reproduce.rows import Row, answers, value
+
+BAND = 1.5  # points, or two of the paper's standard deviations if that is more
+INSIDE, OUTSIDE, FAILED, NOT_RUN, NOT_JUDGED = (
+    "inside",
+    "outside",
+    "paper says failed",
+    "not run",
+    "not judged",
+)
+BESIDE = ("last", "mean_of_last_ten", "best")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cell beside the paper. Numbers are in the table's unit, a list has one for each seed."""
+
+    cell: Cell
+    seeds: list[int]
+    values: list[float]
+    failed: list[str]  # of seeds that broke down: why
+    beside: dict[str, float]
+    band: float
+    verdict: str
+    also: dict[str, str]  # verdicts by the other statistics that the table names
+    seconds: float  # of the card, however many processes shared it
+
+    @property
+    def ours(self) -> float | None:
+        return fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        paper = self.cell.published
+        return None if self.ours is None or paper is None else self.ours - paper.value
+
+
+def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] | None = None) -> list[Finding]:
+    """Every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe."""
+    by_recipe: dict[str, dict[int, list[Row]]] = {}
+    for row in rows:
+        by_recipe.setdefault(row["recipe"], {}).setdefault(row["seed"], []).append(row)
+    found = []
+    for cell in table.cells:
+        mine: dict[int, Row] = {}
+        for seed, several in sorted(by_recipe.get(cell.hash, {}).items()):
+            good = [r for r in several if answers(r, cell.statistic)]
+            if good:
+                mine[seed] = good[-1]
+        if costs and cell.hash in costs:  # known without training
+            mine = {0: {"seconds": {"total": 0.0}, **costs[cell.hash]}}
+        if mine or not cell.of:
+            found.append(_finding(table, cell, mine))
+    return found
+
+
+def _finding(table: Table, cell: Cell, rows: dict[int, Row]) -> Finding:
+    scale = 100.0 if table.unit == "%" else 1.0
+
+    def over(statistic: str) -> list[float]:
+        return [scale * v for r in rows.values() if (v := value(r, statistic)) is not None]
+
+    failed = [r["failed"] for r in rows.values() if "failed" in r]
+    band = _band(table, cell)
+    verdicts = {s: _verdict(table, cell, over(s), failed, band) for s in (cell.statistic, *table.also)}
+    seconds = sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in rows.values())
+    beside = {s: fmean(v) for s in BESIDE if table.unit == "%" and (v := over(s))}
+    return Finding(cell, list(rows), over(cell.statistic), failed, beside, band, verdicts.pop(cell.statistic), verdicts,
+                   seconds)  # fmt: skip
+
+
+def _band(table: Table, cell: Cell) -> float:
+    std = cell.published.std if cell.published and table.runs > 2 else None  # one or two runs say little
+    return max(2 * (std or 0.0), BAND if table.band is None else table.band)
+
+
+def _verdict(table: Table, cell: Cell, values: list[float], failed: list[str], band: float) -> str:
+    paper = cell.published
+    # No number is printed, none that can be compared, or no band is fixed for this quantity.
+    if paper is None or (table.unit != "%" and table.band is None) or paper.at_least:
+        return NOT_JUDGED if values or failed else NOT_RUN
+    if not values and not failed:
+        return NOT_RUN
+    if paper.failed:
+        return FAILED
+    return INSIDE if values and not failed and abs(fmean(values) - paper.value) <= band + 1e-9 else OUTSIDE
+
+
+def ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """For each column (and group of rows): how well our order of the methods agrees with the paper's."""
+    told = []
+    for column in table.columns:
+        for group in dict.fromkeys(table.groups.values()):
+            mine = [f for f in found if f.cell.column == column and table.groups[f.cell.row] == group and not f.cell.of]
+            # A training that broke down is below everything that did not.
+            pairs = [(f.cell.published.value, -1.0 if f.failed else f.ours) for f in mine
+                     if f.cell.published and (f.ours is not None or f.failed)]  # fmt: skip
+            if len(pairs) < 3:
+                continue
+            paper, ours = [p for p, _ in pairs], [float(o) for _, o in pairs if o is not None]
+            told.append({"column": column, "group": group, "methods": len(pairs), "of": len(mine),
+                         "spearman": spearman(paper, ours), "kendall": kendall(paper, ours)})  # fmt: skip
+    return told
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Correlation of the ranks, equal values sharing theirs; None where one side is constant.
+
+    >>> spearman([1, 2, 3], [10, 30, 20])
+    0.5
+    """
+    x, y = _ranks(a), _ranks(b)
+    mx, my = fmean(x), fmean(y)
+    spread = sqrt(sum((v - mx) ** 2 for v in x) * sum((v - my) ** 2 for v in y))
+    return sum((v - mx) * (w - my) for v, w in zip(x, y, strict=True)) / spread if spread else None
+
+
+def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """τ-b: pairs in the same order less those in the other, corrected for ties; None where one side is constant."""
+    same = tied_a = tied_b = pairs = 0
+    for i in range(len(a)):
+        for j in range(i):
+            x, y = a[i] - a[j], b[i] - b[j]
+            pairs += 1
+            tied_a += x == 0
+            tied_b += y == 0
+            same += (x * y > 0) - (x * y < 0)
+    spread = sqrt((pairs - tied_a) * (pairs - tied_b))
+    return same / spread if spread else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
