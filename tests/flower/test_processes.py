@@ -213,11 +213,14 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
     (keyless / "node.sh").write_text(script.replace("--auth-supernode-private-key key", ""))
     trial.local.start_node(3)
     trial.local.start_node(4)
-    trial.charter(wait=15.0)
+    trial.until(lambda: "Failed to activate SuperNode" in (node / "node.log").read_text())
+    trial.until(lambda: "All SuperNodes must be registered" in (keyless / "node.log").read_text())
+    patience = max(15.0, 2 * trial.slow)
+    trial.charter(wait=patience)
     thread = trial.begin("run-few", "algorithm=fedavg rounds=1 clients=4")
     thread.join(200)
     trial.charter()
-    assert thread.error == ("4 nodes were asked for and 3 can take part after 15 s: no node of client 3. "
+    assert thread.error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
                             "Start what is missing, or lower `enough`.")  # fmt: skip
     assert _online(trial) == 3
     for log in (node / "node.log", keyless / "node.log"):

@@ -16,7 +16,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from steppe import __version__
+import steppe
 from steppe.errors import SteppeError
 from steppe.flower.build import check_same, node_side
 from steppe.flower.charter import Charter, from_terms
@@ -38,7 +38,7 @@ def introduce(message: Message, context: Context) -> Message:
         charter, built, client = _node(str(terms["terms"]), context.node_config)
         check_same(built, str(terms["fingerprint"]))
         record = {"federation": charter.name, "client": client, "samples": built.federation.sizes[client],
-                  "steppe": __version__, "torch": torch.__version__}  # fmt: skip
+                  "steppe": steppe.__version__, "torch": torch.__version__}  # fmt: skip
         return RecordDict({TOLD: ConfigRecord(record)})  # type: ignore[arg-type]
 
     return _answer(message, told)

@@ -71,7 +71,7 @@ class Local:
         """What has stopped that a run cannot do without; nodes that stop are only told of."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
-                del self.nodes[client]
+                end(self.nodes.pop(client), kill=True)  # what it has left behind
                 self.say(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
         if self.superlink is not None and self.superlink.poll() is not None:
             return "The SuperLink has stopped (its log: operator/superlink.log)"
