@@ -108,7 +108,7 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
 
 def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower import launch
-    from steppe.flower.charter import read
+    from steppe.flower.charter import FILE, read
     from steppe.flower.init import is_loopback
     from steppe.flower.overhead import sentences
     from steppe.flower.status import address
@@ -124,6 +124,9 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
             f"{where} already holds a {'finished ' if done else ''}run: "
             + ("name another folder." if done else f"go on with it by steppe federate resume {folder}.")
         )
+    if resume and max((r["round"] for r in records.history(where)), default=0) >= config.rounds > 0:
+        raise SteppeError(f"{where} has finished its {config.rounds} rounds: to go on, raise rounds in "
+                          f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
     if lives(where):

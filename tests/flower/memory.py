@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -108,12 +111,23 @@ def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None
     charter, config = charter_of(run, **(terms or {}))
     grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil)
     told: list[str] = []
-    return federated(grid, charter, config, out, resume, told.append), grid, told
+    with _quietly():
+        return federated(grid, charter, config, out, resume, told.append), grid, told
+
+
+@contextmanager
+def _quietly():
+    """Tiny work is done on one thread; some variants of the catalogue warn."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def replay(config, schedule):
     """What must have come out: the simulator's own rounds, with exactly these clients. Returns (server, store)."""
-    built = experiment(config)
+    with _quietly():
+        built = experiment(config)
     task, algorithm = built.task, built.algorithm
     store = MemoryStore(lambda: algorithm.client_state(task.x0))
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)

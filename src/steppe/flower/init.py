@@ -31,6 +31,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
     """Write everything; `config.clients` is the number of nodes. TLS and node keys are on beyond loopback."""
     if (folder / "app" / FILE).exists():
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
+    version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
     app = folder / "app" / "steppe_app"
     app.mkdir(parents=True)
@@ -41,7 +42,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
     (folder / "app" / "LICENSE").write_text(
         "This app was generated for its operator, who may do with it as they like.\n"
     )
-    (folder / "app" / "pyproject.toml").write_text(_project())
+    (folder / "app" / "pyproject.toml").write_text(_project(version))
     (folder / "app" / FILE).write_text(_charter(config, name or folder.resolve().name, own_data, terms))
     read(folder / "app")  # what was written must be readable
     operator = folder / "operator"
@@ -145,12 +146,12 @@ exec flower-supernode --superlink "${{SUPERLINK:-{host}:{PORT}}}" --port "${{POR
 """)  # fmt: skip
 
 
-def _project() -> str:
+def _project(version: str) -> str:
     return f"""[project]
 name = "steppe-app"
 version = "1.0.0"
 license = {{ file = "LICENSE" }}
-dependencies = ["steppe[flower]", "flwr>={_flower_version()}"]
+dependencies = ["steppe[flower]", "flwr>={version}"]
 
 [build-system]
 requires = ["hatchling"]
@@ -162,7 +163,7 @@ packages = ["."]
 [tool.flwr.app]
 publisher = "steppe"
 fab-format-version = 1
-flwr-version-target = "{_flower_version()}"
+flwr-version-target = "{version}"
 
 [tool.flwr.app.components]
 serverapp = "steppe_app.server_app:app"

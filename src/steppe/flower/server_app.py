@@ -66,6 +66,8 @@ def federated(grid: Grid, charter: charters.Charter, config: Any, where: Path | 
     nodes = Nodes(grid, charter, built, sample, store, say)
 
     def watch(record: dict[str, Any]) -> None:
+        if where is not None:
+            built.federation.partition.save(where / "partition.json")  # with the sizes that the nodes have told
         # For Flower's log alone: the folder has the records.
         judged = f", accuracy {record['accuracy']:.4f}, loss {record['loss']:.4f}" if "accuracy" in record else ""
         print(f"steppe: round {record['round']}/{config.rounds}: {record['clients']} clients{judged}, "
