@@ -58,8 +58,9 @@ def train(message: Message, context: Context) -> Message:
         if place is None:
             raise SteppeError("the node's config has no state=\"<folder>\", where its client's state is kept.")
         states = NodeState(Path(str(place)).expanduser(), charter.name, client)
-        # The first state is made of the federation's first model, which only the server is sure to have.
-        first = built.algorithm.client_state(task.x0 if work.x0 is None else work.x0)
+        # The first state is made of the federation's first model, which only the server is sure to have; it is sent
+        # along where the model of the round is another one.
+        first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
         state = states.read(work.counted, first, charter.lost_state)
         state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}
         if built.small and device.type == "cpu":

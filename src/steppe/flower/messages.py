@@ -1,6 +1,6 @@
 """Tensors and terms as Flower's records, and back: the one place that knows how things are named on the wire.
 
-to a node      arrays   x, down/<part>/<name>, buffers/<name>; x0 where the client has no state yet
+to a node      arrays   x, down/<part>/<name>, buffers/<name>; x0 for a client that has no state yet
                terms    the charter's terms, fingerprint, round, lr, the round of the client's last counted reply
 to the server  arrays   update, up/<part>/<name>, buffers/<name>; state/<part>/<name> where the server mirrors it
                told     federation, client, round, fingerprint, samples, loss, drift, seconds

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -120,7 +121,9 @@ class Nodes:
         present = self._present(ids)
         self._set_sizes()
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in work_arrays(sent).items()}
-        first = {"x0": Array(x0.detach().cpu().numpy())} if self.stateful else {}
+        # A client's first state is made of the first model, which is what everybody receives in the first round.
+        apart = self.stateful and not torch.equal(sent.x, x0)
+        first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
         messages, down = {}, 0
         for i in present:
             counted = self.store.counted.get(i, -1)
