@@ -179,7 +179,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
 def _start(local: Local, clients: int, progress: Any) -> None:
     progress.say(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
                  f"{', with TLS and node keys' if local.tls else ''}")  # fmt: skip
-    local.start_superlink()
+    local.start_superlink(fresh=True)
     for client in range(clients):
         if local.tls:
             local.register(client)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
 from flwr.app.message.message import make_message
+from flwr.common.constant import ErrorCode
 
 from steppe.errors import RunFailed, SteppeError
 from steppe.flower.charter import Charter, checked
@@ -124,6 +125,22 @@ def test_an_error_of_flower_is_told(tmp_path):
     result, _, told = launch(tmp_path, ALL, Spoiler(1, 1, instead(Error(3, "out of memory"))))
     assert "round 2: client 1: Flower says: out of memory" in told
     assert [r["nodes"]["missing"] for r in result.history] == [[], [1], []]
+
+
+def test_a_node_that_was_away_when_it_was_asked_is_asked_again(tmp_path):
+    """After a crash of the SuperLink, Flower first takes dead nodes for alive, and then says that they are not."""
+    away = {"left": 1}
+
+    def spoil(message, node):
+        if away["left"] and message.metadata.message_type == "query":
+            away["left"] -= 1
+            return instead(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"))(message)
+        return message
+
+    result, grid, told = launch(tmp_path, ALL, spoil)
+    assert [kind for kind, _ in grid.log].count("query") == 4
+    assert [r["clients"] for r in result.history] == [3, 3, 3]
+    assert not [t for t in told if "takes no part" in t]
 
 
 class Dies(BaseException):

@@ -141,8 +141,18 @@ cd "$(dirname "$0")" || exit 1
 export FLWR_HOME="$PWD/.flower"
 {_exports(telemetry)}
 {note if own_data else ""}DATA="${{DATA:-{data}}}"
-exec flower-supernode --superlink "${{SUPERLINK:-{host}:{PORT}}}" --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
-  --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG"
+trap 'kill "$child" 2>/dev/null; exit 0' INT TERM
+while :; do
+  flower-supernode --superlink "${{SUPERLINK:-{host}:{PORT}}}" --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
+    --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG" &
+  child=$!
+  wait "$child" && exit 0
+  # A SuperLink takes a node that was killed for alive, and refuses its key, for up to a minute.
+  echo "steppe: the node has stopped and is started again in 10 seconds"
+  sleep 10 &
+  child=$!
+  wait "$child"
+done
 """)  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ class Local:
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start_superlink(self) -> None:
+    def start_superlink(self, fresh: bool = False) -> None:
+        """With `fresh`, nothing is remembered: where all nodes are new too, old ones must not be taken for alive."""
+        for old in self.folder.glob("operator/state.db*") if fresh else ():
+            old.unlink()
         connect(self.folder, HOST, self.port)
         self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port))
         until = time.monotonic() + 60
@@ -95,13 +99,13 @@ class Local:
 def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
     """Stop a process and its children: politely, then not; with `kill`, as a power cut would."""
     for sign in [signal.SIGKILL] if kill else [signal.SIGTERM, signal.SIGKILL]:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sign)
-            process.wait(8)
-        except (ProcessLookupError, PermissionError):
-            break
-        except subprocess.TimeoutExpired:
-            continue
+            until = time.monotonic() + 8
+            while time.monotonic() < until:
+                process.poll()  # a child that nobody asked about stays in its group
+                os.killpg(process.pid, 0)  # an error when nobody is left
+                time.sleep(0.05)
     process.wait()
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -40,6 +41,7 @@ from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import stack
 from steppe.simulate.store import MemoryStore, flat
 
+GONE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
 
 
@@ -201,6 +203,9 @@ class Nodes:
 
     def _hear(self, node: int, message: Message) -> None:
         """A node says which client it is, or why it is none."""
+        if message.has_error() and message.error.code in GONE:
+            self.met.discard(node)  # it is asked again when it is back
+            return
         try:
             if message.has_error():
                 raise SteppeError(f"Flower says: {message.error.reason}")
