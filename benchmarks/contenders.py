@@ -22,14 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode
 import steppe
 from benchmarks import jobs, others
 from benchmarks.hand_loop import CNN, HandLoop
+from steppe.simulate.memory import MEMORY
 
 Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
 
-# For the tuned loop; the library sets the same for the processes that it starts itself.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
-          "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
-ENVIRONMENT = {"tuned": MEMORY}
-NEEDS = {"flower": "flwr", "pfl": "pfl"}  # packages that are not ours to install
+ENVIRONMENT = {"tuned": MEMORY}  # the library sets the same for the processes that it starts itself
+NEEDS = {"flower": ("flwr", "ray"), "pfl": ("pfl",)}  # packages that are not ours to install
 
 
 def hand(algorithm: str, rounds: int, answer: Answer, tuned: bool = False) -> None:
@@ -56,6 +54,7 @@ PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
     "plain": hand,
     "tuned": lambda a, r, answer: hand(a, r, answer, tuned=True),
     "workers": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=cores()),
+    "bf16": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=cores(), precision="bf16"),
     "in-process": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=0),
     "batched": lambda a, r, answer: ours(a, r, answer, executor="batched"),
     "flower": lambda a, r, answer: others.flower(r, answer, cores()),
@@ -63,14 +62,15 @@ PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
 }
 WORDS = {
     "plain": "plain hand-written loop", "tuned": "tuned hand-written loop",
-    "workers": "steppe, one process a core", "in-process": "steppe, workers=0", "batched": "steppe, batched",
+    "workers": "steppe, one process a core", "bf16": "steppe, the same in bf16",
+    "in-process": "steppe, workers=0", "batched": "steppe, batched",
     "flower": "Flower simulation", "pfl": "pfl-research",
 }  # fmt: skip
 
 
-def missing(name: str) -> str | None:
-    """The package that this contender would need and that is not here."""
-    return NEEDS[name] if name in NEEDS and find_spec(NEEDS[name]) is None else None
+def missing(name: str) -> str:
+    """The packages that this contender would need and that are not here."""
+    return ", ".join(package for package in NEEDS.get(name, ()) if find_spec(package) is None)
 
 
 def peak_memory() -> dict[str, float]:

@@ -21,12 +21,17 @@ from typing import Any
 import torch
 
 import steppe
-from benchmarks import framework, growth, jobs
+from benchmarks import flatness, framework, growth, jobs, precision, profile
 from benchmarks.contenders import ENVIRONMENT, NEEDS, PROGRAMS, WORDS, cores, missing
 
 RESULTS = Path(__file__).with_name("results")
 TARGETS = {"fedavg": 0.75, "fedsam": 0.80}  # of the plain loop's time, for one process a core
 ONLY_FEDAVG = {"batched", *NEEDS}  # to keep the whole run short
+NOT_QUICK = {"batched", "bf16", *NEEDS}
+
+
+class EndedEarlyError(Exception):
+    """A contender gave up."""
 
 
 class Child:
@@ -52,7 +57,7 @@ class Child:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"benchmark: {self.name} ended early (exit status {self.process.wait()})")
+            raise EndedEarlyError(f"{self.name} ended early (exit status {self.process.wait()})")
         return json.loads(line)
 
     def result(self) -> dict[str, Any]:
@@ -65,9 +70,17 @@ class Child:
                 "peak_mb": self.rounds[-1]["peak_mb"], "threads": self.rounds[-1]["threads"]}  # fmt: skip
 
 
-def compete(algorithm: str, names: list[str], timed: int) -> dict[str, Any]:
+def compete(algorithm: str, names: list[str], timed: int, left_out: dict[str, str]) -> dict[str, Any]:
     """Every contender does a warm-up, `timed` rounds, and one that evaluates; they take turns."""
-    children = [Child(name, algorithm, timed + 2) for name in names]
+    children = []
+    for name in names:
+        try:
+            children.append(Child(name, algorithm, timed + 2))
+        except EndedEarlyError as error:
+            if name not in NEEDS:  # of ours, that is a mistake; of another framework, a fact
+                raise
+            left_out[name] = str(error)
+            print(f"{WORDS[name]}: left out, {error}")
     for _ in range(timed + 1):
         for child in children:
             child.round()
@@ -79,18 +92,8 @@ def table(algorithm: str, results: dict[str, Any], roof: dict[str, float]) -> No
     limit = roof["gflops"] * cores()
     plain = results["plain"]
     print(f"\n{algorithm}: seconds a round, of {work:.0f} GFLOP; the roof of {cores()} cores is {limit:.0f} GFLOP/s")
-    heads = (
-        "best",
-        "median",
-        "of plain",
-        "(median)",
-        "CPU s",
-        "GFLOP/s",
-        "of roof",
-        "peak MB",
-        "start+1st",
-        "accuracy",
-    )
+    heads = ("best", "median", "of plain", "(median)", "CPU s", "GFLOP/s", "of roof", "peak MB", "start+1st",
+             "accuracy")  # fmt: skip
     print(" " * 28 + "".join(f"{h:>10}" for h in heads))
     for name, r in results.items():
         speed = work / r["best"]
@@ -118,7 +121,8 @@ def about(note: str) -> dict[str, Any]:
     memory = next((int(x.split()[1]) // 2**20 for x in _read("/proc/meminfo") if x.startswith("MemTotal")), None)
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"), "cpu": cpu, "cores": cores(), "memory_gib": memory,
-        "instructions": torch.backends.cpu.get_cpu_capability(), "system": platform.platform(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}",
         "python": platform.python_version(), "torch": torch.__version__, "steppe": steppe.__version__,
         "commit": git("rev-parse", "HEAD") or None, "changed_since_commit": bool(git("status", "--porcelain")),
         "load_average_before": os.getloadavg() if hasattr(os, "getloadavg") else None, "data": note,
@@ -131,10 +135,10 @@ def _read(path: str) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
-    options.add_argument("--quick", action="store_true", help="about a minute: one timed round, FedAvg, fewer sizes")
+    options.add_argument("--quick", action="store_true", help="about two minutes: one timed round, FedAvg, fewer sizes")
     options.add_argument("--rounds", type=int, help="timed rounds of each contender (default: 5, FedSAM 3)")
     options.add_argument("--only", nargs="+", choices=PROGRAMS, help="these contenders beside the plain loop")
-    options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu-….json)")
+    options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu[-quick].json)")
     chosen = options.parse_args()
 
     facts = about(jobs.data()[1])
@@ -144,20 +148,20 @@ def main() -> None:
         print(
             f"the machine is not idle (load {busy:.1f}): trust `best` more than `median`, and ratios more than seconds"
         )
-    names = []
+    names, left_out = [], dict[str, str]()
     for name in PROGRAMS:
         if chosen.only and name not in ("plain", "workers", *chosen.only):
             continue
-        if (package := missing(name)) is not None:
-            print(f"{WORDS[name]}: skipped, {package} is not installed")
+        if packages := missing(name):
+            left_out[name] = f"not installed: {packages}"
+            print(f"{WORDS[name]}: left out, {left_out[name]}")
         else:
             names.append(name)
     roof = json.loads(subprocess.run([sys.executable, "-m", "benchmarks.contenders", "roof", "-", "30"], text=True,
                                      stdout=subprocess.PIPE, check=True).stdout)  # fmt: skip
     roof["gflops"] = max(roof["convolution"], roof["matrix product"])
-    report: dict[str, Any] = {"about": facts, "roof": roof, "rounds": {}}
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    out = chosen.out or RESULTS / f"cpu-{stamp}{'-quick' if chosen.quick else ''}.json"
+    report: dict[str, Any] = {"about": facts, "roof": roof, "left_out": left_out, "rounds": {}}
+    out = chosen.out or RESULTS / ("cpu-quick.json" if chosen.quick else "cpu.json")
 
     def keep() -> None:  # after every stage, so that a run that is cut off has not measured for nothing
         facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
@@ -166,16 +170,22 @@ def main() -> None:
 
     for algorithm in jobs.ALGORITHMS[: 1 if chosen.quick else 2]:
         some = [n for n in names if algorithm == "fedavg" or n not in ONLY_FEDAVG]
-        some = [n for n in some if n not in ONLY_FEDAVG] if chosen.quick else some
+        some = [n for n in some if n not in NOT_QUICK] if chosen.quick else some
         timed = chosen.rounds or (1 if chosen.quick else {"fedavg": 5, "fedsam": 3}[algorithm])
-        report["rounds"][algorithm] = compete(algorithm, some, timed)
+        report["rounds"][algorithm] = compete(algorithm, some, timed, left_out)
         table(algorithm, report["rounds"][algorithm], roof)
         keep()
+    report["profile"] = profile.measure(chosen.quick)
+    keep()
+    report["precision"] = precision.measure(chosen.quick)
+    keep()
     report["framework_cpu_seconds"] = framework.measure(chosen.quick)
     keep()
     report["growth"] = growth.measure(chosen.quick)
     keep()
-    print(f"\nwritten to {out}")
+    report["flatness"] = flatness.measure("cpu", 100 if chosen.quick else 5000, probes=10)
+    keep()
+    print(f"\nwritten to {out}; as Markdown: python -m benchmarks.tables {out}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -19,10 +18,11 @@ from typing import Any
 import torch
 
 import steppe
+from benchmarks import flatness, jobs
 from benchmarks.gpu_hand_loop import HandLoop
 from steppe.config import resolve
 from steppe.core.server import Server
-from steppe.data import Data, from_arrays, load
+from steppe.data import Data
 from steppe.models import build
 from steppe.simulate.folder import versions
 from steppe.simulate.run import client_store, evaluate, play
@@ -55,15 +55,6 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 RACE = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedlesam tf32", "cnn fedsol head tf32")  # in turns with the loops
 Round = Callable[[], Any]
-
-
-def cifar() -> tuple[Data, str]:
-    folder = os.environ.get("STEPPE_DATA")
-    if folder and (Path(folder) / "cifar10").exists():
-        return load("cifar10", folder), "real CIFAR-10"
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.randint(256, (60000, 3, 32, 32), generator=g, dtype=torch.uint8), torch.arange(60000) % 10
-    return from_arrays(x[:50000], y[:50000], x[50000:], y[50000:], classes=10), "random images"
 
 
 class Ours:
@@ -181,25 +172,31 @@ def main() -> None:
         "--full", nargs="*", default=["fedavg"], help="algorithms to train for 300 rounds, name[:key=value]"
     )
     parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this long")
+    parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True, help="the Hessian, too")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, and PyTorch sees none here.")
     began = time.perf_counter()
-    data, what = cifar()
+    data, what = jobs.cifar()
     found = roofs()
     rows: list[dict[str, Any]] = []
+    curvature: dict[str, Any] = {}
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows}
+        told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
+                "flatness": curvature}  # fmt: skip
         given.out.write_text(json.dumps(told, indent=1) + "\n")
 
     for name in given.full:  # first, so that nothing is compiled yet
         algorithm, _, option = name.partition(":")
         key, _, value = option.partition("=")
         keep(full_run(algorithm, data, **({key: value} if key else {})))
+    if given.flatness:
+        curvature |= flatness.measure("cuda")
+        print(json.dumps(curvature), flush=True)
     turns = [name for name in RACE if name in given.jobs]
     ours = {name: Ours(name, data) for name in turns}
     hands = {f"hand-written loop, {'tuned' if tuned else 'plain'}": HandLoop(build("cnn", 10, (3, 32, 32)), data, tuned)

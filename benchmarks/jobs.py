@@ -34,6 +34,16 @@ def data() -> tuple[Data, str]:
     )
 
 
+def cifar() -> tuple[Data, str]:
+    """CIFAR-10 where its files are, otherwise random images of its shape; and a line that says which."""
+    folder = os.environ.get("STEPPE_DATA")
+    if folder and (Path(folder) / "cifar10").exists():
+        return load("cifar10", folder), "real CIFAR-10"
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(256, size=(60_000, 3, 32, 32), dtype=np.uint8), np.arange(60_000) % 10
+    return from_arrays(images[:50_000], labels[:50_000], images[50_000:], labels[50_000:], classes=10), "random images"
+
+
 def clients() -> np.ndarray:
     """Who holds which training samples: (clients, samples)."""
     return np.random.default_rng(1).permutation(CLIENTS * SAMPLES).reshape(CLIENTS, SAMPLES)

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from steppe.core.part import Oracle, Part, Scope, unit
     from steppe.data import Data, from_arrays, from_dataset
     from steppe.errors import SteppeError
+    from steppe.simulate.trackers import Tracker
 
 _HOMES = {
     "run": "steppe.api", "analyze": "steppe.api", "load": "steppe.api", "Algorithm": "steppe.core.algorithm",
     "Part": "steppe.core.part", "Scope": "steppe.core.part", "Oracle": "steppe.core.part", "unit": "steppe.core.part",
     "Data": "steppe.data", "from_arrays": "steppe.data", "from_dataset": "steppe.data", "SteppeError": "steppe.errors",
+    "Tracker": "steppe.simulate.trackers",
 }  # fmt: skip
-__all__ = ["Algorithm", "Data", "Oracle", "Part", "Scope", "SteppeError", "analyze", "from_arrays", "from_dataset",
-           "load", "run", "unit"]  # fmt: skip
+__all__ = ["Algorithm", "Data", "Oracle", "Part", "Scope", "SteppeError", "Tracker", "analyze", "from_arrays",
+           "from_dataset", "load", "run", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

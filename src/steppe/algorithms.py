@@ -134,6 +134,7 @@ def fedsol(rho: float = 1.0, on: Literal["all", "head", "body"] = "all",
 
 
 Ablation = Literal["kl", "l2"]
+Radius = Literal["fixed", "adaptive", "layer"]
 
 
 def fedsol_a0(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
@@ -141,19 +142,22 @@ def fedsol_a0(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, prox
     return ()
 
 
-def fedsol_a1(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
-    """FedSoL-A1 (Lee et al., CVPR 2024, Table 6): g(w + ε), which is FedSoL with a fixed radius."""
-    return (ProximalAscent(rho, _term(proximal, prox_scale), radius="fixed"),)
+def fedsol_a1(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
+              radius: Radius = "fixed") -> Parts:  # fmt: skip
+    """FedSoL-A1 (Lee et al., CVPR 2024, Table 6): g(w + ε), which is FedSoL (here with a fixed radius)."""
+    return (ProximalAscent(rho, _term(proximal, prox_scale), radius=radius),)
 
 
-def fedsol_a2(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+def fedsol_a2(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
+              radius: Radius = "fixed") -> Parts:  # fmt: skip
     """FedSoL-A2 (Lee et al., CVPR 2024, Table 6): g(w) + β g_p(w + ε)."""
-    return (ProximalAblation(rho, _term(proximal, prox_scale), radius="fixed", kind="a2", beta=beta),)
+    return (ProximalAblation(rho, _term(proximal, prox_scale), radius=radius, kind="a2", beta=beta),)
 
 
-def fedsol_a3(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+def fedsol_a3(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
+              radius: Radius = "fixed") -> Parts:  # fmt: skip
     """FedSoL-A3 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w + ε)."""
-    ascent = ProximalAscent(rho, _term(proximal, prox_scale), radius="fixed")
+    ascent = ProximalAscent(rho, _term(proximal, prox_scale), radius=radius)
     return (_term(proximal, beta * prox_scale), ascent)
 
 
@@ -170,9 +174,10 @@ def fedsol_a5(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, prox
     return (_term(proximal, beta * prox_scale),)
 
 
-def fedsol_a6(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
+def fedsol_a6(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
+              radius: Radius = "fixed") -> Parts:  # fmt: skip
     """FedSoL-A6 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w)."""
-    return (ProximalAblation(rho, _term(proximal, prox_scale), radius="fixed", kind="a6", beta=beta),)
+    return (ProximalAblation(rho, _term(proximal, prox_scale), radius=radius, kind="a6", beta=beta),)
 
 
 def _term(proximal: str, weight: float) -> Part:

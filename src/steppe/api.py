@@ -23,12 +23,13 @@ from steppe.simulate.analysis import Analysis, Options
 from steppe.simulate.measure import chosen
 from steppe.simulate.run import Result, Watch, simulate
 from steppe.simulate.setup import catalogue_settings, experiment
+from steppe.simulate.trackers import Tracker
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
         head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        **options: Any) -> Result:  # fmt: skip
+        track: str | Sequence[str | Tracker] = (), **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
     algorithm  a name of the catalogue, or your own part or parts (the local optimiser is put around them), or
@@ -40,10 +41,14 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     head       the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it nothing is written
     resume     go on from the last checkpoint in that folder, if it has one
+    track      names (tensorboard, wandb, mlflow), or objects of your own with begin, round and end (steppe.Tracker)
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
+    track = [track] if isinstance(track, str) else track
+    options["track"] = [t for t in track if isinstance(t, str)]
+    own_trackers = [t for t in track if not isinstance(t, str)]
     values = {k: v for k, v in named.items() if isinstance(v, str)}
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
@@ -51,7 +56,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     if out is not None and not resume and (Path(out) / "config.json").exists():
         raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
     built = experiment(config, algorithm, model if isinstance(model, nn.Module) else None, own_data, loss, metric, head)
-    return simulate(built, Path(out) if out is not None else None, resume, watch)
+    return simulate(built, Path(out) if out is not None else None, resume, watch, trackers=own_trackers)
 
 
 def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -82,16 +87,17 @@ def _data(given: Any) -> Data:
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
             metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, points: int = 21, device: str | None = None,
+            clients: int | None = None, client: int | None = None, points: int = 21, device: str | None = None,
             say: Callable[[str], None] | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, and return {measure: result}; all is kept in its folder.
 
-    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side.
+    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side,
+    `clients` how many play the extra round; `client` measures that client's loss instead of the global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
-    one = Analysis(Path(path), Options(samples, seed, clients, points, device), own)
+    one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
     found: dict[str, Any] = one.measure(names, say=say or (lambda _: None))["measures"]
     return found
 

@@ -17,7 +17,7 @@ SHARED = {
     "contrast": ["moon"], "distillation": ["fedntd", "fedsol"], "geometric_bias": ["fedscar"],
     "global_ascent": ["fedgloss"], "locally_estimated_sam": ["fedlesam"], "nesterov_sam": ["fednsam"],
     "nesterov_start": ["fednsam"], "server_adaptive": ["fedadam"], "server_momentum": ["fedavgm"],
-    "trajectory_teacher": ["fedgmt"],
+    "trajectory_teacher": ["fedgmt"], "trimmed_mean": ["median"],
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from steppe import words
 from steppe.errors import SteppeError
 from steppe.report import terminal
 from steppe.report.progress import Progress
+from steppe.simulate.memory import keep_memory
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,6 +31,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when some
 
 def main() -> None:
     """Run the command line; errors that a user can fix are one sentence and exit code 2."""
+    keep_memory()
     try:
         app()
     except Exception as error:
@@ -83,6 +85,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
         measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "
                            "every so many rounds, such as lambda1:10; may be repeated.")] = [],  # noqa: B006
+        track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
+                         "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
     from steppe.report.figures import curves
@@ -92,6 +96,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
 
     if measure:
         sets = [*sets, f"measure={json.dumps(measure)}"]
+    if track:
+        sets = [*sets, f"track={json.dumps(track)}"]
     begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
         chosen = words.configuration(None, None, sets, add, rounds, begun)
@@ -119,6 +125,13 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
            f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    if "epsilon" in s:
+        terminal.show(f"privacy spent: {terminal.privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
+    if "refused" in s:
+        terminal.show(f"{s['refused']} replies were refused: {where / folder.LINES} says whose and why")
+    if "missing" in s or "simulated_seconds" in s:
+        took = f"; simulated time {s['simulated_seconds']:.0f} s" if "simulated_seconds" in s else ""
+        terminal.show(f"replies that never came, or came too late: {s.get('missing', 0)}{took}")
     for epochs, own in s.get("personal", {}).items():
         after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
         terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")
@@ -284,4 +297,4 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
 
 
-from steppe import cli_federate, cli_lab, cli_reproduce  # noqa: E402, F401  # their commands join these
+from steppe import cli_federate, cli_lab, cli_reproduce, cli_sweep  # noqa: E402, F401  # their commands join these

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from steppe.report.progress import Progress
 if TYPE_CHECKING:
     from steppe.simulate.analysis import Options
 
+Whose = tuple[Path, int | None]  # a run, and the client whose loss is meant; None: the global one
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Training examples that measures look at, at most.")]
 
 
@@ -28,6 +30,8 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             samples: Samples = 5000,
             clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the extra round that "
                                "measures of clients play; default: the run's own next round.")] = None,
+            client: Annotated[str | None, typer.Option("--client", metavar="I,…", help="Measure the loss of these "
+                              "clients instead of the global one: 3, or 0,4,7, or all.")] = None,
             landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
                                  "the landscape, with this many points a side.")] = None,
             seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample, probes and directions.")] = 0,
@@ -36,23 +40,27 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
     from steppe.report import analysis as shown
     from steppe.simulate.analysis import Options, runs_in
-    from steppe.simulate.measure import chosen
+    from steppe.simulate.measure import MEASURES, chosen
 
     asked = [name.strip() for name in measures.split(",") if name.strip()]
     names = chosen([*asked, *(["landscape"] if landscape is not None else [])])
     folders = runs_in(runs)
+    if client is not None:
+        names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
     if not names:
         raise SteppeError("--measures names nothing to measure: leave it out, or see steppe list.")
-    if "line_runs" in names and len(folders) < 2:
-        raise SteppeError("line_runs is a line between the models of several runs: give at least two.")
-    found, failed = measured(folders, names, Options(samples, seed, clients, landscape or 21, device), Progress(0).say)
+    for name in names:
+        if MEASURES[name].runs > len(folders):
+            raise SteppeError(f"{name} is between the models of several runs: give at least {MEASURES[name].runs}.")
+    options = Options(samples, seed, clients, None, landscape or 21, device)
+    found, failed = measured(folders, names, options, Progress(0).say, client)
     if as_json:
-        told = {str(p): content for p, content in found.items()}
-        print(json.dumps({"runs": told, "failed": {str(p): why for p, why in failed.items()}}))
+        told, wrong = ({f"{where}{_whose(i)}": v for (where, i), v in those.items()} for those in (found, failed))
+        print(json.dumps({"runs": told, "failed": wrong}))
     elif found:
-        label = dict(zip(folders, shown.labels(folders), strict=True))
-        rows = {label[p]: shown.numbers(content, names) for p, content in found.items()}
-        contents = {label[p]: content for p, content in found.items()}
+        short = dict(zip(folders, shown.labels(folders), strict=True))
+        contents = {f"{short[where]}{_whose(i)}": content for (where, i), content in found.items()}
+        rows = {label: shown.numbers(content, names) for label, content in contents.items()}
         for table in [*shown.tables(rows), *shown.profiles(contents, names)]:
             _print(table)
         on = sorted({str(content["sample"]) for content in found.values()})
@@ -62,24 +70,41 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
 
-def measured(folders: list[Path], names: list[str], options: Options,
-             say: Any) -> tuple[dict[Path, Any], dict[Path, str]]:  # fmt: skip
+def measured(folders: list[Path], names: list[str], options: Options, say: Any,
+             clients: str | None = None) -> tuple[dict[Whose, Any], dict[Whose, str]]:  # fmt: skip
     """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
     from steppe.simulate.analysis import Analysis
+    from steppe.simulate.measure import MEASURES
 
-    found: dict[Path, Any] = {}
-    failed: dict[Path, str] = {}
-    first: Analysis | None = None
+    found: dict[Whose, Any] = {}
+    failed: dict[Whose, str] = {}
+    others: list[Analysis] = []
     for where in folders:
-        try:
-            one = Analysis(where, options)
-            found[where] = one.stored()
-            found[where] = one.measure(names, first, say)
-            if "line_runs" in names and first is None:  # the others' lines begin at its model
-                first = one
-        except SteppeError as error:
-            failed[where] = str(error)
-    return {p: content for p, content in found.items() if content["measures"]}, failed
+        for i in [None] if clients is None else _clients(clients, where):
+            try:
+                one = Analysis(where, replace(options, client=i))
+                found[where, i] = one.stored()
+                found[where, i] = one.measure(names, others, say)
+                if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
+                    others.append(one)
+            except SteppeError as error:
+                failed[where, i] = str(error)
+    return {key: content for key, content in found.items() if content["measures"]}, failed
+
+
+def _clients(text: str, where: Path) -> list[int]:
+    """`all`, or numbers with commas between them."""
+    from steppe.simulate import folder
+
+    if text.strip() == "all":
+        return list(range(folder.settings(where)["clients"]))
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise SteppeError(f"--client {text}: write clients by their numbers, such as 3 or 0,4,7; or all.")
+    return [int(part) for part in text.split(",")]
+
+
+def _whose(client: int | None) -> str:
+    return "" if client is None else f", client {client}"
 
 
 def _print(table: Any) -> None:
@@ -97,10 +122,10 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
             seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
-            measures: Annotated[str | None, typer.Option("--measures", "-m", metavar="NAME,…", help="Also analyse the "
-                                "final models, such as lambda1,trace or usual.")] = None,
-            samples: Samples = 5000, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Run several algorithms under one protocol: mean ± standard deviation, a test against the first, costs, a plot.
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
+                                "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
+            samples: Samples = 1000, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
     A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
     """
@@ -116,7 +141,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     names = list(CATALOGUE) if everything else algorithms or []
     if not names:
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
-    to_measure = chosen([name.strip() for name in (measures or "").split(",") if name.strip()])
+    asked = [name.strip() for name in measures.split(",") if name.strip()]
+    to_measure = [] if asked == ["none"] else chosen(asked)
     spelled = {name: words.spelled_out(name) for name in dict.fromkeys(names)}
     shared = words.shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
     configs = {name: words.configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
@@ -166,7 +192,8 @@ def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
 
     folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
     found, failed = measured([p for several in folders.values() for p in several], names, Options(samples), say)
-    each = {label: [numbers(found[p], names) for p in several if p in found] for label, several in folders.items()}
+    each = {label: [numbers(found[p, None], names) for p in several if (p, None) in found]
+            for label, several in folders.items()}  # fmt: skip
     rows = {label: over_seeds(several) for label, several in each.items() if several}
     samples_ = sorted({str(content["sample"]) for content in found.values()})
     return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))

@@ -26,6 +26,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fednsam": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "cosine",
                 "batch": 50, "epochs": 5, "max_steps": 50, "sampling": "fixed", "weighting": "uniform"},
 }  # fmt: skip
+# What a further part needs to keep its promise; keys that are set win over it, and are then refused with a reason.
+IMPLIED: dict[str, dict[str, Any]] = {
+    "dp": {"weighting": "uniform", "sampling": "bernoulli"}, "median": {"weighting": "uniform"},
+    "trimmed_mean": {"weighting": "uniform"}, "krum": {"weighting": "uniform", "sampling": "fixed"},
+}  # fmt: skip
 # What each recipe does to training images, where it says so.
 RECIPE_AUGMENTATION = {
     "fedsol": {"cifar10": "cifar-fedsol", "cifar100": "cifar-fedsol", "mnist": "mnist", "svhn": "svhn",
@@ -35,6 +40,8 @@ RECIPE_AUGMENTATION = {
     "man": {"cifar10": "svhn", "cifar100": "svhn", "tiny-imagenet": "svhn"},
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
+
+ONLOOKERS = ("track",)  # keys that look on: runs that differ in nothing else are the same run
 
 
 class Config(BaseModel):
@@ -59,6 +66,13 @@ class Config(BaseModel):
     sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="how they are drawn")
     sampling_seed: int | None = Field(
         None, description="makes the schedule depend on this seed instead of the round alone"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a client which was called never answers")
+    speed: str | None = Field(
+        None, description="seconds that a gradient takes each client, simulated, such as lognormal(0.5)"
+    )
+    deadline: float | str | None = Field(
+        None, description="when late replies are not waited for: simulated seconds, or 1.5x the median of the round"
     )
     augmentation: str = Field("auto", description="of training images; auto: the recipe's for this data set, or none")
     model: str = Field("cnn", description="a model: steppe list")
@@ -99,9 +113,11 @@ class Config(BaseModel):
         "average", description="what happens to batch norm's running statistics"
     )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
-    nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite")
+    nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite, or is refused")
+    refuse_above: float | None = Field(None, gt=0, description="refuse an upload whose norm is above this")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")
+    track: list[str] = Field([], description="trackers that follow the run: tensorboard, wandb, mlflow")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
     early_stopping: int | None = Field(
         None, ge=1, description="stop after this many evaluations without a better validation loss"
@@ -125,7 +141,8 @@ class Config(BaseModel):
     @property
     def hash(self) -> str:
         """Eight digits that name this configuration."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:8]
+        told = self.model_dump(mode="json", exclude=set(ONLOOKERS))
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
@@ -135,6 +152,9 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         told = f"there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}"
         raise SteppeError(f"{source}: {told}" if source else told)
     recipe = RECIPES.get(str(values.get("recipe")), {})
+    added = values.get("add")
+    for text in added if isinstance(added, list) else []:
+        recipe = {**recipe, **IMPLIED.get(str(text).partition(":")[0], {})}
     try:
         config = Config(**{**recipe, **values})
     except ValidationError as error:

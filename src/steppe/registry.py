@@ -15,6 +15,7 @@ from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
 from steppe.parts.control_variates import ControlVariates
+from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.ema import EMA
@@ -23,8 +24,10 @@ from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.latest_mean import LatestMean
 from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
+from steppe.parts.norm_bound import NormBound
 from steppe.parts.proximal import Proximal
 from steppe.parts.relaxed_start import RelaxedStart
+from steppe.parts.robust import Krum, Median, TrimmedMean
 from steppe.parts.sam import ASAM, SAM
 from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
 from steppe.parts.swa import SWA
@@ -103,15 +106,19 @@ PARTS: dict[str, Callable[..., Part]] = {
     "contrast": Contrast,
     "control_variates": ControlVariates,
     "distillation": Distillation,
+    "dp": DifferentialPrivacy,
     "dynamic_regularisation": DynamicRegularisation,
     "ema": EMA,
     "geometric_bias": GeometricBias,
     "global_ascent": GlobalAscent,
+    "krum": Krum,
     "latest_mean": LatestMean,
     "locally_estimated_sam": LocallyEstimatedSAM,
     "man": ActivationNorm,
+    "median": Median,
     "nesterov_sam": NesterovSAM,
     "nesterov_start": NesterovStart,
+    "norm_bound": NormBound,
     "proximal": Proximal,
     "relaxed_start": RelaxedStart,
     "sam": SAM,
@@ -119,6 +126,7 @@ PARTS: dict[str, Callable[..., Part]] = {
     "server_momentum": ServerMomentum,
     "swa": _swa,
     "trajectory_teacher": TrajectoryTeacher,
+    "trimmed_mean": TrimmedMean,
 }
 
 

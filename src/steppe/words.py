@@ -86,13 +86,39 @@ def shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     from steppe.simulate.setup import catalogue_settings
 
     known = {a: catalogue_settings(a) for a in algorithms}
-    for text in sets:
-        key = text.partition("=")[0].strip()
+    key_of = {text: text.partition("=")[0].strip().removeprefix("settings.") for text in sets}
+    for text, key in key_of.items():
         if key not in Config.model_fields and not any(key in settings for settings in known.values()):
             assign(text, {k: None for settings in known.values() for k in settings})
-    return {
-        a: [t for t in sets if t.partition("=")[0].strip() in {*Config.model_fields, *known[a]}] for a in algorithms
-    }
+    return {a: [t for t in sets if key_of[t] in {*Config.model_fields, *known[a]}] for a in algorithms}
+
+
+def grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
+    """`key=value,value` as a key and its values; a comma within brackets divides nothing.
+
+    >>> grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
+    {'rho': ['0.1', '0.5'], 'partition': ['lda(0.1)', 'dirichlet(1,2)']}
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, raw = text.partition("=")
+        key = key.strip().removeprefix("settings.")
+        values, depth = [""], 0
+        for letter in raw:
+            depth += (letter in "([{") - (letter in ")]}")
+            if letter == "," and depth == 0:
+                values.append("")
+            else:
+                values[-1] += letter
+        values = [value.strip() for value in values]
+        if not key or not all(values):
+            raise SteppeError(f"{option} {text}: write it as key=value,value")
+        if key in found:
+            raise SteppeError(f"{option} {text}: {key} is there twice; give all its values at once")
+        if key == "seed":
+            raise SteppeError(f"{option} {text}: seeds are no setting to choose; ask for several with --seeds 3")
+        found[key] = values
+    return found
 
 
 def free_folder(name: str, resume: bool) -> Path:

@@ -90,7 +90,7 @@ def test_flatness_discrepancy_is_that_of_the_released_code(c):
     for (x, after, active, local), want in zip(traced(c), c["extra"]["flatness_discrepancy"], strict=True):
         mine = [losses[i] for i in active]
         found = flatness_discrepancy(mine, x, after, local, sizes=[sizes[i] for i in active])
-        assert found.code == pytest.approx(want, rel=1e-9)
+        assert found.code.value == pytest.approx(want, rel=1e-9)
         assert found.poster is None
 
 
@@ -104,11 +104,24 @@ def test_flatness_discrepancy_by_hand():
     found = flatness_discrepancy([f0, f1], x, after, local, everyone=pooled, sizes=[2, 1])
     then = (2 * f0.value(after) + f1.value(after)) / 3
     before = (2 * f0.value(x) + f1.value(x)) / 3
-    assert found.code == pytest.approx(then, rel=1e-12)
-    assert found.poster == pytest.approx(then, rel=1e-9)  # the first bracket is 0: f is over the same clients
-    assert found.moved == pytest.approx(abs(before - then), rel=1e-12)
+    assert found.code.value == pytest.approx(then, rel=1e-12)
+    assert found.poster.value == pytest.approx(then, rel=1e-9)  # the first bracket is 0: f is over the same clients
+    assert found.moved.value == pytest.approx(abs(before - then), rel=1e-12)
     other = flatness_discrepancy([f0, f1], x, after, local, everyone=f1, sizes=[2, 1])
-    assert other.poster == pytest.approx(f1.value(x) - before + then, rel=1e-9)
+    assert other.poster.value == pytest.approx(f1.value(x) - before + then, rel=1e-9)
+    # Leaving out one of two clients leaves the other: the jackknife's error is half of what lies between them.
+    gaps = [f0.value(after), f1.value(after)]
+    assert found.code.error == pytest.approx(abs(gaps[0] - gaps[1]) / 2, rel=1e-9)
+    alone = flatness_discrepancy([f0], x, after, local[:1])
+    assert math.isnan(alone.code.error)
+
+
+def test_the_error_of_a_weighted_mean_is_the_spread_over_federations():
+    g = torch.Generator().manual_seed(0)
+    sizes = torch.randint(5, 30, (12,), generator=g).tolist()
+    found = [Estimate.weighted(torch.randn(12, generator=g), sizes) for _ in range(400)]
+    spread = torch.tensor([e.value for e in found]).std()
+    assert float(spread) == pytest.approx(float(np.mean([e.error for e in found])), rel=0.15)
 
 
 def test_over_rounds():

@@ -87,9 +87,9 @@ def test_a_real_run_can_be_measured():
     assert spectrum(small.hessian(result.x), top=1, iterations=40).lambda1 > 0
     clients = [Loss(task, of_client(federation, i), result.buffers) for i in range(4)]
     same = flatness_discrepancy(clients, task.x0, result.x, torch.stack([result.x] * 4), everyone=loss)
-    assert same.code == 0  # local models that are the global one
-    assert same.poster == pytest.approx(0, abs=1e-5)  # all clients together hold the training data
-    assert same.moved == pytest.approx(loss.value(task.x0) - loss.value(result.x), rel=1e-3)
+    assert same.code.value == 0  # local models that are the global one
+    assert same.poster.value == pytest.approx(0, abs=1e-5)  # all clients together hold the training data
+    assert same.moved.value == pytest.approx(loss.value(task.x0) - loss.value(result.x), rel=1e-3)
 
 
 def test_words():

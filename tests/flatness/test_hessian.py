@@ -1,6 +1,7 @@
 """Products, eigenvalues, traces and densities against matrices that are written out."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from steppe.flatness import (
     hutch_plus_plus,
     hutchinson,
     layers,
+    memory,
     spectrum,
 )
 from steppe.flatness.density import smoothed
@@ -150,6 +152,7 @@ def test_both_ends_of_a_dense_hessian(name):
     assert_close(found.top.values[:2], values.flip(0)[:2], rtol=1e-5, atol=0)
     assert_close(found.bottom.values, values[:3], rtol=1e-5, atol=1e-6 * float(values[-1]))
     assert found.ratio == pytest.approx(float(values[-1] / values[-5]), rel=1e-4)
+    assert 0 < found.ratio_error < 1e-3 * found.ratio
     first = found.top.vectors[0]
     assert abs(float(first @ vectors[:, -1])) == pytest.approx(1, abs=1e-6)
     assert float(first.sum()) > 0
@@ -192,6 +195,7 @@ def test_too_few_iterations_say_so():
     rough = spectrum(Matrix(H), top=3, tolerance=1e-10, iterations=12)
     assert not rough.converged
     assert rough.products == 12
+    assert rough.ratio is rough.ratio_error is None  # three were asked for
     gaps = (rough.top.values[:, None] - values).abs().min(1).values
     assert bool((gaps <= rough.top.residuals + 1e-12).all())  # the stated uncertainty holds all the same
     with pytest.raises(SteppeError, match="at least one"):
@@ -356,6 +360,19 @@ def test_a_model_too_large_for_memory(monkeypatch, dense):
     for call in (spectrum, density, hutch_plus_plus):
         with pytest.raises(SteppeError, match="GiB are free"):
             call(loss.hessian(w))
+    monkeypatch.setattr("steppe.flatness.memory.free", lambda device: 10)
+    with pytest.raises(SteppeError, match="graph of 1 example needs"):  # halved until there is nothing left to halve
+        make("mlp", memory_limit=0)[0].gradient(w)
+
+
+def test_a_containers_limit_counts(tmp_path):
+    assert memory.in_container(tmp_path) == math.inf
+    for name, text in {"max": "1000", "current": "700", "stat": "anon 300\ninactive_file 150"}.items():
+        (tmp_path / f"memory.{name}").write_text(text + "\n")
+    assert memory.in_container(tmp_path) == 450
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.in_container(tmp_path) == math.inf
+    assert 0 < memory.free(torch.device("cpu")) < 1 << 50
 
 
 def test_a_loss_that_is_linear_is_flat():

@@ -1,5 +1,7 @@
 """Sharpness in a ball and under noise, against quadratics and under rescaling."""
 
+import math
+
 import pytest
 import torch
 from small_problems import make
@@ -29,7 +31,28 @@ def test_one_step_is_sams():
     assert found.worst == pytest.approx(float(0.5 * there[0] ** 2 + 2 * there[1] ** 2), rel=1e-12)
     assert found.rise.value == pytest.approx(found.worst - loss.value(w))
     assert found.path == (found.worst,)
-    assert gradient_norm(loss, w) == pytest.approx(5)
+    norm = gradient_norm(loss, w)
+    assert norm.value == pytest.approx(5)
+    assert math.isnan(norm.error)  # one example
+
+
+def test_the_error_of_the_gradient_norm_is_its_spread_over_samples():
+    task = Task(nn.Linear(3, 1, bias=False).double(), "mse")
+    w = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    g = torch.Generator().manual_seed(0)
+
+    def drawn() -> Loss:
+        x = torch.randn(200, 3, generator=g, dtype=torch.float64)
+        return Loss(task, Sample("drawn", x, torch.randn(200, 1, generator=g, dtype=torch.float64)))
+
+    found = []
+    for _ in range(150):
+        loss = drawn()
+        found.append(gradient_norm(loss, w))
+        assert found[-1].value == pytest.approx(float(loss.gradient(w).norm()), rel=1e-10)  # parts change nothing
+    spread = torch.tensor([e.value for e in found]).std()
+    stated = torch.tensor([e.error for e in found]).square().mean().sqrt()
+    assert float(stated / spread) == pytest.approx(1, abs=0.2)
 
 
 def test_several_steps_find_the_worst_point_of_the_ball():

@@ -68,3 +68,19 @@ def test_own_part_and_model(tmp_path):
     whole = simulate(experiment(config, parts(), model()))
     close(result.server.x, whole.server.x)
     assert states_on_disk(tmp_path / "nodes")
+
+
+@pytest.mark.parametrize("part", ["median", "krum:bad=1,keep=1", "norm_bound:limit=0.05", "dp:clip=0.1,noise=0.5"])
+def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
+    """They stand on the server; a node needs neither their secrets nor their packages."""
+    from steppe.simulate.run import simulate
+    from steppe.simulate.setup import experiment
+
+    if part.startswith("dp"):
+        pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    run = {"algorithm": "scaffold", "clients": 5, "per_round": 5, "add": [part]}
+    result, _, told = launch(tmp_path, run)
+    whole = simulate(experiment(charter_of(run)[1]))
+    assert not [t for t in told if "refused" in t or "no reply" in t], told
+    close(result.server.x, whole.server.x)
+    assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")

@@ -169,7 +169,7 @@ def test_a_node_is_killed_in_its_round_and_comes_back(trial):
     (trial.folder / "nodes" / "0" / "gate-2").touch()
     thread.join(400)
     assert thread.error is None
-    assert [r["nodes"]["missing"] for r in trial.history(out)] == [[], [2], [2], []]
+    assert [r.get("dropped") for r in trial.history(out)] == [None, [2], [2], None]
     trial.check(out, sets, [[0, 1, 2], [0, 1], [0, 1], [0, 1, 2]])
     assert sorted(states_on_disk(trial.folder / "nodes")[2]) == [0, 3]
 
@@ -190,13 +190,14 @@ def test_bad_replies_and_a_straggler(trial):
     thread.join(400)
     trial.charter()
     assert thread.error is None
-    first, second, third, fourth = (r["nodes"] for r in trial.history(out))
-    assert "not finite" in first["refused"]["1"]
-    assert "has shape (27605, 2) and type float32" in first["refused"]["2"]
-    assert "is for round 0, but 1 was asked for" in second["refused"]["1"]
-    assert "is for fingerprint '0000000000000000'" in second["refused"]["2"]
-    assert (third["missing"], third["refused"]) == ([1], {})
-    assert (fourth["missing"], fourth["refused"]) == ([], {})
+    first, second = ({r["client"]: r["why"] for r in record["refused"]} for record in trial.history(out)[:2])
+    assert "not finite" in first[1]
+    assert "has shape (27605, 2) and type float32" in first[2]
+    assert "is for round 0, but 1 was asked for" in second[1]
+    assert "is for fingerprint '0000000000000000'" in second[2]
+    third, fourth = trial.history(out)[2:]
+    assert (third.get("dropped"), third.get("refused")) == ([1], None)
+    assert (fourth.get("dropped"), fourth.get("refused")) == (None, None)
     trial.check(out, sets, [[0], [0], [0, 2], [0, 1, 2]])
 
 

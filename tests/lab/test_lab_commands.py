@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
-from steppe.flatness import memory
+from steppe.flatness import Landscape, memory
 from tests.cli.conftest import Steppe
 from tests.cli.test_commands import QUICK, ok, on_a_terminal
 
@@ -73,10 +73,46 @@ def test_analyze_a_comparison(steppe: Steppe, runs: Path) -> None:
 
 def test_lines_between_runs(steppe: Steppe, runs: Path) -> None:
     words = ("--measures", "line_runs", *SMALL, "--landscape", "3")
-    assert "at least two" in refused(steppe, "analyze", "cmp/fedavg/seed-0", *words)
+    assert "at least 2" in refused(steppe, "analyze", "cmp/fedavg/seed-0", *words)
     told = json.loads(ok(steppe, "analyze", "cmp/fedavg", *words, "--json"))["runs"]
     assert "line_runs" not in told["cmp/fedavg/seed-0"]["measures"]
     assert Path("cmp/fedavg/seed-1", told["cmp/fedavg/seed-1"]["measures"]["line_runs"]["file"]).is_file()
+
+
+def test_a_plane_through_three_runs(steppe: Steppe, runs: Path) -> None:
+    words = ("--measures", "plane_runs", *SMALL, "--json")
+    assert "at least 3" in refused(steppe, "analyze", "cmp/fedavg", *words)
+    ok(steppe, "run", "fedavg", *QUICK, "--rounds", "1", "-s", "seed=5", "--out", "third")
+    told = json.loads(ok(steppe, "analyze", "cmp/fedavg", "third", *words))["runs"]
+    assert list(told) == ["third"]  # the first two are what its plane goes through
+    land = Landscape.load(Path("third", told["third"]["measures"]["plane_runs"]["file"]))
+    assert list(land.marks) == ["fedavg/seed-0", "fedavg/seed-1", "this"]
+    models = [torch.cat([t.flatten() for t in load_file(f"{name}/model.safetensors").values()])
+              for name in ("cmp/fedavg/seed-0", "cmp/fedavg/seed-1", "third")]  # fmt: skip
+    at = torch.tensor(list(land.marks.values()))
+    for i, k in ((0, 1), (0, 2), (1, 2)):
+        assert float((at[i] - at[k]).norm()) == pytest.approx(float((models[i] - models[k]).norm()), rel=1e-4)
+
+
+def test_one_clients_loss(steppe: Steppe, runs: Path) -> None:
+    words = ("analyze", "cmp/fedavg/seed-0", "--measures", "loss,lambda1", "--client")
+    told = json.loads(ok(steppe, *words, "0,2", "--json"))["runs"]
+    split = json.loads(Path("cmp/fedavg/seed-0/partition.json").read_text())["clients"]
+    for i in (0, 2):
+        content = told[f"cmp/fedavg/seed-0, client {i}"]
+        assert content == json.loads(Path(f"cmp/fedavg/seed-0/analysis-client-{i}.json").read_text())
+        assert content["sample"] == f"digits/train, client {i}, all {len(split[i])}"
+    assert not Path("cmp/fedavg/seed-0/analysis.json").exists()
+    table = ok(steppe, *words, "all")
+    assert all(f"seed-0, client {i}" in table for i in range(4))
+    usual = ok(steppe, "analyze", "cmp/fedavg/seed-0", "--client", "1")  # what needs a round is left out
+    assert "consistency" not in usual
+    assert "trace" in usual
+    ok(steppe, "analyze", "cmp/fedavg/seed-0", "--client", "1", "-m", "density,landscape", "--landscape", "3")
+    assert Path("cmp/fedavg/seed-0/analysis/client-1/landscape.npz").is_file()
+    assert "clients are 0 to 3" in refused(steppe, *words, "7")
+    assert "such as 3 or 0,4,7" in refused(steppe, *words, "first")
+    assert "leave out --client" in refused(steppe, "analyze", "cmp/fedavg/seed-0", "-m", "consistency", "--client", "1")
 
 
 def test_measures_are_listed(steppe: Steppe) -> None:
@@ -173,6 +209,7 @@ def test_run_with_measures(steppe: Steppe) -> None:
     lines = [json.loads(line) for line in Path("one/rounds.jsonl").read_text().splitlines()]
     assert [set(line.get("measures", {})) for line in lines] == [
         set(), {"gradient_norm"}, set(), {"gradient_norm", "consistency"}]  # fmt: skip
+    assert [line.get("sample") for line in lines] == [None, "digits/train, all 1437"] * 2
     assert json.loads(Path("one/config.json").read_text())["measure"] == ["gradient_norm:2", "consistency:4"]
     assert "measures.gradient_norm" in Path("one/rounds.csv").read_text().splitlines()[0]
     Path("two.toml").write_text('model = "mlp"\nclients = 4\nper_round = 2\nmax_steps = 2\nmeasure = ["lpf:1"]\n')
@@ -197,8 +234,8 @@ def test_compare_tests_against_the_first(steppe: Steppe) -> None:
         assert test["difference"] == pytest.approx(sum(differences) / 3)
         assert test["error"] == pytest.approx(stats.sem(differences))
         assert test["p"] == (pytest.approx(wanted.pvalue) if test["error"] > 1e-9 else None)
-    norms = [json.loads(Path(f"cmp/scaffold/seed-{s}/analysis.json").read_text())["measures"]["gradient_norm"]
-             for s in range(3)]  # fmt: skip
+    files = [json.loads(Path(f"cmp/scaffold/seed-{s}/analysis.json").read_text()) for s in range(3)]
+    norms = [file["measures"]["gradient_norm"]["value"] for file in files]
     mean, deviation = told["flatness"]["rows"]["scaffold"]["‖g‖"]
     assert told["flatness"]["sample"] == "digits/train, 100 class-balanced, seed 0"
     assert mean == pytest.approx(sum(norms) / 3)
@@ -208,6 +245,14 @@ def test_compare_tests_against_the_first(steppe: Steppe) -> None:
     assert "gradient_norm," not in again.err
     for text in ("− first", "p: paired t-test", "‖g‖", "2.00×"):
         assert text in again.out
+
+
+def test_compare_measures_flatness_unless_told_not_to(steppe: Steppe) -> None:
+    words = ("compare", "fedavg", "fedsam", *QUICK, "--rounds", "1", "--out", "cmp", "--json")
+    told = json.loads(ok(steppe, *words))["flatness"]
+    assert told["sample"] == "digits/train, 1000 class-balanced, seed 0"
+    assert set(told["rows"]["fedsam"]) == {"λ1", "λ1/λ5", "SAM"}
+    assert "flatness" not in json.loads(ok(steppe, *words, "--measures", "none"))
 
 
 def test_one_seed_has_no_test(steppe: Steppe) -> None:

@@ -19,8 +19,6 @@ from steppe.simulate.measure import MEASURES, chosen, schedule
 from tests.simulate.scene import bits, blobs, launch, records, remains, seeded
 from tests.simulate.test_resume import killed
 
-ALL = [name for name in MEASURES if name != "line_runs"]  # that one needs two runs
-
 
 def finished(out: Path, **options: Any) -> Any:
     return launch(out, **{"partition": "iid", "lr_schedule": "constant", **options})
@@ -62,7 +60,8 @@ def test_numbers_are_those_of_the_dense_hessian(tmp_path: Path) -> None:
         float(torch.linalg.eigvalsh(block)[-1]), 1e-3
     )
     assert set(found["per_layer"]["trace"]) == {"head", "body", "first", "last"}
-    assert found["gradient_norm"] == pytest.approx(float(torch.func.grad(f)(result.x).norm()))
+    assert found["gradient_norm"]["value"] == pytest.approx(float(torch.func.grad(f)(result.x).norm()))
+    assert found["lambda1"]["ratio_error"] < 0.01 * found["lambda1"]["ratio"]
     assert found["loss"]["value"] == pytest.approx(float(f(result.x)))
 
 
@@ -96,6 +95,23 @@ def test_the_witness_sees_local_models(tmp_path: Path) -> None:
     assert found["lambda1_clients"]["ids"] == extra.ids
 
 
+def test_what_local_training_forgets(tmp_path: Path) -> None:
+    result = finished(tmp_path, algorithm="fedavg")
+    found = analyze(tmp_path, ["local_accuracy", "forgetting"], **own())
+    extra, task = opened(tmp_path).extra_round(), result.experiment.task
+    x, y = blobs()[2:]
+
+    def accuracy(w: torch.Tensor) -> float:
+        logits = task.forward(w, result.experiment.federation.plain(x), {}, learning=False).logits
+        return float((logits.argmax(1) == y).double().mean())
+
+    each = [accuracy(w) for w in extra.local]
+    assert found["local_accuracy"]["each"] == pytest.approx(each)
+    assert found["local_accuracy"]["mean"]["value"] == pytest.approx(np.mean(each))
+    assert found["local_accuracy"]["given"] == pytest.approx(accuracy(extra.x))
+    assert found["forgetting"]["value"] == pytest.approx(accuracy(extra.x) - np.mean(each))
+
+
 def test_any_number_of_clients(tmp_path: Path) -> None:
     finished(tmp_path)
     found = analyze(tmp_path, "lambda1_clients", clients=6, **own())
@@ -108,7 +124,7 @@ def test_every_measure_ends_up_in_the_folder(tmp_path: Path) -> None:
     finished(tmp_path)
     found = analyze(tmp_path, "numbers", **own())
     assert list(found) == chosen(["numbers"])
-    drawn = [n for n in ALL if MEASURES[n].kind == "drawn" and n != "line"]
+    drawn = [n for n in chosen(["drawn"]) if n != "line"]  # that one starts at a model that is not kept here
     found = analyze(tmp_path, drawn, points=5, **own())
     content = json.loads((tmp_path / "analysis.json").read_text())
     assert content["measures"] == found
@@ -117,11 +133,16 @@ def test_every_measure_ends_up_in_the_folder(tmp_path: Path) -> None:
     assert land.values.shape == (5, 5)
     assert land.values[2, 2] == pytest.approx(found["loss"]["value"], rel=1e-5)  # the model is in the middle
     assert Landscape.load(tmp_path / "analysis/plane.npz").marks["global"] == [0.0, 0.0]
-    lines = found["line_clients"]
-    assert len(lines) == 3
-    for told_ in lines.values():
-        line = Landscape.load(tmp_path / told_["file"])
-        assert line.values.shape == (5,)
+    for name, count, shape in (("line_clients", 3, (5,)), ("lines", 4, (9,)), ("landscape_clients", 3, (5, 5)),
+                               ("landscape_random_clients", 3, (5, 5))):  # fmt: skip
+        assert len(found[name]) == count
+        for told_ in found[name].values():
+            assert Landscape.load(tmp_path / told_["file"]).values.shape == shape
+    # A client's own loss, and the middle of the plane, where the model is.
+    client = Landscape.load(tmp_path / next(iter(found["landscape_clients"].values()))["file"])
+    assert "client" in client.sample
+    middle = Landscape.load(tmp_path / found["lines"]["eigenvector-1"]["file"])
+    np.testing.assert_allclose(middle.values[::2], land.values[:, 2], rtol=1e-5)  # the plane's own axis
     with np.load(tmp_path / found["density"]["file"]) as file:
         assert np.trapezoid(file["density"], file["grid"]) == pytest.approx(1, abs=0.01)
 
@@ -135,7 +156,7 @@ def test_lines_begin_where_they_say(tmp_path: Path) -> None:
     a, b = (Analysis(tmp_path / name, Options(points=4, samples=200)) for name in "ab")
     a.measure(["line", "line_runs"], say=lambda _: None)
     assert "line_runs" not in a.stored()["measures"]  # there is no line to itself
-    b.measure(["line_runs"], a, lambda _: None)
+    b.measure(["line_runs"], [a], lambda _: None)
     line = Landscape.load(tmp_path / "a/analysis/line.npz")
     assert line.marks == {"initial": [0.0], "final": [1.0]}
     assert line.axes[0][[1, 5]].tolist() == [0, 1]
@@ -172,6 +193,15 @@ def test_nothing_is_computed_twice(tmp_path: Path) -> None:
     assert list(json.loads((tmp_path / "analysis.json").read_text())["measures"]) == ["lambda1"]
     finished(tmp_path, rounds=6, resume=True)  # another model
     assert again("lambda1", samples=30, seed=1) == ["lambda1"]
+
+
+def test_a_measure_that_takes_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(tmp_path)
+    said: list[str] = []
+    monkeypatch.setattr("steppe.simulate.analysis.LONG", 0.0)
+    analyze(tmp_path, ["lambda1", "trace"], **own(), say=said.append)
+    assert [s for s in said if "100 products" in s and s.endswith(" s")]
+    assert len(said) == 3  # lambda1's number is not known beforehand
 
 
 def test_what_was_found_before_an_error_is_kept(tmp_path: Path) -> None:
@@ -231,7 +261,7 @@ def test_measures_during_training_change_nothing(tmp_path: Path) -> None:
     last = records(tmp_path / "watched")[-1]["measures"]
     later = analyze(tmp_path / "watched", ["lambda1", "gradient_norm"], **own())
     assert last["lambda1"]["lambda1"] == pytest.approx(later["lambda1"]["lambda1"], rel=1e-3)
-    assert last["gradient_norm"] == pytest.approx(later["gradient_norm"], rel=1e-4)
+    assert last["gradient_norm"]["value"] == pytest.approx(later["gradient_norm"]["value"], rel=1e-4)
     five = finished(tmp_path / "five", rounds=5)  # its extra round is the sixth
     assert five is not None
     sixth = analyze(tmp_path / "five", "consistency", **own())["consistency"]
@@ -276,7 +306,7 @@ def test_bad_words(words: list[str], said: str) -> None:
 
 def test_every_number_has_its_place() -> None:
     """A measure that is no picture has a column or a profile, and every column belongs to a measure."""
-    shown = {c.measure for columns in COLUMNS.values() for c in columns} | {m for _, m, _ in PROFILES}
+    shown = {c.measure for columns in COLUMNS.values() for c in columns} | {p.measure for p in PROFILES}
     assert shown == {name for name, m in MEASURES.items() if m.kind != "drawn"}
     headings = [c.heading for columns in COLUMNS.values() for c in columns]
     assert len(headings) == len(set(headings))

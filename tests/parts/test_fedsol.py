@@ -159,6 +159,10 @@ def test_on_a_quadratic_the_change_is_the_hessian_along_the_ascent():
     [
         ("fedsol_a0", {}, "fedavg", {}),
         ("fedsol_a1", {"rho": 0.5}, "fedsol", {"rho": 0.5, "radius": "fixed"}),
+        ("fedsol_a1", {"rho": 0.5, "radius": "layer"}, "fedsol", {"rho": 0.5, "radius": "layer"}),
+        ("fedsol_a2", {"beta": 0.0, "radius": "adaptive"}, "fedavg", {}),
+        ("fedsol_a3", {"beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
+        ("fedsol_a6", {"beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
         ("fedsol_a5", {"beta": 0.3, "proximal": "l2"}, "fedprox", {"mu": 0.3}),
         ("fedsol_a2", {"beta": 0.0}, "fedavg", {}),
         ("fedsol_a3", {"beta": 0.0, "rho": 0.5}, "fedsol_a1", {"rho": 0.5}),

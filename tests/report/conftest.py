@@ -13,14 +13,18 @@ from steppe.simulate.analysis import Analysis, Options
 from steppe.simulate.compare import compare
 
 QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
-         "measure": ["lambda1:2"]}  # fmt: skip
+         "measure": ["lambda1:2", "flatness_discrepancy:2"]}  # fmt: skip
 
 
 def config(algorithm: str, **more: object) -> Config:
     return resolve({"algorithm": algorithm, **QUICK, **more})
 
 
-MEASURES = ["lambda1", "trace", "sharpness", "gradient_norm", "density", "landscape"]
+NUMBERS = ["lambda1", "trace", "sharpness", "gradient_norm", "per_layer", "radius_profile", "lambda1_clients"]
+DRAWN = ["density", "landscape", "landscape_clients", "line_clients", "lines"]  # of the first seed, as a page shows it
+# Curves, budgets, during training, clients, layers, density, surfaces, contours, clients' contours, lines, lines to
+# clients, classes, partition.
+FIGURES = 2 + 2 + 4 + 1 + 3 + 1 + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +34,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where, say=lambda _: None)
     assert not any(e.failed for e in entries)
     for run in sorted(where.glob("*/seed-*")):
-        Analysis(run, Options(samples=100, points=7)).measure(MEASURES, say=lambda _: None)
+        names = [*NUMBERS, *(DRAWN if run.name == "seed-0" else [])]
+        Analysis(run, Options(samples=100, points=7)).measure(names, say=lambda _: None)
     return where
 
 

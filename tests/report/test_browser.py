@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from steppe.report.write import write
+from tests.report.conftest import FIGURES
+from tests.report.test_report import change
+
 pytestmark = pytest.mark.browser
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -77,10 +81,11 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(browser: Any, html: Path) 
     drawn = browser.execute_script("""
         return [...document.querySelectorAll('.plot')].map(p => ({
           kinds: p.data.map(t => t.type),
-          marks: p.querySelectorAll('.scatterlayer path.js-line, .heatmaplayer image, .contourlayer path').length,
+          marks: p.querySelectorAll(p.data.some(t => t.type === 'contour') ? '.contourlayer path'
+            : '.scatterlayer path.js-line, .scatterlayer .point, .heatmaplayer image').length,
           canvas: p.querySelectorAll('.gl-container canvas').length,
           size: [p.clientWidth, p.clientHeight]}))""")
-    assert len(drawn) == 22
+    assert len(drawn) == FIGURES
     for one in drawn:
         assert min(one["size"]) > 80, one
         assert one["canvas"] == 1 if "surface" in one["kinds"] else one["marks"] > 0, one
@@ -139,6 +144,27 @@ def test_the_landscape_turns_and_the_others_follow(browser: Any, html: Path) -> 
     WebDriverWait(browser, 60).until(
         lambda b: sum(abs(cameras(b)[0][k] - cameras(b)[1][k]) for k in "xyz") < 1e-6, "the other did not follow"
     )
+    assert complaints(browser) == []
+
+
+def test_many_surfaces_are_drawn_when_they_are_seen(browser: Any, copy: Path, tmp_path: Path) -> None:
+    """A browser has few contexts for them, so that a page with more draws what is on the screen."""
+    runs = [tmp_path / f"lr-{i}" for i in range(9)]
+    for i, run in enumerate(runs):
+        shutil.copytree(copy / "fedavg/seed-0", run)
+        change(run / "config.json", lr=0.01 * (i + 1))
+    write(runs, tmp_path / "many.html")
+    opened(browser, tmp_path / "many.html")
+    places = browser.execute_script(
+        "return JSON.parse(document.getElementById('charts').textContent)"
+        ".map((c, i) => c.layout.scene ? i : -1).filter(i => i >= 0)"
+    )
+    assert len(places) == 9
+    height = browser.execute_script("return document.documentElement.scrollHeight")
+    for i in places:
+        browser.execute_script(f"document.getElementById('plot-{i}').scrollIntoView({{block: 'center'}})")
+        until(browser, f"document.querySelectorAll('#plot-{i} .gl-container canvas').length === 1")
+    assert browser.execute_script("return document.documentElement.scrollHeight") == height  # nothing jumps
     assert complaints(browser) == []
 
 

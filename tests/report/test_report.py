@@ -20,11 +20,14 @@ import pytest
 from steppe import words
 from steppe.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import charts, story
-from steppe.report.records import Comparison, read
+from steppe.report import charts, layers, story
+from steppe.report.analysis import PROFILES
+from steppe.report.landscapes import landscapes
+from steppe.report.reading import read
+from steppe.report.records import Comparison
 from steppe.report.write import write
 from steppe.simulate import folder
-from tests.report.conftest import config
+from tests.report.conftest import FIGURES, config
 
 
 def summaries(where: Path, label: str) -> list[dict[str, Any]]:
@@ -116,11 +119,11 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
 
 def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
     tables = story.flatness(read([compared]))
-    assert [t.title for t in tables] == ["Hessian", "Sharpness"]
+    assert [t.title for t in tables] == ["Hessian", "Sharpness", "Clients, one more round"]
     assert all(
         "digits/train, 100 class-balanced, seed 0; mean ± standard deviation over seeds" in t.note for t in tables
     )
-    assert {r[0] for t in tables for r in t.rows} == {"λ1", "λ1/λ5", "trace", "SAM", "‖g‖"}
+    assert {r[0] for t in tables for r in t.rows} == {"λ1", "λ1/λ5", "trace", "SAM", "‖g‖", "clients' λ1"}
     files = [json.loads(p.read_text()) for p in sorted(compared.glob("fedavg/*/analysis.json"))]
     values = [f["measures"]["trace"]["value"] for f in files]
     shown = next(r for r in tables[0].rows if r[0] == "trace")[tables[0].columns.index("fedavg")]
@@ -151,7 +154,7 @@ def test_landscapes_share_one_scale(copy: Path) -> None:
             values, (np.linspace(-1, 1, 9), np.linspace(-1, 1, 7)), old.directions, "eigenvectors", "s"
         )
         lands[label].save(path)
-    surfaces, contours = charts.landscapes(read([copy]))["Along the two largest eigenvectors of the Hessian"]
+    surfaces, contours = landscapes(read([copy]))["landscape"]
     for panel, low, high in ((surfaces, "cmin", "cmax"), (contours, "zmin", "zmax")):
         assert [ch.title for ch in panel.charts] == ["fedavg, seed 0", "fedsam, seed 0"]
         for ch in panel.charts:
@@ -161,7 +164,7 @@ def test_landscapes_share_one_scale(copy: Path) -> None:
     assert first["z"][2][5] == pytest.approx(lands["fedavg"].values[5, 2])
     sharp = replace(lands["fedsam"], values=1000 * lands["fedsam"].values)
     sharp.save(copy / "fedsam/seed-0/analysis/landscape.npz")  # then the scale is logarithmic
-    _, contours = charts.landscapes(read([copy]))["Along the two largest eigenvectors of the Hessian"]
+    _, contours = landscapes(read([copy]))["landscape"]
     ends = [(ch.traces[0]["zmin"], ch.traces[0]["zmax"]) for ch in contours.charts]
     assert ends == [pytest.approx((0.0, np.log10(19200)))] * 2
 
@@ -197,7 +200,7 @@ def test_many_classes_become_a_map(copy: Path) -> None:
 def test_sections_without_data_are_left_out(copy: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     for run in copy.glob("*/seed-*"):
-        shutil.rmtree(run / "analysis")
+        shutil.rmtree(run / "analysis", ignore_errors=True)  # the second seed has no arrays
         (run / "analysis.json").unlink()
         (run / "partition.json").unlink()
     write([copy], tmp_path / "bare.html")
@@ -253,11 +256,74 @@ def test_every_figure_has_words(html: Path) -> None:
     text = page_without_library(html)
     data = json.loads(text.split('id="charts">')[1].split("</script>")[0])
     labels = re.findall(r'class="plot" id="plot-\d+" role="img" aria-label="([^"]*)"', text)
-    assert len(labels) == len(data) == 2 + 2 + 2 + 1 + 2 + 2 + 10 + 1
+    assert len(labels) == len(data) == FIGURES
     assert all(re.search(r"\d", label) for label in labels)
     assert all(re.search(r"\d", caption) for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text))
     kinds = {t["type"] for chart in data for t in chart["traces"]}
     assert kinds == {"scatter", "heatmap", "surface", "contour"}
+
+
+def test_layers_are_those_of_the_analysis(compared: Path) -> None:
+    c = read([compared])
+    files = [json.loads(p.read_text())["measures"] for p in sorted(compared.glob("fedsam/*/analysis.json"))]
+    panel = layers.profiles(c)
+    assert panel is not None
+    assert [ch.title for ch in panel.charts] == [p.title for p in PROFILES]
+    for chart, of in zip(panel.charts, (lambda m: m["per_layer"]["trace"], lambda m: m["per_layer"]["lambda1"],
+                                        lambda m: m["radius_profile"]), strict=True):  # fmt: skip
+        trace = next(t for t in chart.traces if t["name"] == "fedsam")
+        names = chart.layout["yaxis"]["ticktext"]
+        each = [[of(m)[name]["value"] for m in files] for name in names]
+        assert trace["x"] == pytest.approx([mean(v) for v in each], rel=1e-4)
+        assert trace["error_x"]["array"] == pytest.approx([stdev(v) for v in each], rel=1e-4)
+        table = next(t for t in story.profiles(c) if t.title == chart.title)
+        assert [row[0] for row in table.rows] == names
+    clients = layers.clients(c)
+    assert clients is not None
+    trace = next(t for t in clients.charts[0].traces if t["name"] == "fedsam")
+    assert trace["x"] == pytest.approx(files[0]["lambda1_clients"]["each"], rel=1e-4)
+    assert clients.charts[0].layout["yaxis"]["ticktext"] == [f"client {i}" for i in files[0]["lambda1_clients"]["ids"]]
+
+
+def test_clients_landscapes_and_lines(compared: Path) -> None:
+    made = landscapes(read([compared]))
+    assert list(made) == ["landscape", "landscape_clients", "lines", "line_clients"]
+    ends = {(ch.traces[0]["zmin"], ch.traces[0]["zmax"]) for panel in made["landscape_clients"] for ch in panel.charts}
+    assert len(ends) == 1  # one scale for all clients of all algorithms
+    lines = made["line_clients"][0].charts
+    assert len({tuple(ch.layout["yaxis"]["range"]) for ch in lines}) == 1
+    for chart in lines:
+        *each, whole = chart.traces
+        assert {t["meta"]["role"] for t in each} == {"faint"}
+        assert whole["y"] == pytest.approx(np.mean([t["y"] for t in each], 0), rel=1e-4)
+    titles = [ch.title for ch in made["lines"][0].charts]
+    assert titles == ["Eigenvector 1", "Eigenvector 2", "Random direction 1", "Random direction 2"]
+
+
+def test_the_density_shows_a_single_eigenvalue(compared: Path) -> None:
+    c = read([compared])
+    panel = charts.density(c)
+    assert panel is not None
+    content = json.loads((compared / "fedavg/seed-0/analysis.json").read_text())["measures"]
+    told = content["density"]
+    height = 1 / (told["size"] * told["sigma"] * (2 * np.pi) ** 0.5)
+    assert 10 ** panel.charts[0].layout["yaxis"]["range"][0] < 0.5 * height
+    found = re.search(r"fedavg from (\S+) to ([\d.]+)", panel.charts[0].words)
+    assert found is not None
+    assert float(found[2]) == pytest.approx(content["lambda1"]["lambda1"], rel=0.02)
+
+
+def test_over_the_last_rounds(compared: Path) -> None:
+    table = story.during(read([compared]))
+    assert table is not None
+    row = next(r for r in table.rows if r[0] == "FD")
+    each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in folder.history(run) if "measures" in r]
+            for run in sorted((compared / "fedavg").glob("seed-*"))]  # fmt: skip
+    shown, least = row[table.columns.index("fedavg")].split(", ")
+    value, error = map(float, shown.split(" ± "))
+    assert value == pytest.approx(mean(map(mean, each)), abs=error)
+    assert float(least) == pytest.approx(mean(map(min, each)), rel=0.01)
+    assert "digits/train, all 1437" in charts.measured(read([compared])).caption
 
 
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
@@ -274,13 +340,13 @@ def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: P
 
 def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    strange = '<b>&"x_y$</b>'.replace("/", "∕")
+    strange = '<b>&"$x_y^{$</b>'.replace("/", "∕")
     shutil.copytree(compared / "fedsam/seed-0", tmp_path / strange / "seed-0")
     for kind in ("html", "md", "tex"):
-        write([tmp_path / strange], tmp_path / f"r.{kind}")
+        write([tmp_path / strange], tmp_path / f"r.{kind}", figures=tmp_path if kind == "md" else None)
     text = page_without_library(tmp_path / "r.html")
     assert "<b>" not in text
-    assert "&lt;b&gt;&amp;&quot;x_y$" in text
+    assert "&lt;b&gt;&amp;&quot;$x_y^{$" in text
     assert "\\u003cb>" in text  # in the data of the figures
     assert "<b>" not in (tmp_path / "r.md").read_text().split("```")[0]  # what follows is code
     assert r"\textless{}b\textgreater{}\&" in (tmp_path / "r.tex").read_text()
@@ -304,28 +370,110 @@ def test_markdown(compared: Path, tmp_path: Path) -> None:
     assert all(story.command(run) in text for run in c.runs)
 
 
+COMMANDS_OF_TEX = {
+    "documentclass", "usepackage", "setlength", "parindent", "parskip", "begin", "end", "centering", "caption",
+    "resizebox", "ifdim", "width", "linewidth", "else", "fi", "toprule", "midrule", "bottomrule", "section", "small",
+    "ttfamily", "raggedright", "medskip", "par", "textbackslash", "textasciitilde", "textasciicircum", "textless",
+    "textgreater", "textasciigrave", "textquotedbl", "textbar", "textendash", "textquotesingle", "ldots", "pm", "times",
+    "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma", "alpha", "beta", "delta", "mu", "le", "ge", "surd",
+    "dag",
+}  # fmt: skip
+
+
+def compiled(text: str) -> None:
+    """What a LaTeX engine would stumble over, found by reading the document as one does: token by token."""
+    text.encode("ascii")
+    groups: list[str] = []
+    environments: list[str] = []
+    math, cells, columns = False, 0, 0
+    for token in re.finditer(r"\\\\|\\[A-Za-z]+\*?|\\.|[{}$&#_^%~]|\n\n+|\n|[^\\{}$&#_^%~\n]+", text):
+        word, rest = token.group(), text[token.end() :]
+        if word == "\\\\":
+            assert environments[-1] == "tabular", "a row ends outside of a table"
+            assert cells + 1 == columns, f"a row of {cells + 1} cells in a table of {columns}"
+            assert not re.match(r"\s*[\[*]", rest), "an optional argument after a row"
+            cells = 0
+        elif re.fullmatch(r"\\[A-Za-z]+\*?", word):
+            name = word[1:].rstrip("*")
+            assert name in COMMANDS_OF_TEX, word
+            if name in ("begin", "end"):
+                (what,) = re.match(r"\{(\w+)\}", rest).groups()
+                if name == "begin":
+                    environments.append(what)
+                    columns = len(re.match(r"\{tabular\}\{(\w+)\}", rest)[1]) if what == "tabular" else columns
+                else:
+                    assert environments.pop() == what
+                    assert cells == 0
+            if name in ("pm", "times", "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma"):
+                assert math, f"{word} outside of mathematics"
+        elif word == "\\|":
+            assert math
+        elif word[0] == "\\":
+            assert word[1] in "&%$#_{}", word
+        elif word == "{":
+            groups.append(word)
+        elif word == "}":
+            assert groups.pop(), "a group ends that never began"
+        elif word == "$":
+            math = not math
+        elif word == "&":
+            assert environments[-1] == "tabular"
+            assert not math
+            cells += 1
+        elif word in "#_":
+            raise AssertionError(f"{word} is not escaped")
+        elif word == "^":
+            assert math
+        elif word == "%":
+            assert text[: token.start()].endswith("{!}{"), "a comment"
+        elif word.startswith("\n\n"):
+            assert not math, "a paragraph ends within mathematics"
+    assert not groups
+    assert not environments
+    assert not math
+
+
 def test_latex(compared: Path, tmp_path: Path) -> None:
     write([compared], tmp_path / "r.tex")
     text = (tmp_path / "r.tex").read_text()
-    text.encode("ascii")  # so that any engine reads it
-    assert text.count("{") == text.count("}")
-    for name in ("document", "table", "tabular"):
-        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") > 0
+    compiled(text)
     c = read([compared])
     for table in story.tables(c).values():
         assert f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}" in text
     best = story.results(c).rows[0]
     assert f"{best[0]} & {best[1].replace('±', chr(36) + chr(92) + 'pm' + chr(36))} &" in text
-    assert not re.search(r"(?<!\\)[%#]", text.replace("{!}{%", ""))
+
+
+def test_latex_of_strange_names(compared: Path, tmp_path: Path) -> None:
+    import string
+
+    for name in (string.punctuation.replace("/", ""), "[x]", "*", "ü中λ – ‘a’", "--,,''``!`?`"):
+        shutil.copytree(compared / "fedsam/seed-0", tmp_path / name / "seed-0")
+        write([tmp_path / name], tmp_path / "r.tex")
+        compiled((tmp_path / "r.tex").read_text())
+
+
+def test_the_reader_of_latex_stumbles() -> None:
+    """A check that cannot fail would be none."""
+    good = "\\begin{document}$x^2$ \\& y\\end{document}"
+    compiled(good)
+    for bad in ("{", "}", "$", "&", "_", "#", "%", "^", "é", "\\foo", "\\pm", "\\end{table}", " \\\\ "):
+        with pytest.raises((AssertionError, IndexError, UnicodeEncodeError)):
+            compiled(good.replace("y", bad))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
-    written = write([compared], tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
-    names = {"curves", "budgets", "partition", "classes", "density", "landscapes"}
+    runs = [compared if ending == "png" else compared / "fedavg"]
+    written = write(runs, tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
+    names = {"curves", "budgets", "measured", "clients", "layers", "density", "landscape", "landscape_3d", "lines",
+             "line_clients", "classes", "partition"}  # fmt: skip
+    names |= {"landscape_clients_1", "landscape_clients_2"} if ending == "png" else {"landscape_clients"}
     assert {p.name for p in written[1:]} == {f"{n}.{ending}" for n in names}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
     assert all(p.read_bytes().startswith(begins) for p in written[1:])
+    told = charts.curves(read(runs)).caption.encode("utf-16-be" if ending == "pdf" else "utf-8")
+    assert told[:20] in (tmp_path / f"figures/curves.{ending}").read_bytes()  # the picture carries its words
 
 
 # --- what cannot be reported

@@ -96,7 +96,7 @@ def test_a_bad_update_stops_the_run_and_is_named(executor: str, tmp_path: Path) 
 @pytest.mark.parametrize("executor", ["sequential", "batched"])
 def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     worst, result = _poisoned(executor=executor, nonfinite="drop", rounds=2, out=tmp_path / "run")
-    assert [r.get("dropped") for r in result.history] == [None, [worst]]
+    assert [[f["client"] for f in r.get("refused", [])] for r in result.history] == [[], [worst]]
     assert result.history[1]["clients"] == 5
     assert bool(result.x.isfinite().all())
     from steppe.simulate import checkpoint

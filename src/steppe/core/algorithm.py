@@ -41,6 +41,25 @@ class Algorithm:
                 )
         if len({p.frozen for p in self.parts if p.frozen}) > 1:
             raise CompositionError("one part freezes the head and another the body: nothing would be trained")
+        self._check_trust()
+
+    def _check_trust(self) -> None:
+        """What parts that screen or reduce the clients' uploads cannot go with, because they would promise in vain."""
+        reducing = [p.name for p in self.using("reduce")]
+        trusted = next((p.name for p in (*self.using("reduce"), *self.using("screen"))), None)
+        if len(reducing) > 1:
+            raise CompositionError(
+                f"'{reducing[0]}' and '{reducing[1]}' both say how the clients' uploads become one: keep one of them"
+            )
+        if trusted and self.alone:
+            raise CompositionError(
+                f"clients that train alone upload nothing, so there is nothing for '{trusted}' to do"
+            )
+        if trusted and (reader := next((p.name for p in self.parts if p.reads_states), None)):
+            raise CompositionError(
+                f"'{reader}' lets the server read single clients' states, which '{trusted}' does not cover: choose a "
+                "variant that needs no states on the server (for FedScar: variant=lagged, scale=const)"
+            )
 
     def plus(self, *parts: Part, outermost: bool = False) -> Algorithm:
         """The same algorithm with these parts closest to the loss, or around everything."""
@@ -68,6 +87,15 @@ class Algorithm:
     @cached_property
     def alone(self) -> bool:
         return any(p.alone for p in self.parts)
+
+    @cached_property
+    def guarded(self) -> bool:
+        """Whether a part stands between single clients' uploads and the server's rules."""
+        return bool(self.using("screen") or self.using("reduce"))
+
+    @cached_property
+    def fixed_count(self) -> int | None:
+        return next((p.fixed_count for p in self.parts if p.fixed_count is not None), None)
 
     @cached_property
     def batches_per_step(self) -> int:

@@ -48,6 +48,7 @@ class Scope:
     batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
     seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
     decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
+    spend: bool = False  # whether the tensors of `round_state` may be overwritten in place, to save memory traffic
     forward: Callable[[Tensor], Outputs] = _absent  # for `observe`: the model at any w on this batch
     gradient_of: Callable[..., Tensor] = _absent  # for `gradient`: (term, w) -> its gradient on this batch
     head_gradient_of: Callable[..., Tensor] = _absent  # (term, w, features) -> its gradient through the head alone
@@ -78,6 +79,7 @@ class Part:
     name: ClassVar[str]  # the namespace of its state and messages
     down: tuple[str, ...] = ()  # entries of the server's state that are broadcast
     reduction: dict[str, str] = {}  # noqa: RUF012  # upload -> "weights" (default), "mean", or "sum" (over all N)
+    times: tuple[str, ...] = ()  # scalar uploads that only serve `mean_times`
     needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
     sensitive: bool = False  # normalises a gradient that may be mere rounding: wants full precision
     frozen: str = ""  # "head" or "body": parameters that this part keeps as they are
@@ -88,6 +90,8 @@ class Part:
     around_optimiser: bool = False  # belongs outside the local optimiser, not inside it
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
     outer: bool = False  # where it goes when added to an algorithm: around its parts, not closest to the loss
+    reads_states: bool = False  # its server rule looks at single clients' states, as only a simulation can
+    fixed_count: int | None = None  # what the server's rules take for the number of replies, whoever replied
 
     def has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Part, hook)
@@ -130,6 +134,14 @@ class Part:
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
         """After the last step: may write s.up and s.state; returns the update to upload."""
         return delta
+
+    def screen(self, rows: Tensors, s: Scope) -> Tensors:
+        """On the server, before anything is averaged: what becomes of the replies (`server.uploads`)."""
+        return rows
+
+    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+        """Instead of the mean over clients: one value for each upload. At most one part of an algorithm does this."""
+        raise NotImplementedError
 
     def server(self, delta: Tensor, s: Scope) -> Tensor:
         """The server's rule: from the clients' mean update to the change of the global model."""
@@ -174,5 +186,14 @@ def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     >>> unit(torch.tensor([3.0, 4.0])).tolist(), unit(torch.zeros(2)).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.0, 0.0])
     """
+    return v * _to_length_one(v, eps, floor)
+
+
+def ascended(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+    """w + radius · unit(v), in one pass after the norm."""
+    return torch.addcmul(w, v, radius * _to_length_one(v, eps, floor))
+
+
+def _to_length_one(v: Tensor, eps: float, floor: float) -> Tensor:
     norm = torch.linalg.vector_norm(v)
-    return v * torch.where(norm > floor, 1 / (norm + eps), 0.0)
+    return torch.where(norm > floor, 1 / (norm + eps), 0.0)

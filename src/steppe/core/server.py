@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from steppe.core.algorithm import Algorithm, States
+from steppe.core.algorithm import Algorithm, CompositionError, States
 from steppe.core.client import Reply, Sent
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part, Scope
@@ -33,7 +33,7 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
     def scope(p: Part) -> Scope:
         return Scope(layout, server.x, lr, round_, state[p.name], clients=clients, active=len(ids), ids=tuple(ids),
-                     rows=(rows or {}).get(p.name, {}))  # fmt: skip
+                     rows={} if algorithm.guarded else (rows or {}).get(p.name, {}))  # fmt: skip
 
     for p in algorithm.using("prepare"):
         p.prepare(scope(p))
@@ -43,32 +43,76 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 
 
+def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
+    """All that the server's rules are made of, one row a client: the update, what parts sent, running statistics.
+
+    Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
+    What only looks on (a part without a rule on the server) is not among them.
+    """
+    rows = {"update": replies.update}
+    for p in algorithm.parts:
+        if p.has("server") or p.has("settle"):
+            for name, value in replies.up[p.name].items():
+                if name in p.times:
+                    rows[f"{p.name}.{name}*"] = replies.update * value[:, None]
+                else:
+                    rows[f"{p.name}.{name}"] = value
+    return rows | {f"@{name}": value for name, value in replies.buffers.items()}
+
+
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None,
               total: float | None = None) -> Server:  # fmt: skip
     """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
 
+    A part may screen the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
+    value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
     `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
     """
-    count = len(weights)
-    shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / count),
+    fixed = algorithm.fixed_count
+    count = len(weights) if fixed is None else fixed
+    shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / max(count, 1)),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
+    state = {name: dict(tensors) for name, tensors in server.state.items()}
+    rows = uploads(algorithm, replies)
+    if replies.buffers and algorithm.using("screen"):
+        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, and a bound means "
+                               "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
-    def reduced(rows: Tensor, how: str = "weights") -> Tensor:
-        together: Tensor = torch.tensordot(shares[how].to(rows.dtype), rows, dims=1)
+    def bare(p: Part) -> Scope:
+        return Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), start=sent.x,
+                     clients=clients, active=count, ids=() if fixed is not None else tuple(ids))  # fmt: skip
+
+    for p in algorithm.using("screen"):
+        rows = p.screen(rows, bare(p))
+    centres: Tensors | None = None
+    for p in algorithm.using("reduce"):
+        centres = p.reduce(rows, bare(p))
+        if algorithm.frozen:  # clients cannot have moved these, so neither may noise
+            still = layout.mask(algorithm.frozen, server.x.device)
+            centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
+
+    def reduced(name: str, how: str = "weights") -> Tensor:
+        if centres is not None:
+            return centres[name] * (count / clients) if how == "sum" else centres[name]
+        together: Tensor = torch.tensordot(shares[how].to(rows[name].dtype), rows[name], dims=1)
         return together
 
-    state = {name: dict(tensors) for name, tensors in server.state.items()}
-    update = reduced(replies.update)
+    update = reduced("update")
 
     def scope(p: Part) -> Scope:
-        up = {k: reduced(v, p.reduction.get(k, "weights")) for k, v in replies.up[p.name].items()}
-        s = Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), up,
-                  start=sent.x, clients=clients, active=count, ids=tuple(ids))  # fmt: skip
-        s.share = count / clients if total is None else weights.sum() / total
-        s.sum_over_all = lambda: reduced(replies.update, "sum")
-        s.mean_times = lambda name: reduced(replies.update * replies.up[p.name][name][:, None])
-        if everyone is not None:
+        def mean_times(name: str) -> Tensor:
+            if name not in p.times:
+                raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
+            return reduced(f"{p.name}.{name}*")
+
+        s = bare(p)
+        s.up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
+                for k in replies.up[p.name] if k not in p.times}  # fmt: skip
+        s.share = count / clients if total is None or fixed is not None else weights.sum() / total
+        s.sum_over_all = lambda: reduced("update", "sum")
+        s.mean_times = mean_times
+        if everyone is not None and not algorithm.guarded:
             s.everyone = partial(everyone, p.name)
         return s
 
@@ -77,7 +121,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     x = server.x + update
     for p in algorithm.using("settle"):
         p.settle(x, scope(p))
-    buffers = {k: reduced(v) for k, v in replies.buffers.items()}
+    buffers = {k: reduced(f"@{k}") for k in replies.buffers}
     return Server(x, state, buffers)
 
 

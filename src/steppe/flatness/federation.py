@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum, nan
+from math import nan
 from typing import Literal, NamedTuple
 
 import torch
@@ -75,30 +75,31 @@ def gradients(clients: Sequence[Loss], w: Tensor) -> Tensor:
 class Discrepancy(NamedTuple):
     """FedScar's flatness discrepancy, f_i over the un-augmented training data of the round's clients, p_i ∝ n_i.
 
+    Errors are the jackknife's over those clients; f, on a sample that is fixed, adds none.
+
     code     |Σ p_i f_i(w') − Σ p_i f_i(w_i)|
     poster   [f(w) − Σ p_i f_i(w)] + [Σ p_i f_i(w') − Σ p_i f_i(w_i)]: the first bracket is 0 unless f is over more
              clients than took part
     moved    |Σ p_i f_i(w) − Σ p_i f_i(w')|, which the code calls global flatness
     """
 
-    code: float
-    poster: float | None  # without f, there is none
-    moved: float
+    code: Estimate
+    poster: Estimate | None  # without f, there is none
+    moved: Estimate
 
 
 def flatness_discrepancy(clients: Sequence[Loss], x: Tensor, after: Tensor, local: Tensor,
                          everyone: Loss | None = None, sizes: Sequence[int] | None = None) -> Discrepancy:  # fmt: skip
     """`sizes` are the clients' numbers of examples, where their losses are over a part of them."""
     sizes = [len(loss.sample) for loss in clients] if sizes is None else sizes
-
-    def mean(values: Sequence[float]) -> float:
-        return fsum(n * v for n, v in zip(sizes, values, strict=True)) / sum(sizes)
-
-    before = mean([f.value(x) for f in clients])
-    then = mean([f.value(after) for f in clients])
-    own = mean([f.value(w) for f, w in zip(clients, local, strict=True)])
-    poster = None if everyone is None else everyone.value(x) - before + then - own
-    return Discrepancy(abs(then - own), poster, abs(before - then))
+    before, then, own = (torch.tensor([f.value(w) for f, w in zip(clients, models, strict=True)], dtype=torch.float64)
+                         for models in ([x] * len(clients), [after] * len(clients), local))  # fmt: skip
+    gap, moved = Estimate.weighted(then - own, sizes), Estimate.weighted(before - then, sizes)
+    poster = None
+    if everyone is not None:
+        rest = Estimate.weighted(then - own - before, sizes)
+        poster = rest._replace(value=everyone.value(x) + rest.value)
+    return Discrepancy(gap._replace(value=abs(gap.value)), poster, moved._replace(value=abs(moved.value)))
 
 
 class OverRounds(NamedTuple):

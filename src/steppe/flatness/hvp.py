@@ -17,6 +17,7 @@ error of 1e-3 would be larger than the residuals that are reported.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -91,6 +92,13 @@ class Loss:
                 total += self._slope(w, x, y, create_graph=False)[1]
         return _finite(total, "The gradient")
 
+    def split(self, parts: int) -> list[Loss]:
+        """The same loss over equal parts of the sample, one after the other."""
+        of = self.sample
+        pieces = zip(of.inputs.tensor_split(parts), of.targets.tensor_split(parts), strict=True)
+        samples = [Sample(f"{of.name}, part {i + 1} of {parts}", x, y, of.plain) for i, (x, y) in enumerate(pieces)]
+        return [Loss(self.task, s, self.buffers, self.loss_each, self.chunk, self.memory_limit) for s in samples]
+
     def hessian(self, w: Tensor, on: str = "all") -> Hessian:
         """Products at one w; `on` restricts them to the head, the body, or the module or tensor of that name."""
         return Hessian(self, w, on)
@@ -137,6 +145,8 @@ class Loss:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
                                   "normalises by the statistics of its batch: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
+        memory.require(size * self._bytes(w), self.device, f"A gradient's graph of {size} example{'s'[: size > 1]}",
+                       "use a larger machine")  # fmt: skip
         return size
 
     def _bytes(self, w: Tensor) -> int:
@@ -169,17 +179,18 @@ class Hessian:
         mask = block(loss.layout, on)
         self.keep = None if bool(mask.all()) else torch.nonzero(mask).flatten().to(w.device)
         self.size = loss.layout.size if self.keep is None else len(self.keep)
-        self.products = 0  # how many were asked for
+        self.products, self.seconds = 0, 0.0  # how many were asked for, and how long they took
         _finite(w, "The model")
 
     def __call__(self, v: Tensor) -> Tensor:
-        rows = v if v.ndim == 2 else v[None]  # (k, n)
-        self.products += len(rows)
+        began, rows = time.perf_counter(), v if v.ndim == 2 else v[None]  # (k, n)
         if self.keep is not None:
             full = torch.zeros(len(rows), self.loss.layout.size, dtype=v.dtype, device=v.device)
             rows = full.index_copy(1, self.keep, rows)
         total = self.by_forward_mode(rows) if self._forward_mode else self.by_two_backwards(rows)
         total = _finite(total if self.keep is None else total[:, self.keep], "A product with the Hessian")
+        self.products += len(rows)
+        self.seconds += time.perf_counter() - began  # a GPU has finished: its numbers were looked at
         return total if v.ndim == 2 else total[0]
 
     def by_two_backwards(self, rows: Tensor) -> Tensor:

@@ -63,6 +63,14 @@ class Spectrum:
         values = self.top.values
         return float(values[0] / values[4]) if len(values) > 4 and float(values[4]) != 0 else None
 
+    @property
+    def ratio_error(self) -> float | None:
+        """How far λ1/λ5 may be off, to first order in the two residuals."""
+        if self.ratio is None:
+            return None
+        relative = self.top.residuals / self.top.values.abs()
+        return abs(self.ratio) * float(relative[0] + relative[4])
+
 
 def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float = 1e-4, iterations: int = 300,
              basis: int = 60, seed: int = 0) -> Spectrum:  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import torch
@@ -19,8 +20,18 @@ def free(device: torch.device) -> int:
     table = Path("/proc/meminfo")
     if device.type == "cpu" and table.exists():
         lines = dict(line.split(":") for line in table.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        return int(min(int(lines["MemAvailable"].split()[0]) * 1024, in_container(Path("/sys/fs/cgroup"))))
     return _UNKNOWN
+
+
+def in_container(group: Path) -> float:
+    """What a container may still take, where it has a limit: who goes beyond it is killed without a word."""
+    try:
+        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(limit) - int(used) + int(stat["inactive_file"])  # cached files make way
+    except (OSError, ValueError, KeyError):  # no such system, or `max`: no limit
+        return inf
 
 
 def require(size: int, device: torch.device, what: str, instead: str) -> None:

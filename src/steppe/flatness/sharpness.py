@@ -9,6 +9,7 @@ noisy_loss   E f(w + σz), z standard normal: the LPF measure (Bisla, Wang and C
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from torch import Tensor
@@ -63,6 +64,17 @@ def noisy_loss(loss: Loss, w: Tensor, sigma: float = 0.01, draws: int = 100, see
     return Estimate.of(torch.cat(values))
 
 
-def gradient_norm(loss: Loss, w: Tensor) -> float:
-    """‖∇f(w)‖ over the whole sample: no estimate, as the sample is fixed."""
-    return float(torch.linalg.vector_norm(loss.gradient(w)))
+def gradient_norm(loss: Loss, w: Tensor, parts: int = 10) -> Estimate:
+    """‖∇f(w)‖ over the whole sample.
+
+    The error is that of a sample of this size: the spread of the parts' gradients along the whole's, over √parts. A
+    model that normalises by the statistics of its batch has none, because its gradient is not a mean over examples.
+    """
+    if loss.by_batch or len(loss.sample) < 2:
+        return Estimate(float(torch.linalg.vector_norm(loss.gradient(w))), nan, 1)
+    pieces = loss.split(min(parts, len(loss.sample)))
+    shares = torch.tensor([len(piece.sample) / len(loss.sample) for piece in pieces], dtype=w.dtype, device=w.device)
+    each = torch.stack([piece.gradient(w) for piece in pieces])  # (parts, P)
+    whole = shares @ each
+    along = (each @ unit(whole)).double()
+    return Estimate(float(torch.linalg.vector_norm(whole)), float(along.std()) / len(along) ** 0.5, len(along))

@@ -79,7 +79,6 @@ class Charter(BaseModel):
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds a round may take; later replies are dropped")
     least: int = Field(1, ge=1, description="good replies without which a round fails")
-    norm_bound: float | None = Field(None, gt=0, description="replies with a longer update are refused")
     lost_state: Literal["refuse", "fresh"] = Field(
         "refuse", description="when a node lost a client's state: stop using the client, or let it start afresh"
     )
@@ -99,13 +98,16 @@ class Charter(BaseModel):
             if value != default:
                 raise SteppeError(f"[run]: {key} needs training data where the server is, and here they stay with "
                                   "their owners: leave it out.")  # fmt: skip
+        if config.dropout or config.speed or config.deadline:
+            raise SteppeError("[run]: dropout, speed and deadline are for simulated failures, and here they are real: "
+                              "leave them out; the charter has a deadline of its own.")  # fmt: skip
         if config.buffers in ("local", "recalibrate"):
             raise SteppeError(f"[run]: buffers = {config.buffers} measures batch norm's statistics on training data, "
                               "which stay on the nodes: use average, or a model with group norm.")  # fmt: skip
         if self.enough is not None and self.enough > config.clients:
             raise SteppeError(f"enough is {self.enough}, but there are only {config.clients} clients.")
-        # Every round is a checkpoint, because real nodes are too slow to repeat ten.
-        return config.model_copy(update={"checkpoint_every": 1, "personal": []} | self._named())
+        # Every round is a checkpoint, because real nodes are too slow to repeat ten; nobody's bad reply stops the rest.
+        return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
 
     def _named(self) -> dict[str, Any]:
         """What the records are to say where names of ours are not what is used."""

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from steppe.core.algorithm import States
 from steppe.core.client import Reply, Sent
 from steppe.core.layout import Tensors
+from steppe.core.validate import faults
 from steppe.data import Partition
 from steppe.errors import RunFailed, SteppeError
 from steppe.flower.build import blank, fingerprint
@@ -156,9 +157,11 @@ class Nodes:
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
         self.answered = [i for i in ids if i in good]
         training = max(a.seconds for a in good.values())
-        self.told = {
-            "nodes": {"asked": len(ids), "missing": missing, "refused": {str(i): t for i, t in refused.items()},
-                      "bytes_down": down // max(len(present), 1),
+        self.told = ({"dropped": missing} if missing else {}) | (
+            {"refused": [{"client": i, "why": why} for i, why in refused.items()]} if refused else {}
+        )  # fmt: skip
+        self.told |= {
+            "nodes": {"asked": len(ids), "bytes_down": down // max(len(present), 1),
                       "bytes_up": sum(a.size for a in good.values()) // len(good),
                       "training": round(training, 4), "overhead": round(time.monotonic() - began - training, 4)},
         }  # fmt: skip
@@ -252,8 +255,11 @@ class Nodes:
         content = message.content
         expected = {"federation": self.charter.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint}  # fmt: skip
-        arrays, told = checked(content, expected, self.like, self.charter.norm_bound)
-        return Answer(read_reply(arrays, told, self.built.algorithm), told["seconds"], size(content))
+        arrays, told = checked(content, expected, self.like)
+        reply = read_reply(arrays, told, self.built.algorithm)
+        if why := faults(stack([reply]), self.built.config.refuse_above)[0]:
+            raise SteppeError(f"its update {why}")
+        return Answer(reply, told["seconds"], size(content))
 
 
 def _listed(ids: Sequence[int]) -> str:

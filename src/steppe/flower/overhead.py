@@ -20,7 +20,8 @@ def overhead(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
         "overhead_seconds": round(mean("overhead"), 3), "training_seconds": round(mean("training"), 3),
         "bytes_down": round(mean("bytes_down")), "bytes_up": round(mean("bytes_up")),
         "table_down": cost.bytes_down, "table_up": cost.bytes_up,
-        "missing": sum(len(r["missing"]) for r in rounds), "refused": sum(len(r["refused"]) for r in rounds),
+        "missing": sum(len(r.get("dropped", ())) for r in history),
+        "refused": sum(len(r.get("refused", ())) for r in history),
     }  # fmt: skip
 
 

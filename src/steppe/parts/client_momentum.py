@@ -25,6 +25,7 @@ from steppe.core.part import Oracle, Part, Scope, require
 class ClientMomentum(Part):
     name = "client_momentum"
     down = ("D",)
+    times = ("rate",)
     outer = True
     alpha: float = 0.1
 

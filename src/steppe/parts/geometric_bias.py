@@ -56,10 +56,12 @@ class GeometricBias(Part):
     def __post_init__(self) -> None:
         require(alpha=(self.alpha, 0, float("inf")), keep=(self.keep, 0, 1), beta=(self.beta, 0, float("inf")))
         if self.variant == "poster":
-            text = (
-                "FedScar's dual as printed on its poster feeds back on itself and diverges; choose variant 'official'"
-            )
+            text = "FedScar's dual as printed on its poster feeds back on itself and diverges; choose 'official'"
             warnings.warn(text, UserWarning, stacklevel=3)
+
+    @property
+    def reads_states(self) -> bool:  # type: ignore[override]
+        return self.variant != "lagged" or self.scale == "var"
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -26,6 +26,7 @@ from steppe.core.part import Oracle, Part, Scope
 @dataclass(frozen=True)
 class NormalisedAveraging(Part):
     name = "normalised_averaging"
+    times = ("inverse",)
     correction: Literal["none", "ccvr", "official"] = "none"
 
     @property

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Oracle, Part, Scope, ascended, require, unit
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SAM(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         g = grad(w)
-        there = grad(w + ramped(self.rho, self.ramp, s) * unit(g, self.eps))
+        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s), self.eps))
         return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
 
 

@@ -49,7 +49,8 @@ class SGD(Part):
         if decay:
             d = d + decay * s.w
         if self.momentum:
-            d = s.state["m"] = self.momentum * s.state["m"] + d
+            m = s.state["m"]
+            d = s.state["m"] = torch.add(d, m, alpha=self.momentum, out=m if s.spend else None)
         return d
 
     def effective_steps(self, steps: Tensor) -> Tensor:

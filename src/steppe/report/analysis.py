@@ -19,13 +19,13 @@ class Column(NamedTuple):
 
 
 def _eigenvalue(end: str) -> Callable[[Any], Any]:
-    return lambda m: {"value": m[end]["values"][0], "error": None}  # residuals are far below what is shown
+    return lambda m: {"value": m[end]["values"][0], "error": m[end]["residuals"][0]}
 
 
 COLUMNS: dict[str, list[Column]] = {
     "Hessian": [
         Column("λ1", "lambda1", _eigenvalue("top")),
-        Column("λ1/λ5", "lambda1", lambda m: m["ratio"]),
+        Column("λ1/λ5", "lambda1", lambda m: {"value": m["ratio"], "error": m.get("ratio_error")}),
         Column("smallest λ", "smallest", _eigenvalue("bottom")),
         Column("trace", "trace", lambda m: m),
         Column("trace++", "trace_pp", lambda m: m),
@@ -50,12 +50,13 @@ COLUMNS: dict[str, list[Column]] = {
         Column("D3 (ours)", "flatness_distance", lambda m: m["ours_d3"]),
         Column("L_p", "proximal_effect", lambda m: m["loss"]),
         Column("cos(g_u,g_p)", "proximal_effect", lambda m: m["cosine"]),
+        Column("local accuracy", "local_accuracy", lambda m: m["mean"]),
         Column("forgetting", "forgetting", lambda m: m),
         Column("clients' λ1", "lambda1_clients", lambda m: m["mean"]),
     ],
 }  # fmt: skip
 LEGEND = {  # what a heading alone does not say
-    "λ1": "λ: eigenvalues of the Hessian",
+    "λ1": "λ: eigenvalues of the Hessian, of a single run ± residual",
     "trace": "trace: by Hutchinson's probes",
     "trace++": "trace++: by Hutch++",
     "SAM": "SAM: rise of the loss after one step of 0.05",
@@ -69,13 +70,25 @@ LEGEND = {  # what a heading alone does not say
     "FD": "FD: FedScar's flatness discrepancy, as in its code and on its poster",
     "D1 (ours)": "D: stand-ins of ours for FedNSAM's flatness distance",
     "L_p": "L_p, cos(g_u,g_p): FedSoL's proximal loss, and what it does to the gradient",
-    "forgetting": "forgetting: share of the test set that local training loses",
+    "local accuracy": "local accuracy: of clients' models on the whole test set",
+    "forgetting": "forgetting: what they lose there by local training",
 }
-# Measures that have a number for each layer or tensor: (what, the measure, its JSON -> name -> estimate).
-PROFILES: list[tuple[str, str, Callable[[Any], dict[str, Any]]]] = [
-    ("trace", "per_layer", lambda m: m["trace"]),
-    ("λ1", "per_layer", lambda m: m["lambda1"]),
-    ("radius", "radius_profile", lambda m: m),
+NOTES = {"clients, one more round": ["clients' losses are over all of their training data"]}
+
+
+class Profile(NamedTuple):
+    """A measure that has a number for each layer or tensor."""
+
+    title: str
+    what: str
+    measure: str
+    of: Callable[[Any], dict[str, Any]]  # the measure's JSON -> name -> an estimate's JSON
+
+
+PROFILES = [
+    Profile("Trace of the Hessian's blocks", "trace", "per_layer", lambda m: m["trace"]),
+    Profile("Largest eigenvalue of the Hessian's blocks", "λ1", "per_layer", lambda m: m["lambda1"]),
+    Profile("Mean of FedSoL's adaptive radius in every tensor", "radius", "radius_profile", lambda m: m),
 ]
 
 
@@ -125,7 +138,7 @@ def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list
         shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
         if shown:
             rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
-            legend = "; ".join(LEGEND[h] for h in shown if h in LEGEND)
+            legend = "; ".join([*(LEGEND[h] for h in shown if h in LEGEND), *NOTES.get(title, [])])
             made.append(Table(title, [first, *shown], rows, legend))
     return made
 
@@ -136,11 +149,18 @@ def profiles(runs: Mapping[str, Content], among: Sequence[str]) -> list[Table]:
     for label, content in runs.items():
         for measure in ("per_layer", "radius_profile"):
             if measure in content["measures"] and measure in among:
-                parts = {what: of(content["measures"][m]) for what, m, of in PROFILES if m == measure}
+                parts = {p.what: p.of(content["measures"][measure]) for p in PROFILES if p.measure == measure}
                 names = list(next(iter(parts.values())))
                 rows = [[name, *(told(number(p[name])) for p in parts.values())] for name in names]
                 made.append(Table(label, ["part", *parts], rows))
     return made
+
+
+def profile(content: Content, which: Profile) -> dict[str, Number]:
+    """Its numbers by part; empty where it was not measured."""
+    found = content.get("measures", {}).get(which.measure)
+    each = {name: number(v) for name, v in which.of(found).items()} if found else {}
+    return {name: v for name, v in each.items() if v is not None}
 
 
 def over_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
@@ -166,7 +186,8 @@ def told(found: Number | None) -> str:
     decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
     if not -4 <= decimals <= 6:
         return f"{value:.2e} ± {error:.0e}"
-    return f"{round(value, decimals):.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
+    shown = round(value, decimals) + 0.0  # no minus before a zero
+    return f"{shown:.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
 
 
 def _plain(value: float, digits: int) -> str:

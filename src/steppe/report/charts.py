@@ -1,7 +1,7 @@
-"""The figures of a page, as the JSON that plotly.js draws. Colours are left to the page, which knows light and dark.
+"""The figures of a report, as the JSON that plotly.js draws. Colours are left to those who draw them.
 
-A trace's `meta` says what the page is to paint: {"series": place of the algorithm, "role": "line" or "band"}, or
-{"scale": "counts"} for a map of counts.
+A trace's `meta` says what is to be painted: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
+or "bar"}, or {"scale": "counts"} for a map of counts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from steppe.flatness.landscape import Landscape
 from steppe.report import story
-from steppe.report.records import LANDSCAPES, Axis, Comparison, Curve
+from steppe.report.records import Axis, Comparison, Curve
 
 # Viridis: even steps of brightness, readable without colour vision; the page draws one bar of it for all landscapes.
 VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
@@ -47,13 +46,18 @@ class Panel:
     bar_name: str = ""
     screen_only: bool = False
 
+    @property
+    def across(self) -> int:
+        """Charts in a row of a wide page: two are two or three, as they fill it."""
+        return self.columns if self.columns != 2 or len(self.charts) == 4 else min(3, len(self.charts))
+
 
 def numbers(values: Iterable[float]) -> list[float | None]:
     """Six digits are more than a screen shows; what is not finite is a gap."""
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
 
-def _axis(title: str, **more: Any) -> dict[str, Any]:
+def titled(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
@@ -87,7 +91,11 @@ def _over(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title
             traces += _line(curve, place, g.label, 100.0 if percent else 1.0, hover)
     if not traces:
         return None
-    layout = {"xaxis": _axis(x_title, rangemode="tozero", **x_axis), "yaxis": _axis(y_title), "hovermode": "x unified"}
+    layout = {
+        "xaxis": titled(x_title, rangemode="tozero", **x_axis),
+        "yaxis": titled(y_title),
+        "hovermode": "x unified",
+    }
     return Chart(title, traces, layout, words)
 
 
@@ -119,7 +127,9 @@ def budgets(c: Comparison) -> Panel:
             trace["x"] = numbers(v / scale for v in trace["x"])
     by_work = _over(c, "accuracy", "gradients", "For the gradients computed", "batch gradients of all clients", y_title,
                     f"Gradients to reach {goal}: {computed}.")  # fmt: skip
-    made = [m for m in (by_bytes, by_work) if m]
+    by_time = _over(c, "accuracy", "simulated", "For the time that it would take", "simulated seconds", y_title,
+                    "Simulated time, with slow clients and a deadline where there is one.")  # fmt: skip
+    made = [m for m in (by_bytes, by_work, by_time) if m]
     return Panel(made, " ".join(m.words for m in made), legend=True)
 
 
@@ -141,15 +151,15 @@ def partition(c: Comparison) -> Panel | None:
                      "ygap": 1, "meta": {"scale": "counts"}, "colorbar": {"title": {"text": "samples"},
                      "thickness": 10, "outlinewidth": 0},
                      "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>"}  # fmt: skip
-            layout = {"xaxis": _axis("client", showgrid=False),
-                      "yaxis": _axis("class", type="category", showgrid=False)}  # fmt: skip
+            layout = {"xaxis": titled("client", showgrid=False),
+                      "yaxis": titled("class", type="category", showgrid=False)}  # fmt: skip
             height = min(620, 110 + 22 * len(labels))
         else:
             words += "."
             trace = {"type": "bar", "x": list(range(len(sizes))), "y": sizes.tolist(),
                      "meta": {"series": 0, "role": "bar"},
                      "hovertemplate": "client %{x}: %{y} samples<extra></extra>"}  # fmt: skip
-            layout, height = {"xaxis": _axis("client"), "yaxis": _axis("samples")}, 260
+            layout, height = {"xaxis": titled("client"), "yaxis": titled("samples")}, 260
         charts.append(Chart(f"{split.rule}, seed {split.seed}", [trace], layout, words, height))
     return Panel(charts, " ".join(ch.words for ch in charts), columns=1) if charts else None
 
@@ -189,7 +199,7 @@ def classes(c: Comparison) -> Panel | None:
         z = [numbers(100 * r.mean) if r is not None else [None] * len(some.x) for r in rows]
         trace = {"type": "heatmap", "x": numbers(some.x), "z": z, "zmin": 0, "zmax": 100, "colorscale": SCALE,
                  "showscale": False, "hovertemplate": "round %{x}, class %{y}: %{z:.0f} %<extra></extra>"}  # fmt: skip
-        layout = {"xaxis": _axis("round"), "yaxis": _axis("class")}
+        layout = {"xaxis": titled("round"), "yaxis": titled("class")}
         summary = next(t for t in told if t.startswith(f"{g.label} "))
         charts.append(Chart(g.label, [trace], layout, f"Accuracy by class over rounds: {summary}.", 320))
     return Panel(charts, caption, bar=[(v / 100, f"{v} %") for v in (0, 25, 50, 75, 100)], bar_name="test accuracy")
@@ -207,16 +217,19 @@ def measured(c: Comparison) -> Panel | None:
                 traces += _line(curve, place, g.label, 1.0, "%{y:.4g}")
                 told.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")
         if traces:
-            layout = {"xaxis": _axis("round", rangemode="tozero"), "yaxis": _axis(heading), "hovermode": "x unified"}
+            layout = {"xaxis": titled("round", rangemode="tozero"), "yaxis": titled(heading), "hovermode": "x unified"}
             charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(told)}.", 260))
-    caption = "During training. " + " ".join(chart.words for chart in charts)
+    samples = dict.fromkeys(str(r["sample"]) for run in c.runs for r in run.records if "sample" in r)
+    on = f", measured on {' and on '.join(samples)}" if samples else ""
+    caption = f"During training{on}. " + " ".join(chart.words for chart in charts)
     return Panel(charts, caption, legend=True) if charts else None
 
 
 def density(c: Comparison) -> Panel | None:
     """All algorithms on one pair of axes: the bulk at 0 is tall and the outliers are few, hence the logarithm."""
     traces: list[dict[str, Any]] = []
-    told, floor = [], 1e-5
+    told = []
+    floor = 0.3 * min((g.density.one for g in c.groups if g.density), default=1.0)  # a single eigenvalue is seen
     for place, g in enumerate(c.groups):
         d = g.density
         if d is None:
@@ -231,140 +244,13 @@ def density(c: Comparison) -> Panel | None:
                        "line": {"width": 1.8, "dash": DASHES[place // 8 % len(DASHES)]},
                        "meta": {"series": place, "role": "line"},
                        "hovertemplate": escape(g.label) + ": %{y:.2g} at λ = %{x:.3g}<extra></extra>"})  # fmt: skip
-        seen = d.grid[d.density > floor]
-        told.append(f"{g.label} from {seen.min():.3g} to {seen.max():.3g}")
+        told.append(f"{g.label} from {d.ends[0]:.3g} to {d.ends[1]:.3g}")
     if not traces:
         return None
     top = max(v for t in traces for v in t["y"] if v)
-    layout = {"xaxis": _axis("eigenvalue λ", zeroline=True),
-              "yaxis": _axis("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
+    layout = {"xaxis": titled("eigenvalue λ", zeroline=True),
+              "yaxis": titled("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
                              exponentformat="power", dtick=1)}  # fmt: skip
-    words = f"Density of the Hessian's eigenvalues, reaching above {floor:g}: {'; '.join(told)}."
+    words = f"Density of the Hessian's eigenvalues: {'; '.join(told)}."
     chart = Chart("", traces, layout, words, 320)
     return Panel([chart], f"{words} Of the first analysed seed; bands are one standard error over probes.", 1, True)
-
-
-# --------------------------------------------------------------------------------------------------- landscapes
-@dataclass(frozen=True)
-class Heights:
-    """One colour scale for all landscapes: logarithmic where the losses span more than a factor of 20."""
-
-    low: float
-    high: float
-    log: bool
-
-    @staticmethod
-    def of(values: list[np.ndarray]) -> Heights:
-        every = np.concatenate([v[np.isfinite(v)].ravel() for v in values])
-        if not len(every):
-            return Heights(0.0, 1.0, False)
-        low, high = float(every.min()), float(every.max())
-        log = low > 0 and high > 20 * low
-        low, high = (float(np.log10(low)), float(np.log10(high))) if log else (low, high)
-        return Heights(low, high if high > low else low + 1e-9, log)
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.log10(values) if self.log else values
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places between 0 and 1, and losses."""
-        at = np.linspace(self.low, self.high, 5)
-        return [(float(i / 4), f"{10**v if self.log else v:.2g}") for i, v in enumerate(at)]
-
-
-def landscapes(c: Comparison) -> dict[str, list[Panel]]:
-    """By title: the same planes as surfaces and as contours, or lines, side by side and on one scale."""
-    made = {}
-    for name, title in LANDSCAPES.items():
-        found = [(place, g, *one) for place, g in enumerate(c.groups) if (one := g.landscape(name)) is not None]
-        lines, planes = ([f for f in found if f[3].values.ndim == n] for n in (1, 2))
-        panels = ([_lines(lines)] if lines else []) + (_planes(planes) if planes else [])
-        if panels:
-            made[title] = panels
-    return made
-
-
-def _lines(found: list[Any]) -> Panel:
-    traces, told = [], []
-    for place, g, _, land in found:
-        traces.append({"type": "scatter", "mode": "lines", "name": g.label, "x": numbers(land.axes[0]),
-                       "y": numbers(land.values), "line": {"width": 2, "dash": DASHES[place // 8 % len(DASHES)]},
-                       "meta": {"series": place, "role": "line"},
-                       "hovertemplate": escape(g.label) + ": %{y:.3g}<extra></extra>"})  # fmt: skip
-        told.append(_span(g.label, land))
-    layout = {"xaxis": _axis(f"along the {_directions(found[0][3], 1)}"), "yaxis": _axis("loss"),
-              "hovermode": "x unified"}  # fmt: skip
-    words = f"Loss along a line through the final model: {'; '.join(told)}."
-    return Panel([Chart("", traces, layout, words)], f"{words} {_sample(found)}", 1, True)
-
-
-def _planes(found: list[Any]) -> list[Panel]:
-    heights = Heights.of([land.values for _, _, _, land in found])
-    contours, surfaces = [], []
-    for _, g, run, land in found:
-        a, b = land.axes
-        z = heights(land.values)
-        grid = {"x": numbers(a), "y": numbers(b), "z": [numbers(row) for row in z.T]}  # rows of z follow y
-        text = [[f"{v:.3g}" for v in row] for row in land.values.T]
-        words = f"Loss around the final model, {_span(g.label, land)}."
-        step = (heights.high - heights.low) / 14
-        marks = land.marks or ({"model": [0.0, 0.0]} if a[0] <= 0 <= a[-1] and b[0] <= 0 <= b[-1] else {})
-        dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers", "showlegend": False,
-                "x": [m[0] for m in marks.values()], "y": [m[1] for m in marks.values()], "text": list(marks),
-                "textposition": "top center", "textfont": {"color": "#ffffff"}, "hoverinfo": "text",
-                "marker": {"symbol": "cross", "size": 9, "color": "#ffffff", "line": {"width": 1, "color": "#222"}},
-                "cliponaxis": False}  # fmt: skip
-        flat = {"type": "contour", **grid, "text": text, "colorscale": SCALE, "zmin": heights.low, "zmax": heights.high,
-                "autocontour": False, "contours": {"start": heights.low, "end": heights.high, "size": step},
-                "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}, "showscale": False,
-                "hovertemplate": "loss %{text}<extra></extra>"}  # fmt: skip
-        square = {"xaxis": _axis(_directions(land, 1)), "yaxis": _axis(_directions(land, 2), scaleanchor="x",
-                  constrain="domain")}  # fmt: skip
-        square["xaxis"]["constrain"] = "domain"
-        title = g.label if g.seeds == 1 else f"{g.label}, seed {run.seed}"
-        contours.append(Chart(title, [flat, dots], square, words, None))
-        solid = {"type": "surface", **grid, "text": text, "colorscale": SCALE, "cmin": heights.low,
-                 "cmax": heights.high, "showscale": False, "hovertemplate": "loss %{text}<extra></extra>",
-                 "contours": {"z": {"show": True, "start": heights.low, "end": heights.high, "size": step,
-                                    "color": "rgba(255,255,255,0.4)", "width": 1}}}  # fmt: skip
-        room = 0.02 * (heights.high - heights.low)
-        bare = {"title": {"text": ""}, "nticks": 3}
-        zaxis = {"title": {"text": ""}, "range": [heights.low - room, heights.high + room],
-                 "showticklabels": False}  # the colour says it  # fmt: skip
-        scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
-                 "aspectratio": {"x": 1, "y": 1, "z": 0.75},
-                 "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85},
-                            "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
-        surfaces.append(
-            Chart(title, [solid], {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}, words, None)
-        )
-    told = "; ".join(_span(g.label, land) for _, g, _, land in found)
-    scale = "logarithmic colour scale" if heights.log else "colour scale"
-    about = f"One {scale} for all. {_sample(found)}"
-    bar: dict[str, Any] = {"bar": heights.ticks, "bar_name": "loss"}
-    above = f"Height and colour are the loss; drag to rotate, all turn together. {about}"
-    flat_caption = f"The same planes from above; the cross is the final model. Losses: {told}."
-    return [Panel(surfaces, above, screen_only=True, **bar), Panel(contours, flat_caption, **bar)]
-
-
-def _span(label: str, land: Landscape) -> str:
-    finite = land.values[np.isfinite(land.values)]
-    if not len(finite):
-        return f"{label}: no finite loss"
-    return f"{label} from {finite.min():.3g} to {finite.max():.3g}"
-
-
-def _directions(land: Landscape, which: int) -> str:
-    kinds = {
-        "eigenvectors": f"eigenvector {which}",
-        "random": f"random direction {which}",
-        "line": "line between models",
-    }
-    return kinds.get(land.kind, f"direction {which}")
-
-
-def _sample(found: list[Any]) -> str:
-    samples = dict.fromkeys(land.sample for _, _, _, land in found)
-    return f"Loss on {' and on '.join(samples)}, of the first analysed seed of each algorithm."

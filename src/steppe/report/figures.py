@@ -11,8 +11,11 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
 
-from steppe.report import charts
+from steppe.report import charts, layers
+from steppe.report.charts import Chart, Panel
+from steppe.report.landscapes import landscapes
 from steppe.report.records import Comparison
 
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
@@ -31,7 +34,7 @@ def curves(histories: Histories, path: Path, title: str = "", metric: str = "acc
             if len(rounds) == 0:
                 continue
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
-            axis.plot(rounds, mean, label=label, linewidth=1.8, **style)
+            axis.plot(rounds, mean, label=_text(label), linewidth=1.8, **style)
             if len(values) > 1:
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
     for axis, name in zip(axes, (f"test {metric}", "test loss"), strict=True):
@@ -55,120 +58,132 @@ def _together(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[n
     return np.array(common), np.array([[f[t] for t in common] for f in found])
 
 
+# -------------------------------------------------------------------------------------------- a report's figures
+def panels(c: Comparison) -> dict[str, Panel]:
+    """Everything that a report draws, by the name of its file."""
+    made = {"curves": charts.curves(c), "budgets": charts.budgets(c), "measured": charts.measured(c),
+            "clients": layers.clients(c), "layers": layers.profiles(c), "density": charts.density(c)}  # fmt: skip
+    for name, several in landscapes(c).items():
+        solid, flat = ([p for p in several if ("scene" in p.charts[0].layout) == is_] for is_ in (True, False))
+        made |= {f"{name}_3d": panel for panel in solid}
+        made |= {f"{name}_{i + 1}" if len(flat) > 1 else name: panel for i, panel in enumerate(flat)}
+    made |= {"classes": charts.classes(c), "partition": charts.partition(c)}
+    return {name: panel for name, panel in made.items() if panel and panel.charts}
+
+
 def all_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
-    """Every figure of a report as a file; those without data are left out."""
+    """Every figure of a report as a file, which carries its caption; those without data are left out."""
     where.mkdir(parents=True, exist_ok=True)
     written = []
-
-    def save(figure: Any, name: str) -> None:
+    for name, panel in panels(c).items():
+        told = {"Title": name} | {"pdf": {"Subject": panel.caption}}.get(ending, {"Description": panel.caption})
         written.append(where / f"{name}.{ending}")
-        figure.savefig(written[-1], dpi=150)
+        figure = _figure(panel, [g.label for g in c.groups])
+        figure.savefig(written[-1], dpi=130, metadata=told)
         plt.close(figure)
-
-    written.append(where / f"curves.{ending}")
-    curves({g.label: [r.records for r in g.runs] for g in c.groups}, written[-1], metric=c.metric.name)
-    save(_budgets(c), "budgets")
-    for i, split in enumerate(c.partitions.values()):
-        if split.hash in c.labels:
-            counts, _ = c.labels[split.hash]
-            save(_partition(counts, f"{split.rule}, seed {split.seed}"), f"partition{i + 1 if i else ''}")
-    panels = charts.classes(c)
-    if panels and panels.charts[0].traces[0]["type"] == "scatter":
-        save(_classes(panels.charts, c), "classes")
-    for name, made in (("density", _density(c)), ("landscapes", _landscapes(c))):
-        if made is not None:
-            save(made, name)
     return written
+
+
+def _figure(panel: Panel, labels: list[str]) -> Any:
+    """The same drawings as on the page."""
+    columns = min(panel.across, len(panel.charts))
+    rows = -(-len(panel.charts) // columns)
+    wide = 11 / columns if columns > 1 else 8
+    tall = max(wide if chart.height is None else chart.height / 85 for chart in panel.charts)
+    solid = "scene" in panel.charts[0].layout
+    figure, axes = plt.subplots(rows, columns, figsize=(wide * columns, tall * rows + 0.4), layout="constrained",
+                                squeeze=False, subplot_kw={"projection": "3d"} if solid else {})  # fmt: skip
+    drawn = [_chart(axis, chart) for axis, chart in zip(axes.flat, panel.charts, strict=False)]
+    for axis in axes.flat[len(panel.charts) :]:
+        axis.axis("off")
+    if panel.legend:
+        shown = sorted({t["meta"]["series"] for chart in panel.charts for t in chart.traces})
+        lines = [Line2D([], [], linewidth=1.8, **_style(place)) for place in shown]
+        names = [_text(labels[place]) for place in shown]
+        figure.legend(lines, names, loc="outside upper center", frameon=False, fontsize=8, ncols=min(6, len(shown)))
+    scales = [d for d in drawn if d is not None]
+    if scales and panel.bar:
+        bar = figure.colorbar(scales[0], ax=axes, label=_text(panel.bar_name), shrink=0.8)
+        low, high = scales[0].get_clim()
+        bar.set_ticks([low + at * (high - low) for at, _ in panel.bar], labels=[text for _, text in panel.bar])
+    elif scales:
+        figure.colorbar(scales[0], ax=axes, label="samples")
+    return figure
+
+
+def _text(text: str) -> str:
+    """Dollars are dollars, not the begin of a formula."""
+    return text.replace("$", r"\$")
 
 
 def _style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
-def _plain(axis: Any, x: str = "", y: str = "") -> None:
-    axis.set(xlabel=x, ylabel=y)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+def _chart(axis: Any, chart: Chart) -> Any:
+    """One drawing; what has a scale of colours is given back."""
+    scaled = None
+    for trace in chart.traces:
+        scaled = _trace(axis, trace) or scaled
+    x, y = (chart.layout.get(key, {}) for key in ("xaxis", "yaxis"))
+    axis.set_title(_text(chart.title), fontsize=9)
+    axis.set_xlabel(_text(x.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_ylabel(_text(y.get("title", {}).get("text", "")), fontsize=9)
+    axis.tick_params(labelsize=8)
+    if y.get("type") == "log":
+        axis.set_yscale("log")
+        axis.set_ylim(10 ** y["range"][0], 10 ** y["range"][1])
+    elif "range" in y:
+        axis.set_ylim(*y["range"])
+    if "tickvals" in y:
+        axis.set_yticks(y["tickvals"], [_text(name) for name in y["ticktext"]])
+    if scaled is None:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    return scaled
 
 
-def _budgets(c: Comparison) -> Any:
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    times = 100 if c.metric.percent else 1
-    for axis, against, scale in zip(axes, ("bytes", "gradients"), (2**20, 1), strict=True):
-        for place, g in enumerate(c.groups):
-            curve = g.curve("accuracy", against)  # type: ignore[arg-type]
-            if curve is None:
-                continue
-            x, low, high = curve.x / scale, curve.mean - curve.spread, curve.mean + curve.spread
-            axis.plot(x, times * curve.mean, label=g.label, linewidth=1.8, **_style(place))
-            axis.fill_between(x, times * low, times * high, color=_style(place)["color"], alpha=0.18, linewidth=0)
-    _plain(axes[0], "traffic of all clients (MiB)", f"test {c.metric.name}{c.metric.unit and ' (%)'}")
-    _plain(axes[1], "batch gradients of all clients")
-    axes[0].legend(frameon=False, fontsize=8, ncols=1 + len(c.groups) // 9)
-    return figure
-
-
-def _partition(counts: np.ndarray, title: str) -> Any:
-    figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    drawn = axis.imshow(counts.T, aspect="auto", origin="lower", cmap="Blues", interpolation="nearest")
-    axis.set(xlabel="client", ylabel="class", title=title)
-    figure.colorbar(drawn, label="samples")
-    return figure
-
-
-def _classes(panels: list[charts.Chart], c: Comparison) -> Any:
-    rows = -(-len(panels) // 5)
-    figure, axes = plt.subplots(rows, 5, figsize=(11, 1.9 * rows), layout="constrained", sharex=True, sharey=True,
-                                squeeze=False)  # fmt: skip
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        for trace in panel.traces:
-            axis.plot(trace["x"], trace["y"], linewidth=1.3, label=trace["name"], **_style(trace["meta"]["series"]))
-        axis.set_title(panel.title, fontsize=9)
-        _plain(axis)
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    figure.supxlabel("round", fontsize=10)
-    figure.supylabel("test accuracy (%)", fontsize=10)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(6, len(c.groups)), frameon=False, fontsize=8)
-    return figure
-
-
-def _density(c: Comparison) -> Any:
-    panel = charts.density(c)
-    if panel is None:
-        return None
-    figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
-    for trace in panel.charts[0].traces:
-        style = _style(trace["meta"]["series"])
-        if trace["meta"]["role"] == "band":
-            axis.fill(trace["x"], trace["y"], color=style["color"], alpha=0.18, linewidth=0)
+def _trace(axis: Any, trace: dict[str, Any]) -> Any:
+    meta = trace.get("meta", {})
+    x, y = (np.array(trace.get(key, ()), object) for key in "xy")
+    if trace["type"] == "scatter":
+        x, y = x.astype(float), y.astype(float)  # None becomes a gap
+        if "series" not in meta:  # models on a map
+            axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
+            if "text" in trace["mode"]:
+                for at in zip(trace["text"], x, y, strict=True):
+                    axis.annotate(_text(at[0]), at[1:], color="white", fontsize=8, ha="center", xytext=(0, 6),
+                                  textcoords="offset points")  # fmt: skip
+            return None
+        style = _style(meta["series"])
+        if meta["role"] == "band":
+            axis.fill(x, y, color=style["color"], alpha=0.18, linewidth=0)
+        elif meta["role"] == "dots":
+            axis.errorbar(x, y, xerr=trace["error_x"]["array"], fmt="o", color=style["color"], markersize=4, capsize=2)
         else:
-            axis.plot(trace["x"], np.array(trace["y"], float), label=trace["name"], linewidth=1.5, **style)
-    _plain(axis, "eigenvalue λ", "density")
-    axis.set_yscale("log")
-    axis.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _landscapes(c: Comparison) -> Any:
-    every = [(g, one[1]) for g in c.groups if (one := g.landscape("landscape")) is not None]
-    found = [(g, land) for g, land in every if land.values.ndim == 2]
-    if not found:
+            faint = {"alpha": 0.5} if meta["role"] == "faint" else {}
+            axis.plot(x, y, linewidth=trace["line"]["width"] * 0.9, **style, **faint)
         return None
-    heights = charts.Heights.of([land.values for _, land in found])
-    columns, rows = min(4, len(found)), -(-len(found) // 4)
-    figure, axes = plt.subplots(rows, columns, figsize=(3 * columns + 0.8, 3 * rows), layout="constrained",
-                                squeeze=False)  # fmt: skip
-    levels = np.linspace(heights.low, heights.high, 16)
-    for axis, (g, land) in zip(axes.flat, found, strict=False):
-        z = np.ma.masked_invalid(heights(land.values.T))
-        drawn = axis.contourf(land.axes[0], land.axes[1], z, levels=levels, cmap="viridis")
-        axis.plot(0, 0, "+", color="white", markersize=9)
-        axis.set(title=g.label, aspect="equal")
-    for axis in axes.flat[len(found) :]:
-        axis.axis("off")
-    bar = figure.colorbar(drawn, ax=axes, label="loss", shrink=0.8)
-    bar.set_ticks([heights.low + at * (heights.high - heights.low) for at, _ in heights.ticks])
-    bar.set_ticklabels([text for _, text in heights.ticks])
-    return figure
+    if trace["type"] == "bar":
+        axis.bar(x.astype(float), y.astype(float), color=COLOURS[meta["series"]])
+        return None
+    z = np.ma.masked_invalid(np.array(trace["z"], float))
+    if trace["type"] == "contour":
+        at = trace["contours"]
+        levels = np.linspace(at["start"], at["end"], 16)
+        made = axis.contourf(x.astype(float), y.astype(float), z, levels=levels, cmap="viridis", extend="both")
+        made.set_clim(at["start"], at["end"])
+        axis.set_aspect("equal")
+        return made
+    if trace["type"] == "surface":
+        a, b = np.meshgrid(x.astype(float), y.astype(float))
+        made = axis.plot_surface(a, b, z, cmap="viridis", vmin=trace["cmin"], vmax=trace["cmax"], linewidth=0)
+        axis.set_zlim(trace["cmin"], trace["cmax"])
+        axis.set_zticks([])  # the colour says it
+        axis.locator_params(axis="both", nbins=4)
+        return made
+    limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
+    made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)
+    if len(y) and z.shape[0] <= 20:
+        axis.set_yticks(np.arange(z.shape[0]), [_text(str(v)) for v in y])
+    return made

@@ -12,9 +12,10 @@ from importlib.metadata import version
 from importlib.resources import files
 
 from steppe.errors import SteppeError
-from steppe.report import charts, story
+from steppe.report import charts, layers, story
 from steppe.report.charts import VIRIDIS, Panel
 from steppe.report.figures import COLOURS
+from steppe.report.landscapes import TITLES, landscapes
 from steppe.report.records import Comparison, Group
 from steppe.report.story import Table
 
@@ -97,10 +98,13 @@ class _Page:
         self._add("cost", "For the same cost", self._panel(charts.budgets(c)), self._table(tables["total"], True),
                   self._table(tables["round"], True))  # fmt: skip
         self._add("flatness", "Flatness", *(self._table(t, True) for t in story.flatness(c)),
-                  self._panel(charts.measured(c)))  # fmt: skip
+                  self._panel(charts.measured(c)), self._table(tables.get("during"), True),
+                  self._panel(layers.clients(c)))  # fmt: skip
+        self._add("layers", "Layer by layer", self._panel(layers.profiles(c)),
+                  self._folded("the numbers", story.profiles(c)))  # fmt: skip
         self._add("density", "Spectrum of the Hessian", self._panel(charts.density(c)))
-        land = [f"<h3>{title}</h3>" + "".join(map(self._panel, panels))
-                for title, panels in charts.landscapes(c).items()]  # fmt: skip
+        land = [f"<h3>{TITLES[name]}</h3>" + "".join(map(self._panel, panels))
+                for name, panels in landscapes(c).items()]  # fmt: skip
         self._add("landscapes", "Loss landscapes", *land)
         self._add("classes", "Class by class", self._panel(charts.classes(c)))
         self._add("partition", "Who holds what", self._panel(charts.partition(c)))
@@ -120,7 +124,7 @@ class _Page:
             title = f"<h4>{escape(chart.title)}</h4>" if chart.title else ""
             places.append(f'<div class="chart">{title}<div class="plot" id="plot-{i}" role="img" '
                           f'aria-label="{_text(chart.words)}"></div></div>')  # fmt: skip
-        columns = panel.columns if panel.columns != 2 else min(3, len(places))
+        columns = panel.across
         above = (self._legend(panel) if panel.legend else "") + _bar(panel, f"scale-{len(self.drawn)}")
         return (f'<figure{" class=screen" if panel.screen_only else ""}>{above}'
                 f'<div class="charts columns-{columns}" style="--columns: {columns}">{"".join(places)}</div>'
@@ -156,6 +160,10 @@ class _Page:
         return (f'{title}<div class="scroll" role="region" aria-label="{escape(table.title)}" tabindex="0">'
                 f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
                 f'<p class="note">{_text(table.note)}</p>')  # fmt: skip
+
+    def _folded(self, name: str, tables: list[Table]) -> str:
+        inside = "".join(self._table(t, True) for t in tables)
+        return f"<details><summary>{name}</summary>{inside}</details>" if inside else ""
 
     def _runs(self, group: Group) -> str:
         parts = []

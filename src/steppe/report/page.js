@@ -28,6 +28,9 @@
     const own = colour(`--c${meta.series % 8}`);
     if (meta.role === "band") return { ...trace, fillcolor: faded(own, 0.18) };
     if (meta.role === "bar") return { ...trace, marker: { color: own } };
+    if (meta.role === "dots")
+      return { ...trace, marker: { ...trace.marker, color: own }, error_x: { ...trace.error_x, color: own } };
+    if (meta.role === "faint") return { ...trace, line: { ...trace.line, color: faded(own, 0.5) } };
     return { ...trace, line: { ...trace.line, color: own } };
   }
 
@@ -87,6 +90,7 @@
   root.dataset.charts = "drawing";
   Promise.all(now.map(draw)).then(() => { root.dataset.charts = "drawn"; });
   if (lazy) {
+    surfaces.forEach((i) => { places[i].style.minHeight = `${Math.min(places[i].clientWidth, 440)}px`; }); // no jumps
     const watch = new IntersectionObserver((seen) => seen.forEach((one) => {
       const i = Number(one.target.id.slice(5));
       if (one.isIntersecting) draw(i);

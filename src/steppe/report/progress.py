@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from steppe.report import terminal
+
 
 class Progress:
     """Shows the rounds of one run after the other."""
@@ -41,11 +43,17 @@ class Progress:
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
         told = f"accuracy {100 * record['accuracy']:5.2f}  loss {record['loss']:.4f}" if "accuracy" in record else ""
+        told += f"  {terminal.privacy(record)}" if "epsilon" in record else ""
         if self.bar:
             self.bar.update(self.task, completed=done, told=told)
         elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
             left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
             print(f"{self.label}  round {done}/{self.rounds}  {told}  {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def so_far(self, done: int, told: str) -> None:
+        """Where many runs are together, in rounds; only a bar shows it."""
+        if self.bar:
+            self.bar.update(self.task, completed=done, told=told)
 
     def say(self, text: str) -> None:
         if self.bar:

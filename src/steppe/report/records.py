@@ -1,4 +1,4 @@
-"""Runs read back from their folders and grouped for a report: one group an algorithm, one run a seed."""
+"""What a report is made of: runs, grouped by algorithm over their seeds, and their curves."""
 
 from __future__ import annotations
 
@@ -19,19 +19,11 @@ from steppe.data import Partition
 from steppe.data.federation import Federation
 from steppe.errors import SteppeError
 from steppe.flatness.landscape import Landscape
-from steppe.report.analysis import Number, numbers, over_seeds
+from steppe.report.analysis import Number, Profile, numbers, over_seeds, profile
 from steppe.report.tables import size
-from steppe.simulate import folder
 from steppe.simulate.setup import Experiment, build_algorithm
 
-Axis = Literal["round", "bytes", "gradients"]
-LANDSCAPES = {
-    "landscape": "Along the two largest eigenvectors of the Hessian",
-    "landscape_random": "Along two random directions, normalised filter by filter",
-    "plane": "Through three models",
-    "line": "Along the largest eigenvector",
-    "line_runs": "From one run's model to another's",
-}
+Axis = Literal["round", "bytes", "gradients", "simulated"]
 
 
 class Curve(NamedTuple):
@@ -47,6 +39,8 @@ class DensityCurve(NamedTuple):
     grid: np.ndarray
     density: np.ndarray
     error: np.ndarray
+    ends: tuple[float, float]  # smallest and largest eigenvalue that were met
+    one: float  # the height of a single eigenvalue
 
 
 @dataclass
@@ -78,8 +72,12 @@ class Run:
     def traffic(self) -> np.ndarray:
         """Bytes sent up to the end of each round, down and up, by all clients together."""
         cost = self.about["cost"]
-        clients = [r["clients"] + len(r.get("dropped", ())) for r in self.records]
-        return np.cumsum(clients) * (cost["bytes_down"] + cost["bytes_up"])
+
+        def clients(*kinds: str) -> np.ndarray:
+            return np.cumsum([r["clients"] + sum(len(r.get(kind, ())) for kind in kinds) for r in self.records])
+
+        sent = clients("refused", "late")  # for nothing, but sent
+        return clients("refused", "late", "dropped") * cost["bytes_down"] + sent * cost["bytes_up"]
 
     @cached_property
     def gradients(self) -> np.ndarray | None:
@@ -89,30 +87,56 @@ class Run:
             return None
         built = build_algorithm(config)
         known = built.name == self.about["algorithm"]  # otherwise it was made of the user's own parts
+        if any(p["part"] == "dp" and p["amplified"] and (p["secret"] or not known) for p in self.about["parts"]):
+            return None  # who took part is a secret, or was drawn by a part that is not here
         local_steps = built.local_steps if known else (lambda epochs, batches: epochs * batches)
         # Neither question needs the data or the model.
         held = Federation(None, split, config.batch, config.epochs, None, config.seed, max_steps=config.max_steps)  # type: ignore[arg-type]
         schedule = Experiment(config, built, None, held, None)  # type: ignore[arg-type]
         steps = np.array([held.steps(i, local_steps) for i in range(held.clients)])
-        each = [int(steps[schedule.sample(r["round"] - 1)].sum()) for r in self.records]
+        each = [int(steps[schedule.sample(r["round"] - 1) or slice(0)].sum()) for r in self.records]
         return np.cumsum(each) * int(self.about["cost"]["gradients"])
 
     @cached_property
-    def landscapes(self) -> dict[str, Landscape]:
-        """Those of the whole federation, by the names of their measures."""
-        found = {name: self.folder / "analysis" / f"{name}.npz" for name in LANDSCAPES}
-        return {name: _intact(path, lambda path=path: Landscape.load(path))
-                for name, path in found.items() if path.exists()}  # fmt: skip
+    def simulated(self) -> np.ndarray | None:
+        """Simulated seconds up to the end of each round, where clients have a speed."""
+        each: list[Any] = [r.get("simulated_seconds") for r in self.records]
+        return None if None in each else np.cumsum(each)
+
+    @cached_property
+    def landscapes(self) -> dict[str, dict[str, Landscape]]:
+        """By measure: the only one under the empty name, several by their own names."""
+
+        def loaded(told: dict[str, Any]) -> Landscape:
+            path = self.folder / told["file"]
+            return _intact(path, lambda: Landscape.load(path))
+
+        found = {}
+        for name, told in self.analysis.get("measures", {}).items():
+            several = {"": told} if isinstance(told, dict) and "file" in told else told
+            if (
+                isinstance(several, dict)
+                and several
+                and all(isinstance(v, dict) and "kind" in v for v in several.values())
+            ):
+                found[name] = {key: loaded(v) for key, v in several.items()}
+        return found
 
     @cached_property
     def density(self) -> DensityCurve | None:
         path = self.folder / "analysis" / "density.npz"
+        if "density" not in self.analysis.get("measures", {}):
+            return None
 
         def read() -> DensityCurve:
+            told = self.analysis["measures"]["density"]
+            sigma = float(told["sigma"])
             with np.load(path, allow_pickle=False) as file:
-                return DensityCurve(file["grid"], file["density"], file["error"])
+                met = file["nodes"][file["weights"] > 0]
+                return DensityCurve(file["grid"], file["density"], file["error"], (float(met.min()), float(met.max())),
+                                    1 / (int(told["size"]) * sigma * (2 * np.pi) ** 0.5))  # fmt: skip
 
-        return _intact(path, read) if path.exists() else None
+        return _intact(path, read)
 
     @cached_property
     def measures(self) -> dict[str, Number]:
@@ -150,7 +174,7 @@ class Group:
         return None if any(g is None for g in found) else fmean(float(g[-1]) for g in found if g is not None)
 
     def curve(self, key: str, against: Axis = "round") -> Curve | None:
-        """`key` of the records over rounds, bytes or gradients; None where it was not recorded."""
+        """`key` of the records over rounds, or over what they cost; None where it was not recorded."""
         return self._curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
 
     def class_curve(self, label: int) -> Curve | None:
@@ -169,7 +193,7 @@ class Group:
         if against != "round":
             totals = []
             for run in self.runs:
-                series = run.traffic if against == "bytes" else run.gradients
+                series = {"bytes": run.traffic, "gradients": run.gradients, "simulated": run.simulated}[against]
                 if series is None:
                     return None
                 at = {r["round"]: float(v) for r, v in zip(run.records, series, strict=True)}
@@ -183,9 +207,21 @@ class Group:
         return self._curve([{t: found[heading][0] for t, found in run.measured if heading in found}
                             for run in self.runs], "round")  # fmt: skip
 
-    def landscape(self, name: str) -> tuple[Run, Landscape] | None:
-        """Of the first seed that has one."""
+    def landscapes(self, name: str) -> tuple[Run, dict[str, Landscape]] | None:
+        """Of the first seed that has any."""
         return next(((r, r.landscapes[name]) for r in self.runs if name in r.landscapes), None)
+
+    def analysed(self, measure: str) -> Run | None:
+        """The first seed with this measure."""
+        return next((r for r in self.runs if measure in r.analysis.get("measures", {})), None)
+
+    def seeds_with(self, measure: str) -> int:
+        return sum(measure in r.analysis.get("measures", {}) for r in self.runs)
+
+    def profile(self, which: Profile) -> dict[str, Number]:
+        """A measure of every layer: mean and spread over the seeds that have it."""
+        each = [_intact(r.folder / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]
+        return over_seeds([one for one in each if one])
 
     @property
     def density(self) -> DensityCurve | None:
@@ -278,86 +314,6 @@ class Comparison:
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def read(folders: Sequence[Path]) -> Comparison:
-    """The finished runs in these folders, of runs or of comparisons."""
-    if not folders:
-        raise SteppeError("A report needs at least one run: give the folders that steppe run or steppe compare wrote.")
-    runs: dict[Path, Run] = {}
-    left_out: list[str] = []
-    for where in folders:
-        found = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
-        if not found:
-            raise SteppeError(f"{where} holds no run: give the folder that steppe run or steppe compare wrote.")
-        faults = []
-        for one in found:
-            fault = _unfinished(one)
-            if fault:
-                faults.append(fault)
-            else:
-                runs.setdefault(one.resolve(), _read(one))
-        if len(faults) == len(found):
-            raise SteppeError(faults[0])
-        left_out += faults
-    return _grouped(list(runs.values()), left_out)
-
-
-def _unfinished(one: Path) -> str | None:
-    if not (one / folder.DONE).exists():
-        return f"{one} has not finished: go on with it by steppe run --resume --out {one}."
-    if not any("accuracy" in r for r in folder.history(one)):
-        return f"{one} has no evaluated round, so there is nothing to report: run it for at least one round."
-    return None
-
-
-def _read(one: Path) -> Run:
-    def optional(name: str) -> dict[str, Any]:
-        content = folder.read_json(one / name) if (one / name).exists() else {}
-        if not isinstance(content, dict):
-            raise SteppeError(f"{one / name} is damaged: it should hold an object.")
-        return content
-
-    config, about = folder.read_json(one / "config.json"), folder.read_json(one / "about.json")
-    summary = folder.read_json(one / folder.DONE)
-    foreign = not all(isinstance(v, dict) for v in (config, about, summary))
-    if foreign or "algorithm" not in config or "cost" not in about or "last" not in summary:
-        raise SteppeError(f"{one} is not the folder of a run: its files are not those that steppe run writes.")
-    return Run(one, config, about, optional("versions.json"), folder.history(one), summary, optional("analysis.json"))
-
-
-def _grouped(runs: list[Run], left_out: list[str]) -> Comparison:
-    data = list(dict.fromkeys(r.config["data"] for r in runs))
-    if len(data) > 1:
-        raise SteppeError(f"The runs are on different data ({', '.join(data)}): make one report for each.")
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        key = json.dumps([run.about["algorithm"], {k: v for k, v in run.config.items() if k != "seed"}], sort_keys=True)
-        twin = next((r for r in groups.get(key, []) if r.seed == run.seed), None)
-        if twin:
-            left_out.append(f"{run.folder} has the settings and the seed of {twin.folder}, so it is no further seed.")
-        else:
-            groups.setdefault(key, []).append(run)
-    made: list[Group] = []
-    for several in groups.values():
-        run, labels = several[0], {g.label for g in made}
-        own = "+".join([run.about["algorithm"].partition("+")[0], *(a.partition(":")[0] for a in run.config["add"])])
-        label = run.folder.parent.name if run.folder.name.startswith("seed-") else own
-        if label in labels:  # the same algorithm under other settings
-            home = run.folder.parent if run.folder.name.startswith("seed-") else run.folder
-            label = home.name if home.name not in labels else str(home)
-        made.append(Group(label, sorted(several, key=lambda r: r.seed)))
-    return Comparison(made, left_out, _metric(runs))
-
-
-def _metric(runs: list[Run]) -> Metric:
-    """Records do not name their metric; the best of a curve tells its direction, and classes tell an accuracy."""
-    lower = False
-    for run in runs:
-        values = [r["accuracy"] for r in run.records if "accuracy" in r]
-        lower |= run.summary.get("best") == min(values) < max(values)
-    percent = not lower and any("by_class" in r for run in runs for r in run.records)
-    return Metric("accuracy" if percent else "metric", percent, lower)
 
 
 def _intact(path: Path, read_it: Any) -> Any:

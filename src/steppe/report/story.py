@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import resolve
+from steppe.flatness import over_rounds
 from steppe.report import analysis
 from steppe.report.records import Axis, Comparison, Curve, Group, Run, count_text, mean_and_spread, traffic_text
 
@@ -147,6 +150,7 @@ def tables(c: Comparison) -> dict[str, Table]:
     """By name, in the order of the report; those without numbers are left out."""
     made = {"results": results(c), "personal": personal(c), "total": total_cost(c), "round": round_cost(c)}
     made |= {f"flatness {i}": table for i, table in enumerate(flatness(c))}
+    made |= {"during": during(c)} | {f"layers {i}": table for i, table in enumerate(profiles(c))}
     return {name: table for name, table in made.items() if table is not None}
 
 
@@ -243,6 +247,43 @@ def flatness(c: Comparison) -> list[Table]:
         legend = f"{kind.legend.rstrip('.')}. " if kind.legend else ""
         title = kind.title[0].upper() + kind.title[1:]
         made.append(Table(title, ["measure", *shown], rows, legend + note, series=False))
+    return made
+
+
+def during(c: Comparison) -> Table | None:
+    """Measures taken during training as one number a run: the mean of the last rounds, and the minimum."""
+    headings = list(dict.fromkeys(h for run in c.runs for _, found in run.measured for h in found))
+    shown = [g for g in c.ranking if any(run.measured for run in g.runs)]
+    rows = []
+    for heading in headings:
+        cells = [heading]
+        for g in shown:
+            each = [over_rounds([found[heading][0] for _, found in run.measured if heading in found]) for run in g.runs]
+            last = [(o.last.value, o.last.error if isfinite(o.last.error) else None) for o in each if o.last.n]
+            if not last:
+                cells.append("–")
+                continue
+            mean = analysis.over_seeds([{heading: one} for one in last])[heading]
+            cells.append(f"{analysis.told(mean)}, {analysis.told((fmean(o.minimum for o in each if o.last.n), None))}")
+        rows.append(cells)
+    several = any(g.seeds > 1 for g in shown)
+    how = "standard deviation over seeds" if several else "standard error over those rounds"
+    note = f"Mean of the last 50 measured rounds ± {how}, and the minimum, which is optimistic."
+    return Table("During training", ["measure", *(g.label for g in shown)], rows, note, series=False) if rows else None
+
+
+def profiles(c: Comparison) -> list[Table]:
+    """Numbers of every layer or tensor, a row each."""
+    made = []
+    for p in analysis.PROFILES:
+        found = {g.label: g.profile(p) for g in c.ranking}
+        found = {label: values for label, values in found.items() if values}
+        names = dict.fromkeys(name for values in found.values() for name in values)
+        rows = [[name, *(analysis.told(values.get(name)) for values in found.values())] for name in names]
+        several = any(g.seeds_with(p.measure) > 1 for g in c.groups)
+        how = "standard deviation over seeds" if several else "the measure's own uncertainty"
+        if rows:
+            made.append(Table(p.title, ["part", *found], rows, f"± {how}.", series=False))
     return made
 
 

@@ -26,6 +26,8 @@ class Line:
     forwards: int
     flops: float  # of a step
     against_first: Paired | None  # of `last`; the first itself has none
+    simulated: float | None = None  # seconds, where clients have a speed
+    missing: float = 0  # replies of a run that never came, or came too late
 
 
 def comparison(entries: Sequence[Any]) -> list[Line]:
@@ -45,9 +47,10 @@ def line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[s
         return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
     traffic = cost["bytes_down"] + cost["bytes_up"]
+    simulated = over("simulated_seconds")[0] if all("simulated_seconds" in s for s in summaries) else None
     return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
                 over("seconds")[0], traffic, cost["gradients"], cost["forwards"], cost["flops"],
-                against_first)  # fmt: skip
+                against_first, simulated, fmean(s.get("missing", 0) for s in summaries))  # fmt: skip
 
 
 LEGEND = {
@@ -58,6 +61,8 @@ LEGEND = {
     "passes": "passes: gradients a step (+ forwards)",
     "FLOPs": "FLOPs: of a step, beside the first row's",
     "time": "time: seconds",
+    "simulated": "simulated: seconds that the rounds would take with such clients",
+    "missing": "missing: replies that never came, or came too late",
 }
 
 
@@ -78,6 +83,8 @@ def cells(lines: Sequence[Line]) -> tuple[list[str], list[list[str]], tuple[str,
         "passes": [str(one.gradients) + (f"+{one.forwards}" if one.forwards else "") for one in lines],
         "FLOPs": [f"{one.flops / lines[0].flops:.2f}×" for one in lines],
         "time": [f"{one.seconds:.1f}" for one in lines],
+        "simulated": ["" if one.simulated is None else f"{one.simulated:.0f}" for one in lines],
+        "missing": [f"{one.missing:g}" if one.missing else "" for one in lines],
     }
     kept = {name: column for name, column in columns.items() if any(column)}
     return list(kept), [list(row) for row in zip(*kept.values(), strict=True)], (

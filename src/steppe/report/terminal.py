@@ -11,6 +11,11 @@ def escaped(text: str) -> str:
     return escape(text)
 
 
+def privacy(told: dict[str, Any]) -> str:
+    """ε of a record or summary of a run with differential privacy."""
+    return f"ε {told['epsilon']:.3g}" if told["epsilon"] is not None else "ε ∞"
+
+
 def console() -> Any:
     from rich.console import Console
 

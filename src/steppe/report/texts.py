@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from steppe.report import story
 from steppe.report.records import Comparison
@@ -25,7 +26,7 @@ def latex(c: Comparison) -> str:
     body = [tex(story.headline(c)), tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
     body += [tex(note) for note in story.notes(c)]
     body += [tabular(table) for table in story.tables(c).values()]
-    commands = [tex(story.command(r)) for r in c.runs]
+    commands = [tex(story.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
     body.append(
         "\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n" + "\n\n\\medskip\n".join(commands) + "\\par}"
     )
@@ -34,7 +35,7 @@ def latex(c: Comparison) -> str:
 
 def document(body: list[str]) -> str:
     return "\n".join([
-        "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx}",
+        "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx,textcomp}",
         "\\usepackage[margin=2.5cm]{geometry}", "\\setlength{\\parindent}{0pt}\\setlength{\\parskip}{1ex}",
         "\\begin{document}", "\n\n".join(body), "\\end{document}", "",
     ])  # fmt: skip
@@ -67,9 +68,15 @@ def md(text: str) -> str:
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "'": "'",
-    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "–": "--", "−": "$-$", "λ": r"$\lambda$", "ρ": r"$\rho$",
-    "σ": r"$\sigma$", "τ": r"$\tau$", "…": r"\ldots{}", "‖": r"$\|$", "²": "$^2$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "`": r"\textasciigrave{}", '"': r"\textquotedbl{}", "|": r"\textbar{}",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # after \\, a bracket would be a length and a star an order
+    "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "–": r"\textendash{}", "−": "$-$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "ε": r"$\varepsilon$", "Σ": r"$\Sigma$",
+    "…": r"\ldots{}", "‖": r"$\|$",
+    "²": "$^2$", "’": "'", "\u00a0": "~",
+    "α": r"$\alpha$", "β": r"$\beta$", "δ": r"$\delta$",
+    "μ": r"$\mu$", "≤": r"$\le$", "≥": r"$\ge$", "✓": r"$\surd$", "✗": r"$\times$", "†": r"\dag{}",
 }  # fmt: skip
 
 
@@ -78,5 +85,18 @@ def tex(text: str) -> str:
     >>> tex("λ1 of fed_sam: -3.2 ± 0.1 %")
     '$\\lambda$1 of fed\\_sam: $-$3.2 $\\pm$ 0.1 \\%'
     """
-    text = re.sub(r"(?<!\S)-(?=\d)", "−", text).replace("--", "-\u200b-")  # -- would become a dash
-    return "".join(_TEX.get(ch, ch) for ch in text).replace("\u200b", "{}")
+    text = re.sub(r"(?<!\S)-(?=\d)", "−", text)
+    plain = "".join(_TEX.get(ch) or _letter(ch) for ch in text)
+    return re.sub(r"(?<=[-,'])(?=[-,'])", "{}", plain)  # two of them would become one sign
+
+
+def _letter(ch: str) -> str:
+    """What any engine reads: of a letter that ASCII lacks, its base and accent gone, or else its number.
+
+    >>> _letter("ü"), _letter("中")
+    ('u', 'U+4E2D')
+    """
+    if ch.isascii():
+        return ch if ch.isprintable() else " "
+    base = unicodedata.normalize("NFKD", ch).encode("ascii", "ignore").decode()
+    return "".join(_TEX.get(c, c) for c in base) or f"U+{ord(ch):04X}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steppe.errors import SteppeError, nearest
-from steppe.report.records import read
+from steppe.report.reading import read
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
 

@@ -172,13 +172,13 @@ def markdown(rows: Sequence[Row], scale: str = "paper") -> str:
     content, found = read("league"), standings(rows, scale)
     tuning_, final = content["tuning"], content["final"]
     parts = [f"# {content['title']}", md(
-        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe. Each method has three "
-        f"candidates (src/steppe/reproduce/tables/league.toml), tried for {tuning_['rounds']} rounds on "
-        f"{100 - 100 * tuning_['validation']:.0f} % of the training data and chosen by the accuracy on the rest (mean "
-        f"of the last ten rounds). The chosen one is trained on all training data for {final['rounds']} rounds; its "
-        "accuracy is the mean of its last ten rounds on the test set, which nothing was chosen by. λ1 and trace are the "
-        "final model's, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; * marks "
-        "compositions of ours."), "    steppe reproduce league"]  # fmt: skip
+        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
+        "passes. Each method has three candidates (src/steppe/reproduce/tables/league.toml), tried for "
+        f"{tuning_['rounds']} rounds on {100 - 100 * tuning_['validation']:.0f} % of the training data and chosen by "
+        "the accuracy on the rest (mean of the last ten rounds). The chosen one is trained on all training data for "
+        f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
+        "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
+        "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip
     if scale != "paper":
         parts.append(
             "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,17 @@ from steppe.reproduce.work import traced
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round"}  # fmt: skip
+
+
+STYLE = """:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; white-space: nowrap; }
+th, td { padding: 0.2rem 0.6rem; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child { text-align: left; }
+thead th { border-bottom: 2px solid #888; }
+.note { font-size: 0.9rem; }
+"""
 
 
 def costs(table: Table) -> dict[str, dict[str, float]]:
@@ -75,7 +85,7 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed
     note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
     return Printed("All columns that were run" if missing else "All columns",
                    ["", *(table.columns[c] for c in columns)], rows,
-                   note + (f" Not run: {', '.join(missing)}." if missing else ""))  # fmt: skip
+                   note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
 
 
 def _brief(table: Table, f: Finding) -> str:
@@ -117,6 +127,8 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
     told = [f"Source: {table.source}.", f"{summary(table, found)}."]
+    origins = sorted({o for f in found for o in f.origins})
+    told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
         told.append("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the "
                     "table is made; its numbers say nothing about the paper's.")  # fmt: skip
@@ -149,7 +161,6 @@ def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
 
 def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """A page without any script, and without anything to load."""
-    style = (files("steppe.report") / "page.css").read_text("utf-8")
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
             f"<pre>{escape(command(table, scale))}</pre>",
             "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in table.notes) + "</ul>"]  # fmt: skip
@@ -162,7 +173,7 @@ def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-            f"<title>{escape(table.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+            f"<title>{escape(table.title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
             + "\n".join(body) + "\n</main>\n</body>\n</html>\n")  # fmt: skip
 
 
@@ -178,7 +189,7 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
             "difference": _rounded(f.difference), "band": _rounded(f.band), "verdict": f.verdict, "also": f.also,
             "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
             "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
-            "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
+            "origins": f.origins, "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
         } for f in found],
     }  # fmt: skip
 

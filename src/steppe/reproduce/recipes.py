@@ -28,7 +28,7 @@ MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "com
 EXTRAS = {"personal", "measure"}
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
-        "batch": 20, "lr": 0.05, "augmentation": "none"}  # fmt: skip
+        "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
 SCALES = ("paper", "tiny")
 
 

@@ -99,5 +99,4 @@ def about(built: Experiment, device: torch.device) -> Row:
     return {"cost": asdict(built.cost), "partition": built.federation.partition.hash, "notes": built.notes,
             "hardware": f"{card}, {cores} CPU cores", "tf32": torch.backends.cuda.matmul.allow_tf32,
             "versions": {k: found[k] for k in ("steppe", "python", "torch", "numpy")},
-            "commit": os.environ.get("STEPPE_COMMIT") or found["commit"],
-            "day": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+            "commit": found["commit"], "day": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip

@@ -35,6 +35,7 @@ class Finding:
     verdict: str
     also: dict[str, str]  # verdicts by the other statistics that the table names
     seconds: float  # of the card, however many processes shared it
+    origins: list[str]  # machines, versions and commits
 
     @property
     def ours(self) -> float | None:
@@ -81,7 +82,13 @@ def _finding(table: Table, cell: Cell, rows: dict[int, Row]) -> Finding:
     seconds = sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in rows.values())
     beside = {s: fmean(v) for s in BESIDE if table.unit == "%" and (v := over(s))}
     return Finding(cell, list(rows), over(cell.statistic), failed, beside, band, verdicts.pop(cell.statistic), verdicts,
-                   seconds)  # fmt: skip
+                   seconds, sorted({_origin(r) for r in rows.values() if "hardware" in r}))  # fmt: skip
+
+
+def _origin(row: Row) -> str:
+    commit, _, changed = (row.get("commit") or "").partition("+")
+    commit = f"commit {commit[:12]}{' and ' + changed if changed else ''}" if commit else "no commit known"
+    return f"{row['hardware']}, torch {row['versions'].get('torch', '?')}, {commit}"
 
 
 def _band(table: Table, cell: Cell) -> float:

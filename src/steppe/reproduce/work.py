@@ -31,6 +31,7 @@ from steppe.reproduce.rows import Row
 from steppe.simulate.setup import build_algorithm
 
 Say = Callable[[str], None]
+TICK = 30.0  # seconds between two lines about what is running
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ class Board:
     spent: float = 0.0  # seconds and weight of what is done: the rate to expect
     weight: float = 0.0
     skipped: list[Job] = field(default_factory=list)
+    reached: dict[int, int] = field(default_factory=dict)  # the round that each process is at
+    told: float = 0.0
 
     @property
     def left(self) -> float:
@@ -143,9 +146,20 @@ class Board:
             self.running[who] = job
             return job
 
+    def tick(self, who: int, round_: int, say: Say) -> None:
+        """Say now and then where the running ones are."""
+        self.reached[who] = round_
+        now = time.monotonic()
+        if now - max(self.told, self.began) > TICK:
+            self.told = now
+            running = dict(self.running)
+            say("running: " + "; ".join(f"{j.label}, round {self.reached.get(w, 0)} of {j.config.rounds}"
+                                        for w, j in sorted(running.items())))  # fmt: skip
+
     def finish(self, who: int, seconds: float, finished: bool) -> Job:
         with self.lock:
             job = self.running.pop(who)
+            self.reached.pop(who, None)
             if finished:
                 self.done += 1
                 self.spent += seconds
@@ -194,7 +208,7 @@ def work(jobs: list[Job], processes: int, budget: float | None, keep: Callable[[
             say(f"{job.label}: {event['error']}\n{event.get('trace', '')}".rstrip())
 
     if processes <= 1:
-        _here(board, ended)
+        _here(board, ended, say)
     else:
         _apart(board, min(processes, len(jobs)), ended, say)
     stopped = [j for j in board.skipped if j.label not in failed]
@@ -207,10 +221,11 @@ def _outcome(row: Row) -> str:
     return f"accuracy {100 * row['mean_of_last_ten']:.2f} % (last ten rounds)"
 
 
-def _here(board: Board, ended: Callable[[int, float, dict[str, Any] | None], None]) -> None:
+def _here(board: Board, ended: Callable[[int, float, dict[str, Any] | None], None], say: Say) -> None:
     from steppe.reproduce.runner import train
 
-    def watch(_: dict[str, Any]) -> None:
+    def watch(record: dict[str, Any]) -> None:
+        board.tick(0, record["round"], say)
         if board.left <= 0:
             raise OutOfTimeError
 
@@ -239,7 +254,7 @@ def _apart(board: Board, processes: int, ended: Callable[[int, float, dict[str, 
             began, last = time.monotonic(), job.group
             if who not in children or children[who].poll() is not None:
                 children[who] = _start(processes)
-            event = _ask(children[who], job.config)
+            event = _ask(children[who], job.config, lambda round_: board.tick(who, round_, say))
             if event is None and board.left > 0:
                 event = {"error": f"its process ended with code {children[who].wait()}"}
             with saving:
@@ -269,7 +284,7 @@ def _start(processes: int) -> subprocess.Popen[str]:
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
 
 
-def _ask(child: subprocess.Popen[str], config: Config) -> dict[str, Any] | None:
+def _ask(child: subprocess.Popen[str], config: Config, reached: Callable[[int], None]) -> dict[str, Any] | None:
     """Its row or its complaint; None when the process is gone."""
     assert child.stdin is not None
     assert child.stdout is not None
@@ -279,6 +294,7 @@ def _ask(child: subprocess.Popen[str], config: Config) -> dict[str, Any] | None:
             event: dict[str, Any] = json.loads(line)
             if "round" not in event:
                 return event
+            reached(event["round"])
     except (OSError, ValueError):
         pass
     return None

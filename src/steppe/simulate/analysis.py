@@ -34,6 +34,7 @@ from steppe.simulate.setup import Experiment, experiment, find_device
 from steppe.simulate.witness import Witness, witnessed
 
 FILE, ARRAYS = "analysis.json", "analysis"
+LONG = 20.0  # seconds after which people wonder
 Say = Callable[[str], None]
 
 
@@ -42,6 +43,7 @@ class Options:
     samples: int = 5000  # at most this many training examples
     seed: int = 0  # of the sample, the probes and the directions
     clients: int | None = None  # in the extra round; None: the run's own next round
+    client: int | None = None  # measure this client's loss instead of the global one
     points: int = 21  # a side of a landscape
     device: str | None = None  # None: the run's own
 
@@ -64,6 +66,9 @@ class Analysis:
     def __init__(self, where: Path, options: Options | None = None, own: Mapping[str, Any] | None = None) -> None:
         """`own` is what the folder cannot tell of a run of the user's own: algorithm, model, data, loss, …"""
         self.where, self.options, self.own = where, options or Options(), dict(own or {})
+        whose = None if self.options.client is None else f"client-{self.options.client}"
+        self.file = where / (f"analysis-{whose}.json" if whose else FILE)
+        self.arrays = f"{ARRAYS}/{whose}" if whose else ARRAYS
         config, done = folder.read_json(where / "config.json"), where / folder.DONE
         self.config = resolve(config, str(where / "config.json"))
         if not done.exists() or not (where / folder.MODEL).exists():
@@ -74,23 +79,25 @@ class Analysis:
         with (where / folder.MODEL).open("rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
-    def measure(self, names: Sequence[str], reference: Analysis | None = None, say: Say = print) -> dict[str, Any]:
+    def measure(self, names: Sequence[str], others: Sequence[Analysis] = (), say: Say = print) -> dict[str, Any]:
         """Compute those of the measures that are missing, and give back all that is known.
 
-        What was found before something went wrong is kept.
+        `others` are the runs before this one, for lines and planes between models. What was found before something
+        went wrong is kept.
         """
         content = self.stored()
-        if (self.where / FILE).exists() and not content["measures"]:
+        if self.file.exists() and not content["measures"]:
             say(f"{self.where}: what was measured before is of another model, sample or seed, and is replaced")
-        other = None if reference is None else [str(reference.where), reference.digest]
         for name in names:
-            wanted = self._own_options(name, other)
+            wanted = self._own_options(name, others)
             if name in content["measures"] and content["options"].get(name) == wanted:
                 continue
             began = time.perf_counter()
             with _within_memory(self.where):
                 subject = self.subject
-                subject.reference = None if reference is None else (reference.where.name, reference.model[0])
+                if MEASURES[name].runs > 1:
+                    subject.others = [(_short(o.where), o.model[0]) for o in others]
+                self._warn(name, say)
                 result = MEASURES[name].of(subject)
             if result is None:
                 continue
@@ -99,18 +106,25 @@ class Analysis:
             content["options"][name] = wanted
             if "round" in vars(subject):
                 content["clients"] = subject.round.ids
-            folder.write_json(self.where / FILE, content)
+            folder.write_json(self.file, content)
             say(f"{self.where}: {name}, {time.perf_counter() - began:.1f} s")
         return content
+
+    def _warn(self, name: str, say: Say) -> None:
+        """Of a measure that will take long, how long; known from the products that were made before."""
+        known, count = self.subject.hessian, MEASURES[name].products
+        expected = count * known.seconds / known.products if known.products else 0.0
+        if expected > LONG:
+            say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
 
     def stored(self) -> dict[str, Any]:
         """What was computed before, where it is still true of this model, sample and seed."""
         o = self.options
         fresh: dict[str, Any] = {"sample": None, "samples": o.samples, "seed": o.seed, "model": self.digest,
                                  "measures": {}, "options": {}}  # fmt: skip
-        if not (self.where / FILE).exists():
+        if not self.file.exists():
             return fresh
-        old = folder.read_json(self.where / FILE)
+        old = folder.read_json(self.file)
         try:
             same = old["model"] == self.digest and old["seed"] == o.seed
             # Both may be all that there is.
@@ -120,33 +134,33 @@ class Analysis:
             same = intact = False
         return old if same and intact else fresh
 
-    def _own_options(self, name: str, other: list[str] | None) -> dict[str, Any]:
+    def _own_options(self, name: str, others: Sequence[Analysis]) -> dict[str, Any]:
         """What this measure depends on beside the model, the sample and the seed."""
         told: dict[str, Any] = {}
         measure = MEASURES[name]
-        if measure.kind == "clients" or name in ("plane", "line_clients", "landscape_clients"):
+        if measure.clients:
             told["clients"] = self.options.clients
         if measure.kind == "drawn" and name != "density":
             told["points"] = self.options.points
-        if name == "line_runs":
-            told["reference"] = other
+        if measure.runs > 1:
+            told["others"] = [[str(o.where), o.digest] for o in others[: measure.runs - 1]]
         return told
 
     def _kept(self, name: str, result: Any) -> Any:
         """A result as JSON; arrays go into files, and their place is told instead."""
-        home = self.where / ARRAYS
+        file = f"{self.arrays}/{name}.npz"
+        if isinstance(result, Landscape | Density):
+            (self.where / self.arrays).mkdir(parents=True, exist_ok=True)
         if isinstance(result, Landscape):
-            home.mkdir(exist_ok=True)
-            result.save(home / f"{name}.npz")
-            return {"file": f"{ARRAYS}/{name}.npz", "kind": result.kind, "sample": result.sample}
+            result.save(self.where / file)
+            return {"file": file, "kind": result.kind, "sample": result.sample}
         if isinstance(result, dict) and result and all(isinstance(v, Landscape) for v in result.values()):
             return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
         if isinstance(result, Density):
-            home.mkdir(exist_ok=True)
-            with (home / f"{name}.npz").open("wb") as file:
-                np.savez(file, **flatness.as_arrays(result))  # type: ignore[arg-type]
+            with (self.where / file).open("wb") as opened:
+                np.savez(opened, **flatness.as_arrays(result))  # type: ignore[arg-type]
             grid = [float(result.grid[0]), float(result.grid[-1])]
-            return {"file": f"{ARRAYS}/{name}.npz", "grid": grid, "sigma": result.sigma, "size": result.size,
+            return {"file": file, "grid": grid, "sigma": result.sigma, "size": result.size,
                     "trace": flatness.as_json(result.trace)}  # fmt: skip
         return flatness.as_json(result)
 
@@ -197,8 +211,9 @@ class Analysis:
 
     @cached_property
     def subject(self) -> Subject:
-        o = self.options
-        sample = flatness.of_training_data(self.experiment.federation, o.samples, o.seed)
+        o, federation = self.options, self.experiment.federation
+        sample = (flatness.of_training_data(federation, o.samples, o.seed) if o.client is None
+                  else flatness.of_client(federation, o.client, o.samples, o.seed))  # fmt: skip
         return Subject(self.experiment, *self.model, sample, o.seed, o.points, self.extra_round)
 
     def extra_round(self) -> Round:
@@ -206,22 +221,31 @@ class Analysis:
 
         The learning rate is that of the last round, because a cosine schedule ends at 0. Nothing is written.
         """
+        if self.options.client is not None:
+            raise SteppeError("Measures of the round's clients belong to the global loss: leave out --client.")
         watched = replace(self.experiment, algorithm=witnessed(self.experiment.algorithm))
         store = client_store(watched, self.where)
         saved, complaints = checkpoint.load(self.where / "checkpoints", store)
         if saved is None:
             told = " ".join(complaints) or f"{self.where} has no checkpoint."
             raise SteppeError(f"{told} Measures of clients play one more round from it: leave them out "
-                              "(--measures hessian,sharpness), or run anew.")  # fmt: skip
+                              "(such as --measures hessian), or run anew.")  # fmt: skip
         server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
         server = server._replace(state={**server.state, Witness.name: {}})
         t, count = saved.round, self.options.clients
-        ids = watched.sample(t) if count is None else _some(self.config.clients, count, self.options.seed)
+        ids = watched.sample(t) if count is None else []
+        ids = ids or _some(self.config.clients, count or self.config.per_round, self.options.seed)
+        memory.require(4 * len(ids) * watched.task.x0.nbytes, watched.task.x0.device, f"A round of {len(ids)} clients",
+                       "choose fewer --clients")  # fmt: skip
         executor = watched.executor()
         try:
             return play(watched, server, store, executor, t, ids, watched.lr(t - 1), lambda _: None).seen()
         finally:
             executor.close()
+
+
+def _short(where: Path) -> str:
+    return "/".join(where.parts[-2 if where.name.startswith("seed-") else -1 :])
 
 
 def _some(clients: int, count: int, seed: int) -> list[int]:

@@ -65,4 +65,4 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
 def _same(where: Path, config: Config) -> bool:
     """Whether this folder holds a run of exactly this configuration."""
     path = where / "config.json"
-    return path.exists() and folder.settings(where) == config.model_dump(mode="json")
+    return path.exists() and not folder.differences(where, config) and folder.settings(where)["rounds"] == config.rounds

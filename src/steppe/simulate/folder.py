@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import steppe
-from steppe.config import Config
+from steppe.config import ONLOOKERS, Config
 from steppe.errors import SteppeError
 from steppe.simulate.setup import Experiment
 
@@ -27,16 +27,18 @@ LINES, TABLE, DONE, MODEL = "rounds.jsonl", "rounds.csv", "result.json", "model.
 
 def clear(folder: Path) -> None:
     """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
-    for name in ("checkpoints", "best", "analysis"):
+    for name in ("checkpoints", "best", "analysis", "tensorboard", "wandb"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "analysis.json"):
+    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "track.json"):
         (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("analysis*.json"):
+        path.unlink()
 
 
 def check_resumable(folder: Path, experiment: Experiment) -> None:
     """A run goes on only under the settings that it was started with; it may be made longer."""
     before, now = settings(folder), experiment.config.model_dump(mode="json")
-    changed = [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in now if before.get(k) != now[k] and k != "rounds"]
+    changed = differences(folder, experiment.config)
     if not changed and (folder / "about.json").exists():
         # What the configuration does not say: a user's own parts, model and data, and parts that know the run's length.
         was, is_ = read_json(folder / "about.json"), json.loads(json.dumps(about(experiment), default=str))
@@ -52,6 +54,13 @@ def check_resumable(folder: Path, experiment: Experiment) -> None:
     if now["rounds"] != before["rounds"] and experiment.config.lr_schedule == "cosine":
         raise SteppeError(f"{folder} was started for {before['rounds']} rounds, and the cosine schedule depends on "
                           "that number: start anew in another folder.")  # fmt: skip
+
+
+def differences(folder: Path, config: Config) -> list[str]:
+    """What makes this configuration another than the folder's, apart from the number of rounds."""
+    before, now = settings(folder), config.model_dump(mode="json")
+    return [f"{k} was {before.get(k)!r} and is {now[k]!r}"
+            for k in now if before.get(k) != now[k] and k not in ("rounds", *ONLOOKERS)]  # fmt: skip
 
 
 def prepare(folder: Path, experiment: Experiment) -> None:

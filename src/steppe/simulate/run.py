@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from steppe.config import Config
-from steppe.core.client import OWN_BUFFERS, Reply, Sent
+from steppe.core.client import OWN_BUFFERS, Reply, Sent, nobody
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
+from steppe.core.part import SettingError
 from steppe.core.server import Server, aggregate, broadcast, evaluated
 from steppe.core.task import METRICS
+from steppe.core.validate import faults, finite, sifted
 from steppe.errors import RunFailed, SteppeError
 from steppe.evaluate.accuracy import Score, recalibrated, score
 from steppe.simulate import checkpoint, folder
@@ -26,6 +28,9 @@ from steppe.simulate.personal import personal
 from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import DiskStore, MemoryStore, Store
+from steppe.simulate.trackers import Tracker, Tracking, named
+from steppe.simulate.trust import privacy, spent
+from steppe.simulate.turnout import turnout
 from steppe.simulate.witness import Witness
 
 IN_MEMORY = 4 << 30  # bytes of client states that may stay in memory
@@ -58,7 +63,7 @@ class Result:
 
 
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
-             say: Callable[[str], None] | None = None, executor: Any = None,
+             say: Callable[[str], None] | None = None, trackers: Sequence[Tracker] = (), executor: Any = None,
              store: Store | None = None) -> Result:  # fmt: skip
     """Run an experiment; with a folder, everything is recorded there and the run can be resumed.
 
@@ -66,6 +71,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     """
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     say = say or (lambda _: None)
+    track = Tracking([*named(config.track, out), *trackers], say)
     if out is not None and (out / "config.json").exists():
         if resume:
             folder.check_resumable(out, experiment)
@@ -97,6 +103,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     executor = executor or experiment.executor()
     for note in experiment.notes:
         say(note)
+    track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
     if experiment.small and not task.x0.is_cuda:
         torch.set_num_threads(1)  # threads that wait for one another by spinning lose, above all on a busy machine
@@ -105,21 +112,28 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             if best.stopped(config.early_stopping):
                 break
             began = time.perf_counter()
-            played = play(experiment, server, store, executor, t, experiment.sample(t), experiment.lr(t), say)
-            record = {"round": t + 1, "lr": float(played.sent.lr), "clients": len(played.ids),
-                      **_measure(server, played.after, played.replies)}  # fmt: skip
-            if played.dropped:
-                record["dropped"] = played.dropped
-            record |= getattr(executor, "told", {})
-            server = played.after
-            _check_global(server, t)
+            called, played = turnout(experiment, t, experiment.sample(t)), None
+            record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0, **called.told}
+            if called.ids or privacy(algorithm):  # noise hides whether anybody was there
+                played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say)
+                record |= {"clients": len(played.ids), **_measure(server, played.after, played.replies)}
+                record |= spent(algorithm, t + 1)
+                record |= getattr(executor, "told", {}) if called.ids else {}
+                if played.refused:
+                    record["refused"] = [{"client": i, "why": why} for i, why in played.refused.items()]
+                server = played.after
+                _check_global(server, t)
+            else:
+                say(f"round {t + 1}: no client answered, so the model stays as it was")
+            trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
                 record |= evaluate(experiment, server, t)
             ended = time.perf_counter()
-            record["seconds"] = {"train": round(played.trained - began, 4), "all": round(ended - began, 4)}
-            if names := during.due(t + 1):
+            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            if names := during.due(t + 1, bool(played and played.ids)):
                 x, buffers = judged_model(experiment, server, t, exported=True)
-                record["measures"] = during.taken(names, x, buffers, played.seen)
+                record["sample"] = during.sample.name
+                record["measures"] = during.taken(names, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
             best.see(record, server, out)
@@ -129,6 +143,10 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                     checkpoint.save(out / "checkpoints", t + 1, server, store, best.notes())
             if watch:
                 watch(record)
+            track("round", record)
+    except BaseException:
+        track("end", None)
+        raise
     finally:
         executor.close()
         torch.set_num_threads(threads)
@@ -142,6 +160,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     summary = _summary(experiment, records, judged, chosen) | personal(experiment, x, buffers, store)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
+    track("end", summary)
     return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
 
 
@@ -152,7 +171,7 @@ class Played(NamedTuple):
     sent: Sent
     replies: Reply
     after: Server
-    dropped: list[int]
+    refused: dict[int, str]  # clients whose replies were not taken, and why
     trained: float  # when the clients were done
 
     def seen(self) -> Round:
@@ -166,19 +185,22 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     states = tree_map(lambda v: v.to(task.x0.device), store.gather(ids))
     lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
-    rows = stack(states) if algorithm.using("prepare") else None
+    rows = stack(states) if ids and algorithm.using("prepare") else None
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
-    replies = executor(sent, ids, states)
+    replies = executor(sent, ids, states) if ids else nobody(algorithm, task, sent)
     ids = getattr(executor, "answered", ids) if ids else ids  # the nodes of a real federation may be away
-    ids, replies, dropped = _finite(ids, replies, t, config.nonfinite, say)
+    ids, replies, refused = _accepted(experiment, ids, replies, t, say)
     store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
     trained = time.perf_counter()
     everything = float(sum(experiment.federation.sizes) if config.weighting == "samples" else config.clients)
-    after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
-                      lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
+    try:
+        after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
+                          lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
+    except SettingError as error:  # too few replies for the rule, for instance
+        raise RunFailed(f"round {t + 1}: {error}.") from error
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
-    return Played(ids, sent, replies, after, dropped, trained)
+    return Played(ids, sent, replies, after, refused, trained)
 
 
 def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
@@ -279,39 +301,38 @@ def client_store(experiment: Experiment, out: Path | None) -> Store:
     return DiskStore(fresh, out / "clients.bin", config.clients)
 
 
-def _finite(ids: list[int], replies: Reply, t: int, policy: str,
-            say: Callable[[str], None]) -> tuple[list[int], Reply, list[int]]:  # fmt: skip
-    """Replies whose every number, uploaded or kept, is finite; the others are named, and never averaged in."""
-    told = (replies.update, *_leaves(replies.up), *_leaves(replies.buffers), *_leaves(replies.state))
-    checks = [v.isfinite().reshape(len(ids), -1).all(1) for v in told]
-    good = torch.stack(checks).all(0).tolist()
-    if all(good):
-        return ids, replies, []
-    bad = [i for i, fine in zip(ids, good, strict=True) if not fine]
-    sentence = f"round {t + 1}: the update of client {', '.join(map(str, bad))} is not finite"
-    if policy == "stop" or not any(good):
+def _accepted(experiment: Experiment, ids: list[int], replies: Reply, t: int,
+              say: Callable[[str], None]) -> tuple[list[int], Reply, dict[int, str]]:  # fmt: skip
+    """The replies that may be averaged; the others stop the run or, if that is wished, are named and left out."""
+    config = experiment.config
+    accepted, kept, refused = sifted(ids, replies, faults(replies, config.refuse_above))
+    if not refused:
+        return ids, replies, {}
+    reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
+    sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
+                                              for why, i in reasons.items())  # fmt: skip
+    if config.nonfinite == "stop" or not accepted:
         raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
     say(f"{sentence} and was dropped")
-    keep = [i for i, fine in enumerate(good) if fine]
-    return [ids[i] for i in keep], tree_map(lambda v: v[keep], replies), bad
+    return accepted, kept, refused
 
 
 def _check_global(server: Server, t: int) -> None:
-    if not bool(server.x.isfinite().all()):
+    if not bool(finite(server.x[None])):
         raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
 
 def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
     """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
-    told: dict[str, Any] = {
-        "train_loss": float(replies.loss.mean()), "drift": float(replies.drift.mean()),
+    told = {"train_loss": float(replies.loss.mean()), "drift": float(replies.drift.mean())} if len(replies.loss) else {}
+    told |= {
         "update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
         "x_norm": float(torch.linalg.vector_norm(after.x)),
     }  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
     kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).mean())
-            for p, s in replies.state.items() for k, v in s.items()}  # fmt: skip
+            for p, s in replies.state.items() for k, v in s.items() if len(v)}  # fmt: skip
     return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
 
 
@@ -323,16 +344,15 @@ def _summary(
     tail = curve[-10:]
     metric = experiment.task.metric_each
     lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
-    return {
+    missing = sum(len(r.get(kind, ())) for r in records for kind in ("dropped", "late"))
+    simulated = [r["simulated_seconds"] for r in records if "simulated_seconds" in r]
+    failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
+    told = {
         "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
         "model_of_round": chosen, "last": judged.get("accuracy"),
         "mean_of_last_ten": sum(tail) / len(tail) if tail else None,
         "best": (min(curve) if lower else max(curve)) if curve else None, "loss": judged.get("loss"),
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
-
-
-def _leaves(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
-    return [leaf for value in tree.values() for leaf in _leaves(value)]
+    refused = sum(len(r.get("refused", ())) for r in records)
+    return told | failures | ({"refused": refused} if refused else {}) | spent(experiment.algorithm, told["rounds"])

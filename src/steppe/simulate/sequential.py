@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent, begin, end, step
+from steppe.core.client import Live, Reply, Sent, begin, end, memory, step, vectors
 from steppe.core.keyed import as_seed, key
 from steppe.core.task import Task
 from steppe.data.federation import Federation
@@ -30,8 +31,18 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
             several = tuple(
                 federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step)
             )
-            live = step(algorithm, task, sent, live, several, sent.lr.new_tensor(float(k)), steps)
+            now = sent.lr.new_tensor(float(k))
+            live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
         return end(algorithm, task, sent, live, steps)
+
+
+def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
+    """Whether a step may overwrite w and the optimiser's state: no two tensors share memory, here or with what was
+    sent; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
+    held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
+    places = memory(*held)
+    apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
+    return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
 
 
 def _seed(seed: int, cuda: bool) -> None:
@@ -46,12 +57,20 @@ class Sequential:
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation
+        self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids."""
-        replies: Reply = stack([train(self.algorithm, self.task, self.federation, sent, i, s)
-                                for i, s in zip(ids, states, strict=True)])  # fmt: skip
-        return replies
+        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        kept = []
+        for place, (client, state) in enumerate(zip(ids, states, strict=True)):
+            reply = train(self.algorithm, self.task, self.federation, sent, client, state)
+            kept.append(reply.state)
+            told = reply._replace(state={})
+            if self.rows is None or len(self.rows.loss) < len(ids):
+                self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape)), told)
+            tree_map(lambda rows, new, place=place: rows[place].copy_(new), self.rows, told)
+        together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
+        return together._replace(state=stack(kept))
 
     def close(self) -> None:
         """Nothing to give back."""

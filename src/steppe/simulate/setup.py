@@ -29,6 +29,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
+from steppe.simulate import trackers, trust, turnout
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
@@ -38,6 +39,15 @@ from steppe.simulate.workers import CannotShareError, Workers
 
 Executor = Callable[..., Reply]
 WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
+
+
+CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
+
+
+def cores() -> int:
+    if os.environ.get(CORES, "").isdecimal():
+        return int(os.environ[CORES])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -54,7 +64,9 @@ class Experiment:
 
     def sample(self, round_: int) -> list[int]:
         """The round's clients, in their official order."""
-        c = self.config
+        c, private = self.config, trust.privacy(self.algorithm)
+        if private is not None and private.amplified:  # perhaps nobody, and with its own key
+            return private.sample(c.clients, round_)
         if c.sampling == "bernoulli":
             seed = 20 if c.sampling_seed is None else c.sampling_seed
             return list(map(int, sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed)))
@@ -99,8 +111,7 @@ class Experiment:
     def _workers(self) -> int:
         if self.config.workers != "auto":
             return self.config.workers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, self.config.per_round) if not self.small and cores > 1 else 0
+        return min(cores(), self.config.per_round) if not self.small and cores() > 1 else 0
 
     @property
     def small(self) -> bool:
@@ -118,6 +129,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
     A node of a real federation brings the partition, and the cost that its server has found by tracing.
     """
     notes: list[str] = []
+    turnout.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, None if isinstance(algorithm, str) else algorithm)
@@ -145,6 +157,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
+    notes += trust.check(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
     chosen = witnessed(chosen) if needs_clients(config.measure) else chosen
     return Experiment(config, chosen, task, federation, costs, named, notes)
@@ -172,12 +185,15 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
         else:
             parts = _own_parts(own)
             algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
-        # A part that depends on the length of the run says so by a field `rounds` that is still open.
-        timed = [dataclasses.replace(p, rounds=config.rounds) if getattr(p, "rounds", 0) is None else p  # type: ignore
-                 for p in algorithm.parts]  # fmt: skip
-        return Algorithm(tuple(timed), algorithm.name)
+        return Algorithm(tuple(_told(p, config) for p in algorithm.parts), algorithm.name)
     except (SettingError, CompositionError) as error:  # the core's own exceptions, which know nothing of ours
         raise SteppeError(f"{config.algorithm if own is None else 'these parts'}: {error}") from error
+
+
+def _told(part: Part, config: Config) -> Part:
+    """A part that depends on the run (its length, its clients) says so by a field of that name that is still open."""
+    asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
+    return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
 
 
 def _own_parts(own: Any) -> tuple[Part, ...]:
@@ -204,6 +220,8 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: schedule(config.measure),
+        "speed": lambda: turnout.check(config),
+        "track": lambda: trackers.check(config.track),
     }
     for key, check in checks.items():
         try:

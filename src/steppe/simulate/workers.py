@@ -26,11 +26,9 @@ from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.errors import RunFailed
+from steppe.simulate.memory import MEMORY
 from steppe.simulate.stacking import row
 
-# glibc would hand activations back to the kernel after each step and fault them in again.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
-          "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -69,8 +67,12 @@ class Workers:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """Replies stacked in the order of the ids."""
+        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
+        if len(ids) <= self.slots:
+            self._round(ids, states)
+            replies: Reply = tree_map(lambda t: t[: len(ids)], self.replies)
+            return replies._replace(state=tree_map(torch.clone, replies.state))
         parts = []
         for begun in range(0, len(ids), self.slots):
             some = ids[begun : begun + self.slots]
@@ -145,9 +147,9 @@ def work() -> None:
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
-            # Clones, so that a client's numbers do not depend on the slot that it happened to get.
-            received, state = tree_map(torch.clone, (sent, row(states, slot)))
-            reply = train(algorithm, task, federation, received, client, state)
+            # A clone, so that a client's numbers do not depend on the slot that it happened to get.
+            state = tree_map(torch.clone, row(states, slot))
+            reply = train(algorithm, task, federation, sent, client, state)
             tree_map(lambda shared, new: shared.copy_(new), row(replies, slot), reply)
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):

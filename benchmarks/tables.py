@@ -1,0 +1,119 @@
+"""The tables of docs/performance.md's CPU part, from a result file: `python -m benchmarks.tables FILE [--write]`.
+
+Nobody types a figure: `--write` puts them between the two marks in the document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import WORDS
+from benchmarks.cpu import TARGETS
+from benchmarks.framework import PROGRAMS, TARGET
+from benchmarks.growth import WORDS as AXES
+
+PAGE = Path(__file__).parents[1] / "docs/performance.md"
+BEGIN, END = "<!-- begin: python -m benchmarks.tables -->", "<!-- end -->"
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """All tables of one run of `make bench`."""
+    about, roof = report["about"], report["roof"]
+    loads = [f"{v[0]:.1f}" for k in ("before", "after") if (v := about.get(f"load_average_{k}"))]
+    lines = [
+        f"{about['cpu']}, {about['cores']} cores ({about['instructions']}), {about['system']}, "
+        f"Python {about['python']}, torch {about['torch']}; commit {(about['commit'] or 'unknown')[:10]}"
+        f"{' with changes' if about['changed_since_commit'] else ''}, {about['when'][:10]}. Data: {about['data']}. "
+        f"Load average before and after: {', '.join(loads) or 'unknown'}. Roof of one core, measured in the same run: "
+        f"{roof['convolution']:.0f} GFLOP/s in a convolution, {roof['matrix product']:.0f} in a matrix product.",
+    ]
+    for algorithm, results in report["rounds"].items():
+        lines += ["", *competition(algorithm, results)]
+    if left_out := report.get("left_out"):
+        lines += ["", "Left out: " + "; ".join(f"{WORDS[name]} ({why})" for name, why in left_out.items()) + "."]
+    if "framework_cpu_seconds" in report:
+        each = ", ".join(f"{PROGRAMS[n]} {s:.3f}" for n, s in report["framework_cpu_seconds"].items())
+        lines += ["", f"CPU-seconds a round with zero local epochs (target {TARGET}): {each}."]
+    if "profile" in report:
+        lines += ["", *profile(report["profile"])]
+    if "precision" in report:
+        lines += ["", *precision(report["precision"])]
+    if "growth" in report:
+        lines += ["", *growth(report["growth"])]
+    return "\n".join(lines)
+
+
+def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
+    plain, mine, target = results["plain"], results["workers"], TARGETS[algorithm]
+    rows = [f"| {algorithm}, {len(plain['times'])} timed rounds each | best s | median s | of plain (best) | (median) "
+            "| CPU-s | of the roof | peak MB of one process | accuracy |", "|---" * 9 + "|"]  # fmt: skip
+    for name, r in results.items():
+        cells = (f"{r['best']:.2f}", f"{r['median']:.2f}", f"{r['ratio_best']:.2f}", f"{r['ratio_median']:.2f}",
+                 f"{r['cpu_seconds']:.2f}", f"{r['of_roof']:.0%}", f"{max(r['peak_mb'].values()):.0f}",
+                 f"{r['accuracy']:.3f}")  # fmt: skip
+        rows.append(f"| {WORDS[name]} | " + " | ".join(cells) + " |")
+    memory = max(mine["peak_mb"].values()) / max(plain["peak_mb"].values())
+    return [*rows, "", f"One process a core: **{mine['ratio_best']:.2f}** of the plain loop's time (target {target}: "
+            f"{_met(mine['ratio_best'], target)}; aim 0.65: {_met(mine['ratio_best'], 0.65)}) and {memory:.2f} of its "
+            f"memory (target 1.5: {_met(memory, 1.5)})."]  # fmt: skip
+
+
+def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
+    step, kernels = found["step"], found["kernels"]
+    rows = ["One local step of FedAvg, one thread, CPU-milliseconds: "
+            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Ours in parts:", "",
+            "| kernel and shapes | ms a step, by the clock |", "|---|---|"]  # fmt: skip
+    rows += [f"| {name} | {ms:.2f} |" for name, ms in list(kernels.items())[:shown]]
+    rest = sum(list(kernels.values())[shown:])
+    return [*rows, f"| all others | {rest:.2f} |", f"| together | {sum(kernels.values()):.2f} |"]
+
+
+def precision(runs: dict[str, Any]) -> list[str]:
+    rounds = len(next(iter(runs.values()))["accuracy"])
+    rows = ["| FedAvg, test accuracy after round | " + " | ".join(str(i + 1) for i in range(rounds)) + " | s a round |",
+            "|---" * (rounds + 2) + "|"]  # fmt: skip
+    for name, told in runs.items():
+        cells = [*(f"{a:.4f}" for a in told["accuracy"]), f"{min(told['seconds']):.2f}"]
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def growth(axes: dict[str, Any]) -> list[str]:
+    """One line an axis: milliseconds a round at each size."""
+    lines = ["Milliseconds a round (SCAFFOLD on a small perceptron, one thread):", ""]
+    for axis, sizes in axes.items():
+        cells = []
+        for n, r in sizes.items():
+            size = f"{r['parameters'] / 1e6:.2g} M" if axis == "hidden" else f"{int(n):,}"
+            cells.append(f"{size}: {1e3 * r['seconds']:.1f}")
+        lines.append(f"- {AXES[axis]}: " + ", ".join(cells))
+    return lines
+
+
+def _met(value: float, target: float) -> str:
+    return "met" if value <= target else "missed"
+
+
+def written(page: str, tables: str) -> str:
+    """The page with new tables between its marks."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + "\n" + tables + "\n" + END + rest.split(END, 1)[1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    options.add_argument("file", type=Path, help="a JSON file of benchmarks.cpu")
+    options.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
+    chosen = options.parse_args()
+    tables = markdown(json.loads(chosen.file.read_text()))
+    if chosen.write:
+        PAGE.write_text(written(PAGE.read_text(), tables))
+    else:
+        print(tables)
+
+
+if __name__ == "__main__":
+    main()

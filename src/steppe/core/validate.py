@@ -1,0 +1,102 @@
+"""Which replies the server accepts. Pure: the simulator and a real federation ask the same questions.
+
+A reply from outside may be anything, so `misfit` compares it with the shape of the expected (see `client.nobody`)
+before it is stacked with the others; `faults` looks at the numbers of stacked replies. What is refused is told in a
+few words that follow the client's name, and is never averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from steppe.core.client import Reply
+
+
+def named(reply: Reply) -> Iterator[tuple[str, Any]]:
+    """All that travels, by name."""
+    yield "update", reply.update
+    for part, tensors in reply.up.items():
+        yield from ((f"{part}.{name}", value) for name, value in tensors.items())
+    yield from ((f"@{name}", value) for name, value in reply.buffers.items())
+
+
+def misfit(reply: Reply, like: Reply) -> str:
+    """Why one reply is not of the kind that is expected; empty when it is. `like` is stacked, with any number of rows.
+
+    >>> from steppe.core.client import Reply
+    >>> of = lambda u: Reply(u, {}, {}, torch.zeros(()), torch.zeros(()), {})
+    >>> misfit(of(torch.zeros(3)), of(torch.zeros(0, 4)))
+    'its update has shape (3,) where (4,) is expected'
+    """
+    sent, expected = dict(named(reply)), dict(named(like))
+    for name in expected.keys() - sent.keys():
+        return f"it lacks {name}"
+    for name in sent.keys() - expected.keys():
+        return f"it has {name}, which nobody asked for"
+    for name, wanted in expected.items():
+        value = sent[name]
+        if not isinstance(value, Tensor):
+            return f"its {name} is no tensor"
+        if value.shape != wanted.shape[1:]:
+            return f"its {name} has shape {tuple(value.shape)} where {tuple(wanted.shape[1:])} is expected"
+        if value.dtype != wanted.dtype:
+            return f"its {name} has type {value.dtype} where {wanted.dtype} is expected"
+    return ""
+
+
+def faults(replies: Reply, limit: float | None = None) -> list[str]:
+    """What is wrong with each of the stacked replies; empty where nothing is.
+
+    Every number that travels or is kept must be finite; with a limit, the norm of all that travels, running statistics
+    apart, must not exceed it.
+    """
+    kept = [v for tensors in replies.state.values() for v in tensors.values()]
+    travels = dict(named(replies))
+    good = torch.stack([finite(v) for v in (*travels.values(), *kept)]).all(0).tolist()
+    told = ["" if fine else "is not finite" for fine in good]
+    if limit is None:
+        return told
+    norms = joint_norms({name: v for name, v in travels.items() if not name.startswith("@")}).tolist()
+    return [why or (f"has norm {n:.4g}, above the limit of {limit:g}" if n > limit else "")
+            for why, n in zip(told, norms, strict=True)]  # fmt: skip
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Which rows hold nothing but finite numbers.
+
+    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms
+    may still have a sum that is not.
+    """
+    if not rows.is_cuda:
+        good = flat(rows).sum(1).isfinite()
+        if bool(good.all()):
+            return good
+    return flat(rows).isfinite().all(1)
+
+
+def flat(rows: Tensor) -> Tensor:
+    """One vector a client, also where there are no clients or each has but a number."""
+    return rows.reshape(len(rows), prod(rows.shape[1:]))
+
+
+def joint_norms(rows: dict[str, Tensor]) -> Tensor:
+    """Each client's norm over all its uploads together, in float64: (n,)."""
+    each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
+    return norms
+
+
+def sifted(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
+    """The accepted clients, their replies, and the refused ones with the reason."""
+    refused = {i: reason for i, reason in zip(ids, why, strict=True) if reason}
+    if not refused:
+        return list(ids), replies, {}
+    keep = [k for k, reason in enumerate(why) if not reason]
+    accepted: Reply = tree_map(lambda v: v[keep], replies)
+    return [ids[k] for k in keep], accepted, refused

@@ -1,0 +1,110 @@
+"""Client-level differential privacy by clipping and noise (DP-FedAvg: McMahan et al., ICLR 2018, arXiv:1710.06963).
+
+    v_i ← v_i · min(1, C / ‖v_i‖)        v_i: all that client i uploads, as one vector
+    S = Σ_{i∈round} v_i + N(0, (σC)² I)
+    mean = S / m,    sum over all = S / N        m: clients a round as planned, N: all; neither depends on the data
+
+Whatever the algorithm then does (server momentum, FedDyn's dual, SCAFFOLD's variate) is made of S alone, so the
+sequence of global models and server states costs the privacy of these sums and no more. One client changes the sum by
+C at most, so one round is a Gaussian mechanism with noise multiplier σ.
+
+What is promised, to whom. The server is trusted: it sees every upload (central privacy). Two federations are
+neighbours if they differ by one client and all its data: its upload is there, or is 0. With `amplified`, every
+client takes part in a round by an independent draw with probability q = m/N (Poisson sampling, empty rounds included),
+and ε counts on the draw being secret. Without it, any sampling will do, every client is taken to be in every round,
+and ε is larger. `accountant.py` turns (σ, q, rounds, δ) into ε. Not covered: what a client keeps, clients' losses and
+norms in a run's records, validation and personalisation on raw data, and who took part.
+
+`secret`  a file with the key of noise and draws; it is made where it does not exist. Without it, both follow from
+          `seed`, so that a run can be repeated: whoever knows the seed can take the noise off again. A secret key is
+          also hashed with the sum itself, so that no two sums ever share their noise; a round that is played again
+          after a crash gets the same noise where its sum is the same.
+
+Deviations: the clip is over all uploads together, not per layer, and on the server, so a client's own states
+(duals, variates) do not learn of it. Running statistics are refused. The noise is in floating point (64 bits, then
+rounded to the model's type), with the small leaks of that (Mironov, CCS 2012).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from steppe.core.layout import Tensors
+from steppe.core.noise import gaussian, uniform
+from steppe.core.part import Part, Scope, SettingError, require
+from steppe.parts.norm_bound import bounded
+
+
+@dataclass(frozen=True)
+class DifferentialPrivacy(Part):
+    name = "dp"
+    outer = True
+    clip: float = 1.0
+    noise: float = 1.0
+    delta: float = 1e-5
+    amplified: bool = True
+    secret: str | None = None
+    seed: int | None = None  # these three are the run's, unless set
+    per_round: int | None = None
+    clients: int | None = None
+
+    def __post_init__(self) -> None:
+        require(clip=(self.clip, 1e-12, float("inf")), noise=(self.noise, 0, 1e6), delta=(self.delta, 1e-300, 1))
+        if self.noise and self.clip == float("inf"):
+            raise SettingError("clip is inf, so no noise is enough: choose a finite clip, or noise=0 for no privacy")
+
+    @property
+    def fixed_count(self) -> int:  # type: ignore[override]
+        if self.per_round is None:
+            raise SettingError("dp divides by the number of clients a round as planned: set per_round")
+        return self.per_round
+
+    def key(self) -> bytes:
+        if self.secret is None:
+            return f"steppe, seed {self.seed or 0}".encode()
+        path = Path(self.secret)
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(32))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise SettingError(f"secret is {self.secret!r}, which cannot be written: {error.strerror}") from None
+        found = path.read_bytes()
+        if len(found) < 16:
+            raise SettingError(
+                f"{self.secret} holds {len(found)} bytes, too few for a secret: delete it to get a new one"
+            )
+        return found
+
+    def sample(self, clients: int, round_: int) -> list[int]:
+        """Who takes part, each by a draw of its own; perhaps nobody."""
+        drawn: list[bool] = (uniform(self.key(), f"draw {round_}", clients) < self.fixed_count / clients).tolist()
+        return [i for i, taken in enumerate(drawn) if taken]
+
+    def screen(self, rows: Tensors, s: Scope) -> Tensors:
+        return bounded(rows, self.clip)
+
+    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+        sums = {name: v.sum(0) for name, v in rows.items()}
+        if self.noise:
+            label = f"noise {int(s.round)} " + (_digest(sums) if self.secret is not None else "")
+            sums = {name: v + self._noise(f"{label} {name}", v) for name, v in sums.items()}
+        return {name: v / self.fixed_count for name, v in sums.items()}
+
+    def _noise(self, label: str, like: Tensor) -> Tensor:
+        drawn = gaussian(self.key(), label, like.numel()) * (self.noise * self.clip)
+        return drawn.reshape(like.shape).to(like.device, like.dtype)
+
+
+def _digest(sums: Tensors) -> str:
+    told = hashlib.sha256()
+    for name, value in sums.items():
+        told.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return told.hexdigest()

@@ -1,0 +1,104 @@
+"""Robust aggregation: what some clients say, however wild, does not decide.
+
+Median, trimmed mean    Yin et al., ICML 2018, arXiv:1803.01498
+Krum, multi-Krum        Blanchard et al., NeurIPS 2017, arXiv:1703.02757
+
+    median          for each coordinate by itself; the mean of the two middle values where n is even
+    trimmed mean    for each coordinate, without its k smallest and k largest values, k = ⌈cut · n⌉
+    Krum            score_i = Σ of ‖v_i − v_j‖² over the n − bad − 2 nearest j;  the reply with the lowest score,
+                    or the mean of the `keep` lowest (multi-Krum)
+
+Every client counts alike: its sample count is a claim like any other. The rule applies to all that is uploaded, not
+to the update alone, so that nobody poisons SCAFFOLD's variates behind a decent update. Where the algorithm takes the
+sum over all N clients, the robust value times n/N stands for it. An attack from one side still moves a median a
+little; what adds up rounds (SCAFFOLD's variate, FedDyn's dual) magnifies that, within bounds. Krum's choice does not.
+
+Deviations: k is rounded up (Yin et al. leave it open), so that a small cut protects a small round too, but at least
+one value is kept. Krum's squared distances of each upload are first divided by their median over the pairs, so that
+uploads of different sizes have an equal say; with one upload this changes nothing. Running statistics (batch norm) are
+reduced like everything else but have no say in Krum's choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from steppe.core.layout import Tensors
+from steppe.core.part import Part, Scope, SettingError, require
+from steppe.core.validate import flat
+
+
+def trimmed(rows: Tensor, cut: float) -> Tensor:
+    """The mean over clients of each coordinate's middle values: (n, …) -> (…)."""
+    n = len(rows)
+    k = min(ceil(cut * n - 1e-9), (n - 1) // 2)
+    if not k:
+        return rows.mean(0)
+    pieces = torch.split(flat(rows), 1 << 20, dim=1)  # sorting keeps an index of eight bytes for every number
+    return torch.cat([piece.sort(0).values[k : n - k].mean(0) for piece in pieces]).reshape(rows.shape[1:])
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Part):
+    """Robust aggregation: the mean of each coordinate's middle values (Yin et al., ICML 2018)."""
+
+    name = "trimmed_mean"
+    outer = True
+    cut: float = 0.1
+
+    def __post_init__(self) -> None:
+        require(cut=(self.cut, 0, 0.5))
+
+    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+        return {k: trimmed(v, self.cut) for k, v in rows.items()}
+
+
+@dataclass(frozen=True)
+class Median(Part):
+    """Robust aggregation: the median of each coordinate (Yin et al., ICML 2018)."""
+
+    name = "median"
+    outer = True
+
+    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+        return {k: trimmed(v, 0.5) for k, v in rows.items()}
+
+
+@dataclass(frozen=True)
+class Krum(Part):
+    """Robust aggregation: the reply nearest to the others', or the mean of several (Blanchard et al., NeurIPS 2017)."""
+
+    name = "krum"
+    outer = True
+    bad: int = 1
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        require(bad=(self.bad, 0, float("inf")), keep=(self.keep, 1, float("inf")))
+
+    @property
+    def fewest(self) -> int:
+        """Replies that Krum needs to outvote the bad ones, and to find `keep` good ones."""
+        return max(2 * self.bad + 3, self.keep + self.bad)
+
+    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+        n = len(rows["update"])
+        if n < self.fewest:
+            raise SettingError(f"krum:bad={self.bad},keep={self.keep} needs {self.fewest} replies or more, and this "
+                               f"round has {n}: sample more clients, or lower bad or keep")  # fmt: skip
+        apart = torch.stack([_distances(v) for k, v in rows.items() if not k.startswith("@")]).sum(0)  # (n, n)
+        nearest = apart.fill_diagonal_(float("inf")).sort(1).values[:, : n - self.bad - 2]
+        chosen = nearest.sum(1).argsort(stable=True)[: self.keep]
+        return {k: v[chosen].mean(0) for k, v in rows.items()}
+
+
+def _distances(rows: Tensor) -> Tensor:
+    """Squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
+    rows = flat(rows)
+    apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=torch.float64) for one in rows]).square()
+    pairs = apart[torch.ones_like(apart, dtype=torch.bool).triu(1)]
+    return apart / pairs.median().clamp(min=1e-30)

@@ -1,0 +1,235 @@
+"""The loss around models as figures: surfaces, contours and lines, of the federation and of its clients.
+
+Everything of one kind is on one scale, so that a flat basin looks flat beside a sharp one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steppe.flatness.landscape import Landscape
+from steppe.report.charts import DASHES, SCALE, Chart, Panel, numbers, titled
+from steppe.report.records import Comparison, Group, Run
+
+TITLES = {
+    "landscape": "Along the two largest eigenvectors of the Hessian",
+    "landscape_clients": "Clients' losses over the same plane",
+    "landscape_random": "Along two random directions, normalised filter by filter",
+    "landscape_random_clients": "Clients' losses along the same random directions",
+    "plane": "Through the global model and two clients'",
+    "plane_runs": "Through the models of three runs",
+    "lines": "Along single directions",
+    "line": "From the initial model to the final one",
+    "line_runs": "From one run's model to another's",
+    "line_clients": "From the global model to the clients'",
+}
+MOST = 10  # clients that are shown
+
+
+class Found(NamedTuple):
+    """One algorithm's landscapes of one measure."""
+
+    place: int
+    group: Group
+    run: Run
+    lands: dict[str, Landscape]
+
+    @property
+    def only(self) -> Landscape:
+        return next(iter(self.lands.values()))
+
+    @property
+    def title(self) -> str:
+        return self.group.label if self.group.seeds == 1 else f"{self.group.label}, seed {self.run.seed}"
+
+
+@dataclass(frozen=True)
+class Heights:
+    """One colour scale for all landscapes: logarithmic where the losses span more than a factor of 20."""
+
+    low: float
+    high: float
+    log: bool
+
+    @staticmethod
+    def of(values: list[np.ndarray]) -> Heights:
+        every = np.concatenate([v[np.isfinite(v)].ravel() for v in values])
+        if not len(every):
+            return Heights(0.0, 1.0, False)
+        low, high = float(every.min()), float(every.max())
+        log = low > 0 and high > 20 * low
+        low, high = (float(np.log10(low)), float(np.log10(high))) if log else (low, high)
+        return Heights(low, high if high > low else low + 1e-9, log)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.log10(values) if self.log else values
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places between 0 and 1, and losses."""
+        at = np.linspace(self.low, self.high, 5)
+        return [(float(i / 4), f"{10**v if self.log else v:.2g}") for i, v in enumerate(at)]
+
+    @property
+    def told(self) -> str:
+        return f"One {'logarithmic ' if self.log else ''}colour scale for all."
+
+
+def landscapes(c: Comparison) -> dict[str, list[Panel]]:
+    """By measure: planes as surfaces and as contours, or lines, side by side."""
+    made = {}
+    for name in TITLES:
+        found = [Found(place, g, *one) for place, g in enumerate(c.groups) if (one := g.landscapes(name)) is not None]
+        if not found:
+            continue
+        if name.endswith("_clients"):
+            made[name] = [_client_lines(found)] if name == "line_clients" else _client_planes(found)
+        elif name == "lines":
+            made[name] = [_directions(found)]
+        else:
+            made[name] = [_between(found)] if found[0].only.values.ndim == 1 else _planes(found)
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------- lines
+def _line(label: str, place: int, land: Landscape, role: str = "line", width: float = 2) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "name": label, "x": numbers(land.axes[0]), "y": numbers(land.values),
+            "line": {"width": width, "dash": DASHES[place // 8 % len(DASHES)]},
+            "meta": {"series": place, "role": role},
+            "hovertemplate": escape(label) + ": %{y:.3g}<extra></extra>"}  # fmt: skip
+
+
+def _between(found: list[Found]) -> Panel:
+    """From a model at 0 to another at 1, an algorithm a line."""
+    ends = [", ".join(dict.fromkeys(list(f.only.marks)[i] for f in found)) for i in (0, 1)]
+    layout = {"xaxis": titled(f"0: {ends[0]}, 1: {ends[1]}"), "yaxis": titled("loss"), "hovermode": "x unified"}
+    words = f"Loss on the line from {ends[0]} to {ends[1]}: {'; '.join(_span(f.group.label, f.only) for f in found)}."
+    chart = Chart("", [_line(f.group.label, f.place, f.only) for f in found], layout, words)
+    return Panel([chart], f"{words} {_sample(found)}", 1, True)
+
+
+def _directions(found: list[Found]) -> Panel:
+    charts = []
+    for key in dict.fromkeys(key for f in found for key in f.lands):
+        those = [f for f in found if key in f.lands]
+        title = key.replace("-", " ").replace("random", "random direction")
+        words = f"Loss along {title}: {'; '.join(_span(f.group.label, f.lands[key]) for f in those)}."
+        layout = {"xaxis": titled("distance"), "yaxis": titled("loss"), "hovermode": "x unified"}
+        charts.append(Chart(title[0].upper() + title[1:], [_line(f.group.label, f.place, f.lands[key]) for f in those],
+                            layout, words, 240))  # fmt: skip
+    return Panel(charts, f"{' '.join(ch.words for ch in charts)} {_sample(found)}", legend=True)
+
+
+def _client_lines(found: list[Found]) -> Panel:
+    """A panel an algorithm: thin lines are clients, the thick one is their mean; one scale for all."""
+    every = np.concatenate([land.values for f in found for land in f.lands.values()])
+    every = every[np.isfinite(every)]
+    room = 0.05 * float(np.ptp(every)) if len(every) else 0.0
+    span = [float(every.min()) - room, float(every.max()) + room] if len(every) else None
+    charts, told = [], []
+    for f in found:
+        lands = list(f.lands.values())
+        traces = [_line(key.replace("-", " "), f.place, land, "faint", 1) for key, land in f.lands.items()]
+        mean = Landscape(np.mean([land.values for land in lands], 0), lands[0].axes, lands[0].directions, "line", "")
+        traces.append(_line("mean", f.place, mean, width=3))
+        at = {place: float(np.interp(place, mean.axes[0], mean.values)) for place in (0.0, 1.0)}
+        words = f"{f.title}: mean loss {at[0.0]:.3g} at the global model, {at[1.0]:.3g} at {len(lands)} clients'"
+        layout = {"xaxis": titled("0: global, 1: client"), "yaxis": titled("loss", **({"range": span} if span else {}))}
+        charts.append(Chart(f.title, traces, layout, f"{words}.", 280))
+        told.append(words)
+    caption = f"Thin lines are clients, the thick one is their mean. {'; '.join(told)}. {_sample(found)}"
+    return Panel(charts, caption)
+
+
+# --------------------------------------------------------------------------------------------------------- planes
+def _grid(land: Landscape, heights: Heights) -> dict[str, Any]:
+    z = heights(land.values)
+    return {"x": numbers(land.axes[0]), "y": numbers(land.axes[1]), "z": [numbers(row) for row in z.T],  # rows follow y
+            "text": [[f"{v:.3g}" for v in row] for row in land.values.T], "colorscale": SCALE, "showscale": False,
+            "hovertemplate": "loss %{text}<extra></extra>"}  # fmt: skip
+
+
+def _contour(title: str, land: Landscape, heights: Heights, small: bool = False) -> Chart:
+    a, b = land.axes
+    marks = land.marks or ({"model": [0.0, 0.0]} if a[0] <= 0 <= a[-1] and b[0] <= 0 <= b[-1] else {})
+    size = (heights.high - heights.low) / 14
+    flat = {"type": "contour", **_grid(land, heights), "zmin": heights.low, "zmax": heights.high, "autocontour": False,
+            "contours": {"start": heights.low, "end": heights.high, "size": size},
+            "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}}  # fmt: skip
+    dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers", "showlegend": False,
+            "x": [m[0] for m in marks.values()], "y": [m[1] for m in marks.values()], "text": list(marks),
+            "textposition": "top center", "textfont": {"color": "#ffffff"}, "hoverinfo": "text", "cliponaxis": False,
+            "marker": {"symbol": "cross", "size": 9, "color": "#ffffff",
+                       "line": {"width": 1, "color": "#222"}}}  # fmt: skip
+    x, y = ("", "") if small else (_direction(land, 1), _direction(land, 2))
+    layout: dict[str, Any] = {"xaxis": titled(x, constrain="domain"),
+                              "yaxis": titled(y, scaleanchor="x", constrain="domain")}  # fmt: skip
+    if small:
+        layout["margin"] = {"l": 24, "r": 4, "t": 4, "b": 20}
+        layout["xaxis"]["nticks"] = layout["yaxis"]["nticks"] = 3
+    return Chart(title, [flat, dots], layout, f"Loss around the model, {_span(title, land)}.", None)
+
+
+def _surface(title: str, land: Landscape, heights: Heights) -> Chart:
+    size, room = (heights.high - heights.low) / 14, 0.02 * (heights.high - heights.low)
+    lines = {"show": True, "start": heights.low, "end": heights.high, "size": size, "width": 1,
+             "color": "rgba(255,255,255,0.4)"}  # fmt: skip
+    solid = {"type": "surface", **_grid(land, heights), "cmin": heights.low, "cmax": heights.high,
+             "contours": {"z": lines}}  # fmt: skip
+    bare = {"title": {"text": ""}, "nticks": 3}
+    zaxis = {"title": {"text": ""}, "range": [heights.low - room, heights.high + room],
+             "showticklabels": False}  # the colour says it  # fmt: skip
+    scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
+             "aspectratio": {"x": 1, "y": 1, "z": 0.75},
+             "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
+    layout = {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
+    return Chart(title, [solid], layout, f"Loss around the model, {_span(title, land)}.", None)
+
+
+def _planes(found: list[Found]) -> list[Panel]:
+    heights = Heights.of([f.only.values for f in found])
+    told = "; ".join(_span(f.group.label, f.only) for f in found)
+    bar: dict[str, Any] = {"bar": heights.ticks, "bar_name": "loss"}
+    above = (f"Height and colour are the loss; drag to rotate, all turn together. {heights.told} Losses: {told}. "
+             f"{_sample(found)}")  # fmt: skip
+    crosses = "crosses are the models" if found[0].only.marks else "the cross is the final model"
+    below = f"The same planes from above; {crosses}. Losses: {told}."
+    return [Panel([_surface(f.title, f.only, heights) for f in found], above, screen_only=True, **bar),
+            Panel([_contour(f.title, f.only, heights) for f in found], below, **bar)]  # fmt: skip
+
+
+def _client_planes(found: list[Found]) -> list[Panel]:
+    """A panel an algorithm, a small map a client."""
+    heights = Heights.of([land.values for f in found for land in f.lands.values()])
+    panels = []
+    for f in found:
+        shown = dict(list(f.lands.items())[:MOST])
+        charts = [_contour(key.replace("-", " "), land, heights, small=True) for key, land in shown.items()]
+        some = f" The first {MOST} of {len(f.lands)} clients." if len(f.lands) > MOST else ""
+        told = "; ".join(_span(key.replace("-", " "), land) for key, land in shown.items())
+        caption = f"{f.title}: each client's loss over all of its training data, {told}.{some} {heights.told}"
+        panels.append(Panel(charts, caption, columns=5, bar=heights.ticks, bar_name=f"{f.title}: loss"))
+    return panels
+
+
+# ---------------------------------------------------------------------------------------------------------- words
+def _span(label: str, land: Landscape) -> str:
+    finite = land.values[np.isfinite(land.values)]
+    if not len(finite):
+        return f"{label}: no finite loss"
+    return f"{label} from {finite.min():.3g} to {finite.max():.3g}"
+
+
+def _direction(land: Landscape, which: int) -> str:
+    kinds = {"eigenvectors": f"eigenvector {which}", "random": f"random direction {which}"}
+    return kinds.get(land.kind, f"direction {which}")
+
+
+def _sample(found: list[Found]) -> str:
+    samples = dict.fromkeys(land.sample for f in found for land in f.lands.values())
+    return f"Loss on {' and on '.join(samples)}, of the first analysed seed of each algorithm."

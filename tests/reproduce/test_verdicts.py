@@ -1,0 +1,208 @@
+"""What rows say, worked out by hand; rank correlations against scipy's."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from steppe.reproduce import league, publish
+from steppe.reproduce.audit import complaints
+from steppe.reproduce.recipes import names, table
+from steppe.reproduce.rows import append, known, read, value
+from steppe.reproduce.verdicts import find, kendall, ranks, spearman
+
+T1 = table("fedsol-table1")
+AVG, NOVA = (next(c for c in T1.cells if c.id == f"cifar10/lda-0.1/{m}") for m in ("fedavg", "fednova"))
+
+
+def verdict(name, id_, rows):
+    return next(f for f in find(table(name), rows) if f.cell.id == id_)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"), [(0.5763, "inside"), (0.5764, "outside"), (0.5463, "inside"), (0.5462, "outside")]
+)
+def test_a_point_and_a_half_is_the_least_band(row_for, accuracy, expected):
+    f = verdict("fedsol-table1", AVG.id, [row_for(AVG, accuracy)])  # 56.13 ± 0.78: two deviations are 1.56
+    assert f.band == pytest.approx(1.56)
+    wide = {0.5764: "inside", 0.5462: "inside"}.get(accuracy, expected)
+    assert f.verdict == wide
+    a8 = next(c for c in table("fedsol-table8").cells if c.id == "rho-0/none")  # the same number without a deviation
+    assert verdict("fedsol-table8", a8.id, [row_for(a8, accuracy)]).verdict == expected
+
+
+def test_two_deviations_where_that_is_more(row_for):
+    c = next(c for c in T1.cells if c.id == "cifar10/sharding-2/fedavg")  # 51.48 ± 3.41
+    assert verdict("fedsol-table1", c.id, [row_for(c, 0.5148 + 0.0681)]).verdict == "inside"
+    assert verdict("fedsol-table1", c.id, [row_for(c, 0.5148 + 0.0683)]).verdict == "outside"
+
+
+def test_a_deviation_of_two_runs_does_not_count(row_for):
+    c = next(c for c in table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")
+    f = verdict("fedsmoo-table1", c.id, [row_for(c, 0.80, best=0.82)])
+    assert (f.band, f.verdict, f.also) == (1.5, "inside", {"best": "outside"})  # 79.52
+
+
+def test_seeds_are_averaged_and_failures_are_not_hidden(row_for):
+    rows = [row_for(AVG, 0.55, seed=0), row_for(AVG, 0.57, seed=1)]
+    f = verdict("fedsol-table1", AVG.id, rows)
+    assert (f.ours, f.seeds, f.verdict) == (pytest.approx(56.0), [0, 1], "inside")
+    assert (f.std, f.seconds) == (pytest.approx(2**0.5), 10.0)  # two processes shared the device
+    broken = {**row_for(AVG, 0.1, seed=2), "failed": "the update of client 3 is not finite"}
+    for key in ("last", "best", "mean_of_last_ten", "mean_of_last_fifty"):
+        del broken[key]
+    f = verdict("fedsol-table1", AVG.id, [*rows, broken])
+    assert (f.ours, f.verdict, len(f.failed)) == (pytest.approx(56.0), "outside", 1)
+    alone = verdict("fedsol-table1", AVG.id, [broken])
+    assert (alone.ours, alone.verdict) == (None, "outside")
+
+
+def test_other_verdicts(row_for):
+    assert verdict("fedsol-table1", NOVA.id, [row_for(NOVA, 0.3)]).verdict == "paper says failed"
+    assert verdict("fedsol-table1", NOVA.id, [row_for(AVG, 0.3)]).verdict == "not run"
+    hessian = next(c for c in table("fedsmoo-table2").cells if c.id == "dir-0.6/fedsam-lambda1")
+    without = verdict("fedsmoo-table2", hessian.id, [row_for(hessian, 0.8)])
+    measured = row_for(hessian, 0.8, measures={"lambda1": {"lambda1": 140.0}})
+    f = verdict("fedsmoo-table2", hessian.id, [measured])
+    assert (without.verdict, f.verdict, f.ours) == ("not run", "not judged", 140.0)
+
+
+def test_a_newer_row_wins(row_for):
+    assert verdict("fedsol-table1", AVG.id, [row_for(AVG, 0.1), row_for(AVG, 0.56)]).values == [pytest.approx(56.0)]
+
+
+def test_tried_recipes_are_shown_where_they_were_run(row_for):
+    c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
+    assert not [f for f in find(T1, []) if f.cell.of]
+    f = next(f for f in find(T1, [row_for(c, 0.52)]) if f.cell.of)
+    assert (f.cell.id, f.verdict, f.cell.published.value) == (c.id, "inside", 52.14)
+    assert "the radius of the released configuration" in publish.markdown(T1, find(T1, [row_for(c, 0.52)]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlations(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 5, 8).astype(float), rng.integers(0, 5, 8).astype(float)  # with ties
+    assert spearman(a.tolist(), b.tolist()) == pytest.approx(stats.spearmanr(a, b).statistic)
+    assert kendall(a.tolist(), b.tolist()) == pytest.approx(stats.kendalltau(a, b).statistic)
+
+
+def test_ranks_of_a_column(row_for):
+    cells = [c for c in T1.main if c.column == "cifar10/lda-0.5"]
+    rows = [row_for(c, c.published.value / 100) for c in cells[:4]]
+    assert ranks(T1, find(T1, rows)) == [{"column": "cifar10/lda-0.5", "group": "", "methods": 4, "of": 8,
+                                          "spearman": pytest.approx(1.0), "kendall": pytest.approx(1.0)}]  # fmt: skip
+    assert kendall([1, 1], [1, 2]) is None
+
+
+def test_rows_survive_a_torn_line(tmp_path):
+    path = tmp_path / "t.jsonl"
+    append(path, {"a": 1})
+    with path.open("a") as file:
+        file.write('{"a": 2, "cut')
+    append(path, {"a": 3, "é": "ü"})
+    assert read(path) == [{"a": 1}, {"a": 3, "é": "ü"}]
+    assert known([tmp_path, tmp_path / "nowhere"]) == read(path)
+    assert known([tmp_path], "tiny") == []
+    assert value({"top": {"values": [3.0, 2.0]}}, "top.values.1") == 2.0
+
+
+def committed(tmp_path, rows):
+    for row in rows:
+        append(tmp_path / "results" / f"{row['table']}.jsonl", row)
+    everything = known([tmp_path / "results"])
+    texts = league.texts(everything)
+    publish.write({"league.md": texts.pop("league.md")}, tmp_path / "docs")
+    publish.write({**publish.everything(everything), **texts}, tmp_path / "docs" / "reproductions")
+    return tmp_path / "results", tmp_path / "docs" / "reproductions", tmp_path / "docs" / "league.md"
+
+
+def test_the_audit_passes_what_is_right(tmp_path, row_for):
+    assert complaints(*committed(tmp_path, [row_for(AVG, 0.56), row_for(NOVA, 0.2)])) == []
+
+
+def test_the_audit_sees_a_table_that_was_touched(tmp_path, row_for):
+    places = committed(tmp_path, [row_for(AVG, 0.56)])
+    page = places[1] / "fedsol-table1.md"
+    page.write_text(page.read_text().replace("56.00", "56.13"))
+    assert complaints(*places) == [f"{page} is not what the rows say: steppe reproduce tables"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recipe": "00000000"}, "there is no recipe"),
+        ({"cell": "cifar10/lda-0.5/fedavg"}, "does not belong to this cell"),
+        ({"mean_of_last_ten": 0.6}, "statistics are not those of its curve"),
+        ({"commit": ...}, "has no commit"),
+        ({"config": {"rounds": 299}}, "configuration is not the recipe's"),
+        ({"config": {"lr": 0.02}}, "lr was 0.02"),
+    ],
+)
+def test_the_audit_sees_a_row_that_is_not_what_it_says(tmp_path, row_for, change, told):
+    row = row_for(AVG, 0.56)
+    row = {k: v for k, v in {**row, **change}.items() if v is not ...}
+    if "config" in change:
+        row["config"] = {**row_for(AVG, 0.56)["config"], **change["config"]}
+    append(tmp_path / "results" / "fedsol-table1.jsonl", row)
+    found = complaints(tmp_path / "results", tmp_path, tmp_path / "league.md")
+    assert any(told in sentence for sentence in found), found
+
+
+def candidates(row_for, entrant, scores):
+    return [row_for(c, 0.5, validation_mean_of_last_ten=s) for c, s in zip(entrant.tuning, scores, strict=True)]
+
+
+def test_the_league_chooses_by_held_out_data_alone(row_for):
+    e = next(e for e in league.entrants() if e.id == "lda-0.1/fedsam")
+    rows = candidates(row_for, e, (0.4, 0.6, 0.5))
+    assert league.choice(e, rows[:2]) is None  # one candidate has not been tried
+    assert league.choice(e, rows) == 1
+    best_on_test = [{**rows[0], "mean_of_last_ten": 0.99, "last": 0.99}, *rows[1:]]
+    assert league.choice(e, best_on_test) == 1
+    broken = [{**rows[1], "failed": "not finite"}]
+    assert league.choice(e, [rows[0], *broken, rows[2]]) == 2
+    jobs = league.finals([e], rows, 2, {})
+    assert [(j.config.settings, j.config.seed, j.config.validation) for j in jobs] == [
+        ({"rho": 0.05}, 0, 0.0), ({"rho": 0.05}, 1, 0.0)]  # fmt: skip
+
+
+def test_the_leagues_sentence(row_for):
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, final in (("lda-0.1/fedavg", 0.55), ("lda-0.1/fedsam", 0.60), ("lda-0.1/feddyn+man", 0.58)):
+        rows += candidates(row_for, made[id_], (0.1, 0.2, 0.3))
+        rows.append(
+            row_for(made[id_].final[2], final, measures={"lambda1": {"lambda1": 5.0}, "trace": {"value": 50.0}})
+        )
+    found = league.standings(rows)
+    told = league.verdict(found, "lda-0.1")
+    assert "The best is FedSAM (60.00 %)" in told
+    assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
+    assert league.verdict(found, "sharding-2") == "Nothing was run in this column."
+    line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
+    assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
+    assert sum("| not run |" in row for row in league.markdown(rows).splitlines()) == len(found) - 3
+
+
+def test_where_it_was_run_is_told(row_for):
+    row = row_for(AVG, 0.56, hardware="one card", versions={"torch": "2.11"}, commit="0123456789abcdef+changes")
+    assert "Run on one card, torch 2.11, commit 0123456789ab and changes." in publish.markdown(T1, find(T1, [row]))
+
+
+def test_json_is_complete(row_for):
+    told = publish.facts(T1, find(T1, [row_for(AVG, 0.56)]))
+    mine = next(c for c in told["cells"] if c["cell"] == AVG.id)
+    assert json.loads(json.dumps(told)) == told
+    assert (mine["ours"], mine["difference"], mine["verdict"]) == (56.0, -0.13, "inside")
+    assert mine["command"] == "steppe reproduce fedsol-table1 --cells 'cifar10/lda-0.1/fedavg'"
+    assert mine["changes"]["partition"] == "lda(0.1)"
+
+
+def test_latex_knows_every_letter(row_for):
+    """A stock LaTeX refuses letters that it has no definition for."""
+    for name in names():
+        t = table(name)
+        text = publish.latex(t, find(t, [row_for(c, 0.5) for c in t.cells[:3]]))
+        assert not {c for c in text if ord(c) > 255}, name

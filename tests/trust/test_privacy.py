@@ -1,0 +1,370 @@
+"""Differential privacy: ε against integrals and published values, clip, sensitivity, what the server may see."""
+
+from __future__ import annotations
+
+import math
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from torch.utils._pytree import tree_leaves
+
+import steppe
+from steppe.accountant import epsilon
+from steppe.algorithms import CATALOGUE
+from steppe.core.algorithm import Algorithm
+from steppe.core.client import Reply, Sent, nobody
+from steppe.core.noise import gaussian, uniform
+from steppe.core.server import Server, aggregate, uploads
+from steppe.errors import SteppeError
+from steppe.parts.differential_privacy import DifferentialPrivacy
+from steppe.parts.server_optimisers import ServerMomentum
+from steppe.parts.sgd import SGD
+from steppe.registry import parse_addition
+from steppe.report.records import read
+from tests.conformance.problem import CLIENTS, LR, algorithm, run, task
+from tests.simulate.scene import bits, blobs, launch, records, seeded
+
+DELTA = 1e-5
+counted = pytest.importorskip("dp_accounting", reason="the accountant is the extra `dp`")
+
+
+# --- the accountant
+
+
+def moment(order: int, rate: float, sigma: float) -> float:
+    """log E_{z~N(0,σ²)} [((1−q) + q · N(z; 1, σ²)/N(z; 0, σ²))^α], by quadrature: nothing of a binomial series."""
+
+    def integrand(z: float) -> float:
+        ratio = (1 - rate) + rate * math.exp((2 * z - 1) / (2 * sigma**2))
+        return math.exp(order * math.log(ratio) + stats.norm.logpdf(z, 0, sigma))
+
+    # The mass lies between the two centres of the largest and the smallest term of the power.
+    found, _ = integrate.quad(integrand, -12 * sigma, order + 12 * sigma, limit=500, points=[0, order / 2, order])
+    return math.log(found)
+
+
+def by_quadrature(sigma: float, rate: float, rounds: int, orders: list[int], conversion: str) -> float:
+    told = []
+    for a in orders:
+        spent = rounds * moment(a, rate, sigma) / (a - 1)
+        if conversion == "old":  # Mironov 2017, proposition 3
+            told.append(spent + math.log(1 / DELTA) / (a - 1))
+        else:  # Canonne, Kamath & Steinke 2020, proposition 12
+            told.append(spent + math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1))
+    return min(told)
+
+
+@pytest.mark.parametrize(("sigma", "rate", "rounds"), [(1.12, 256 / 60000, 14062), (1.0, 0.1, 30), (2.0, 0.25, 100)])
+def test_epsilon_of_the_sampled_mechanism_is_the_integral(sigma: float, rate: float, rounds: int) -> None:
+    expected = by_quadrature(sigma, rate, rounds, list(range(2, 31)), "new")
+    assert epsilon(sigma, rate, rounds, DELTA) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_integral_gives_published_values() -> None:
+    """δ = 1e-5. TensorFlow Privacy's tutorial: 60000 samples, batches of 256, σ = 1.12, 60 epochs: ε = 2.92. Abadi et
+    al. (CCS 2016): q = 0.01, σ = 4, 10000 steps: ε = 1.26. Both by an older conversion than ours, which is tighter.
+    """
+    assert by_quadrature(1.12, 256 / 60000, 14062, list(range(2, 31)), "old") == pytest.approx(2.92, abs=0.01)
+    assert 2.4 < epsilon(1.12, 256 / 60000, 14062, DELTA) < 2.92
+    assert by_quadrature(4.0, 0.01, 10000, list(range(2, 31)), "old") == pytest.approx(1.26, abs=0.01)
+    assert 0.9 < epsilon(4.0, 0.01, 10000, DELTA) < 1.26
+
+
+@pytest.mark.parametrize(("sigma", "rounds"), [(1.0, 1), (1.0, 30), (5.0, 100)])
+def test_epsilon_without_sampling_is_above_the_exact_one_and_near(sigma: float, rounds: int) -> None:
+    """T Gaussian mechanisms are one with σ/√T; its exact δ(ε) is known (Balle & Wang, ICML 2018)."""
+    mu = math.sqrt(rounds) / sigma
+
+    def delta(e: float) -> float:
+        return stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu)
+
+    found = epsilon(sigma, 1.0, rounds, DELTA)
+    assert delta(found) <= DELTA
+    assert delta(found * 0.85) > DELTA
+
+
+def test_epsilon_at_its_limits() -> None:
+    assert epsilon(1.0, 0.1, 0, DELTA) == 0
+    assert epsilon(0.0, 0.1, 1, DELTA) == math.inf
+    assert epsilon(1.0, 0.1, 10, DELTA) < epsilon(1.0, 0.1, 11, DELTA) < epsilon(1.0, 1.0, 11, DELTA)
+
+
+# --- the noise
+
+
+def test_noise_is_normal_and_a_function_of_its_key() -> None:
+    drawn = gaussian(b"k", "a", 200_001)
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 0.01
+    assert len(drawn) == 200_001
+    assert abs(float(np.corrcoef(drawn[:100_000], drawn[100_000:200_000])[0, 1])) < 0.01
+    assert not (drawn == gaussian(b"k", "b", 200_001)).any()
+    assert not (drawn == gaussian(b"l", "a", 200_001)).any()
+    even = uniform(b"k", "a", 100_000)
+    assert stats.kstest(even.numpy(), "uniform").pvalue > 0.01
+    assert uniform(b"k", "a", 0).shape == (0,)
+
+
+def test_the_noise_that_is_added_has_the_scale_that_is_counted() -> None:
+    dp = DifferentialPrivacy(clip=0.5, noise=3.0, per_round=4, seed=1)
+    rows = {"update": torch.zeros(2, 100_000).double(), "p.c": torch.zeros(2, 50_000).double()}
+    out = dp.reduce(dp.screen(rows, scope()), scope())
+    for value in out.values():
+        assert float(value.std()) == pytest.approx(3.0 * 0.5 / 4, rel=0.02)
+    assert abs(float(np.corrcoef(out["update"][:50_000], out["p.c"])[0, 1])) < 0.02
+
+
+def scope(round_: int = 0) -> Any:
+    from steppe.core.part import Scope
+
+    one = torch.ones(())
+    return Scope(task().layout, one, one, torch.tensor(float(round_)), {})
+
+
+def test_a_secret_key_is_made_kept_and_never_used_for_two_sums(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    dp = DifferentialPrivacy(secret=str(path), per_round=2)
+    zeros = {"update": torch.zeros(2, 50)}
+    first = dp.reduce(zeros, scope())["update"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_bytes()) == 32
+    assert torch.equal(dp.reduce(zeros, scope())["update"], first)  # a round that is played again
+    assert not (dp.reduce(zeros, scope(1))["update"] == first).any()
+    assert not (
+        DifferentialPrivacy(secret=str(tmp_path / "other"), per_round=2).reduce(zeros, scope())["update"] == first
+    ).any()
+    # Another run with the same key: were the noise the same, the difference of the two models would be free of it.
+    other = torch.zeros(2, 50)
+    other[0, 0] = 0.5
+    assert int((dp.reduce({"update": other}, scope())["update"] == first).sum()) == 0
+    path.write_bytes(b"short")
+    with pytest.raises(ValueError, match="too few for a secret"):
+        dp.reduce(zeros, scope())
+    with pytest.raises(ValueError, match="cannot be written"):
+        DifferentialPrivacy(secret=str(tmp_path / "no" / "key"), per_round=2).key()
+
+
+def test_everybody_is_drawn_by_itself() -> None:
+    dp = DifferentialPrivacy(per_round=3, seed=5)
+    rounds = [dp.sample(10, t) for t in range(2000)]
+    counts = np.bincount([i for ids in rounds for i in ids], minlength=10)
+    assert stats.chisquare(counts).pvalue > 0.01  # everybody alike
+    sizes = np.bincount([len(ids) for ids in rounds], minlength=11)
+    expected = 2000 * stats.binom.pmf(np.arange(11), 10, 0.3)
+    assert (
+        stats.chisquare(np.append(sizes[:7], sizes[7:].sum()), np.append(expected[:7], expected[7:].sum())).pvalue
+        > 0.01
+    )
+    assert [] in rounds  # an empty round is a round
+
+
+# --- what the server may see
+
+
+def private(name: str, **settings: Any) -> Algorithm:
+    variant = {"variant": "lagged"} if name == "fedscar" else {}
+    given = {"clip": 1.0, "noise": 0.0, "per_round": 3, "clients": CLIENTS, **settings}
+    return algorithm(name, variant, add=(DifferentialPrivacy(**given),))
+
+
+def random_replies(alg: Algorithm, n: int, seed: int) -> tuple[Sent, Reply]:
+    """Any uploads whatever, of the right shapes: what training would make of data does not matter here."""
+    x0, g = task().x0, torch.Generator().manual_seed(seed)
+    down = {p.name: {k: p.server_state(x0)[k] for k in p.down} for p in alg.parts if p.down}
+    sent = Sent(x0, down, {}, x0.new_tensor(LR), x0.new_tensor(2.0))
+    empty = nobody(alg, task(), sent)
+
+    def filled(v: torch.Tensor) -> torch.Tensor:
+        return torch.randn(n, *v.shape[1:], generator=g, dtype=v.dtype) * 10 ** torch.empty(1).uniform_(
+            -2, 1, generator=g
+        )
+
+    up = {p: {k: filled(v) for k, v in tensors.items()} for p, tensors in empty.up.items()}
+    return sent, empty._replace(update=filled(empty.update), up=up)
+
+
+NAMES = [name for name in CATALOGUE if name != "local"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_client_moves_what_is_released_by_the_clip_at_most(name: str) -> None:
+    """All sums together, of every upload: with and without each of the clients in turn."""
+    alg = private(name, clip=0.7)
+    dp = next(p for p in alg.parts if isinstance(p, DifferentialPrivacy))
+    rows = uploads(alg, random_replies(alg, 5, seed=1)[1])
+
+    def released(keep: list[int]) -> torch.Tensor:
+        out = dp.reduce(dp.screen({k: v[keep] for k, v in rows.items()}, scope()), scope())
+        return torch.cat([3 * v.reshape(-1) for v in out.values()])  # the sums themselves
+
+    whole = released([0, 1, 2, 3, 4])
+    moved = [float((whole - released([i for i in range(5) if i != gone])).norm()) for gone in range(5)]
+    assert max(moved) <= 0.7 * (1 + 1e-12)
+    assert max(moved) > 0.69  # the bound is reached, so the noise is not larger than it must be
+
+
+@dataclass(frozen=True)
+class Sealed(DifferentialPrivacy):
+    """Releases the same numbers whatever it is given: what then differs was seen behind its back."""
+
+    def reduce(self, rows: Any, s: Any) -> Any:
+        g = torch.Generator().manual_seed(3)
+        return {k: torch.randn(v.shape[1:], generator=g, dtype=v.dtype) for k, v in rows.items()}
+
+
+@dataclass(frozen=True)
+class Curious(steppe.Part):
+    """Looks at whatever a server rule can look at, without saying so."""
+
+    name = "curious"
+
+    def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"own": x.clone()}
+
+    def prepare(self, s: steppe.Scope) -> None:
+        assert not s.rows
+
+    def server(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+        assert s.ids == ()
+        assert s.active == 3
+        with pytest.raises(RuntimeError, match="not available"):
+            s.everyone("own")
+        return delta
+
+
+def test_a_part_of_ones_own_sees_no_single_client() -> None:
+    run(Algorithm((Curious(), DifferentialPrivacy(per_round=3), SGD())), rounds=1)
+    with pytest.raises(AssertionError):
+        run(Algorithm((Curious(), SGD())), rounds=1)  # it does look
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_server_acts_on_what_is_released_and_on_nothing_else(name: str) -> None:
+    """Two rounds with other replies, another number of them, other weights and other clients: the same server."""
+    variant = {"variant": "lagged"} if name == "fedscar" else {}
+    alg = algorithm(name, variant, add=(Sealed(per_round=3, clients=CLIENTS),))
+    x0, after = task().x0, []
+    for n, seed in ((4, 1), (2, 2)):
+        sent, replies = random_replies(alg, n, seed)
+        weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).double() + 0.1
+        before = Server(x0, alg.server_state(x0), {})
+        after.append(aggregate(alg, task().layout, before, sent, replies, weights, CLIENTS, range(seed, seed + n)))
+    assert not torch.equal(after[0].x, x0)
+    for p, q in zip(tree_leaves(after[0]), tree_leaves(after[1]), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_frozen_head_stays_as_it_is_under_noise() -> None:
+    server = run(private("fedbabu", noise=1.0), rounds=2)[0]
+    head = task().layout.mask("head")
+    assert torch.equal(server.x[head], task().x0[head])
+    assert not torch.isclose(server.x[~head], task().x0[~head]).any()
+
+
+def test_an_empty_round_is_pure_noise() -> None:
+    alg = private("fedavg", noise=2.0)
+    sent, replies = random_replies(alg, 0, 0)
+    after = aggregate(alg, task().layout, Server(task().x0, alg.server_state(task().x0), {}), sent, replies,
+                      torch.zeros(0).double(), CLIENTS)  # fmt: skip
+    moved = after.x - task().x0
+    assert float(moved.std()) == pytest.approx(2 / 3, rel=0.2)
+
+
+# --- runs
+
+
+QUIET: dict[str, Any] = {"algorithm": "fedavg", "clients": 30, "per_round": 10, "partition": "iid", "epochs": 1}
+
+
+def test_epsilon_is_in_every_record_and_in_the_summary(tmp_path: Path) -> None:
+    result = launch(tmp_path / "run", add=["dp:clip=0.5,noise=0.8"], rounds=4, **QUIET)
+    told = [r["epsilon"] for r in records(tmp_path / "run")]
+    assert told == [epsilon(0.8, 1 / 3, t, DELTA) for t in (1, 2, 3, 4)]
+    assert (result.summary["epsilon"], result.summary["delta"]) == (told[-1], DELTA)
+    assert (result.config.sampling, result.config.weighting) == ("bernoulli", "uniform")
+    notes = " ".join(result.notes)
+    assert "each drawn with probability 0.333333" in notes
+    assert "whoever knows the seed" in notes
+    assert "validation" not in notes
+    whole = launch(add=["dp:clip=0.5,noise=0.8"], rounds=2, **QUIET)
+    assert bits(whole.x) != bits(result.x)
+
+
+def test_a_resumed_run_has_the_same_noise(tmp_path: Path) -> None:
+    options = {**QUIET, "add": ["dp:clip=0.5,noise=0.8"]}
+    whole = launch(rounds=4, **options)
+    launch(tmp_path / "run", rounds=2, **options)
+    again = launch(tmp_path / "run", resume=True, rounds=4, **options)
+    assert bits(again.x) == bits(whole.x)
+    assert again.history[-1]["epsilon"] == whole.history[-1]["epsilon"]
+
+
+def test_rounds_without_anybody(tmp_path: Path) -> None:
+    """One in six on average: many rounds are empty, count as rounds, and move the model by noise."""
+    result = launch(tmp_path / "run", algorithm="scaffold", per_round=1, rounds=8, add=["dp:clip=1,noise=0.01"])
+    empty = [r for r in result.history if r["clients"] == 0]
+    assert empty
+    assert all(r["update_norm"] > 0 and "train_loss" not in r and "epsilon" in r for r in empty)
+    assert len(records(tmp_path / "run")) == 8
+    gradients = read([tmp_path / "run"]).groups[0].runs[0].gradients  # what a report says of the work done
+    assert gradients is not None
+    assert [int(g) == 0 for g in np.diff(gradients, prepend=0)] == [r["clients"] == 0 for r in result.history]
+    assert "divergence" in steppe.analyze(tmp_path / "run", "divergence", model=seeded(), data=blobs())
+
+
+def test_it_learns_with_enough_clients() -> None:
+    """30 clients, all of them every round, 163 parameters: the noise is small beside what is learnt."""
+    common = {**QUIET, "per_round": 30, "rounds": 12, "lr": 0.3, "epochs": 2, "partition": "iid"}
+    noisy = launch(**common, add=["dp:clip=1,noise=0.5"])
+    assert noisy.accuracy > 0.6
+    assert noisy.summary["epsilon"] == pytest.approx(epsilon(0.5, 1.0, 12, DELTA))
+    assert launch(**common, add=["dp:clip=1,noise=50"]).accuracy < 0.6
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold", "feddyn", "fedcm", "fednova"])
+def test_without_noise_and_clip_nothing_changes(name: str) -> None:
+    common = {**QUIET, "algorithm": name, "sampling": "fixed", "weighting": "uniform", "rounds": 3, "dtype": "float64"}
+    plain, none = launch(**common), launch(**common, add=["dp:clip=inf,noise=0,amplified=false"])
+    torch.testing.assert_close(none.x, plain.x, rtol=0, atol=1e-12)
+    for part, states in plain.server.state.items():
+        for key, value in states.items():
+            torch.testing.assert_close(none.server.state[part][key], value, rtol=1e-9, atol=1e-12)
+    assert none.summary["epsilon"] is None
+    assert "protects nobody" in " ".join(none.notes)
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"sampling": "fixed"}, "set sampling = bernoulli, or dp:amplified=false"),
+    ({"weighting": "samples"}, "set weighting = uniform"),
+    ({"add": ["dp:delta=0.1"]}, "below one in 30 clients"),
+    ({"add": ["dp:per_round=3"]}, "per_round of dp is 3, but the run's is 10"),
+    ({"add": ["dp:secret=/nowhere/key"]}, "cannot be written"),
+])  # fmt: skip
+def test_a_run_that_cannot_keep_the_promise_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises((SteppeError, ValueError), match=told):
+        launch(**{**QUIET, "add": ["dp"], "rounds": 1, **options})
+
+
+def test_any_sampling_where_nothing_is_claimed_from_it() -> None:
+    result = launch(add=["dp:noise=2,amplified=false"], sampling="fixed", rounds=2, **QUIET)
+    assert result.summary["epsilon"] == epsilon(2.0, 1.0, 2, DELTA) > epsilon(2.0, 1 / 3, 2, DELTA)
+
+
+def test_running_statistics_are_refused() -> None:
+    from tests.simulate.scene import NormNet
+
+    for text in ("dp", "norm_bound:limit=1"):
+        with pytest.raises(SteppeError, match="running statistics"):
+            launch(model=seeded(NormNet), add=[text], rounds=1, **{**QUIET, "partition": "iid", "batch": 3})
+
+
+def test_what_is_open_must_be_known() -> None:
+    alg = Algorithm((ServerMomentum(), DifferentialPrivacy(), SGD()))
+    with pytest.raises(ValueError, match="set per_round"):
+        run(alg, rounds=1)
+    assert parse_addition("dp:noise=0.5") == DifferentialPrivacy(noise=0.5)
