@@ -160,6 +160,7 @@ def _project(version: str) -> str:
     return f"""[project]
 name = "steppe-app"
 version = "1.0.0"
+description = "A federation of Steppe's"
 license = {{ file = "LICENSE" }}
 dependencies = ["steppe[flower]", "flwr>={version}"]
 
