@@ -9,7 +9,7 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,mat,report,tensorboard,mlflow,optuna]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,report,tensorboard,mlflow,optuna]'
 	@touch $@
 
 demo: setup

@@ -295,4 +295,4 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     print(json.dumps(run_trace(algorithm, checked, settings, add)))
 
 
-from steppe import cli_lab, cli_reproduce, cli_sweep  # noqa: E402, F401  # their commands join these
+from steppe import cli_federate, cli_lab, cli_reproduce, cli_sweep  # noqa: E402, F401  # their commands join these

@@ -126,7 +126,7 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def _inputs(array: Any) -> Tensor:
+def as_inputs(array: Any) -> Tensor:
     """A tensor; uint8 images get their channel axis first, doubles become floats."""
     x = torch.as_tensor(array)
     if x.dtype == torch.uint8:
@@ -156,7 +156,7 @@ def from_arrays(
     not given); integer targets with more axes (a sequence of tokens) are no labels of a sample, and floating
     targets make a regression: then classes is None.
     """
-    inputs, test_inputs = _inputs(x), _inputs(test_x)
+    inputs, test_inputs = as_inputs(x), as_inputs(test_x)
     targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
     if targets.is_floating_point():
         classes = None

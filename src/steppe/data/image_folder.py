@@ -64,6 +64,14 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
     return [(folder / "images" / line.split()[0], line.split()[1]) for line in lines if line.strip()]
 
 
+def by_class(folder: Path) -> tuple[np.ndarray, list[str]]:
+    """Every image below folder/<class>, and the class of each."""
+    pairs = _by_class(folder)
+    if not pairs:
+        raise SteppeError(f"No image was found in {folder}/<class>/; known: {sorted(_ENDINGS)}.")
+    return _load([file for file, _ in pairs]), [name for _, name in pairs]
+
+
 def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
     """Train images, labels, test images, labels, class names; classes are numbered in sorted order."""
     test = next((folder / name for name in ("test", "val", "valid") if _has_classes(folder / name)), None)

@@ -25,6 +25,8 @@ def judged_model(experiment: Experiment, server: Server, t: int, exported: bool 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
+    if not len(data.test_targets):  # a federation whose server has no data
+        return {}
     x, buffers = judged_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 

@@ -67,8 +67,12 @@ class Result:
 
 
 def simulate(experiment: Experiment, out: Path | None = None, resume: bool = False, watch: Watch | None = None,
-             say: Callable[[str], None] | None = None, trackers: Sequence[Tracker] = ()) -> Result:  # fmt: skip
-    """Run an experiment; with a folder, everything is recorded there and the run can be resumed."""
+             say: Callable[[str], None] | None = None, trackers: Sequence[Tracker] = (), executor: Any = None,
+             store: Store | None = None) -> Result:  # fmt: skip
+    """Run an experiment; with a folder, everything is recorded there and the run can be resumed.
+
+    An executor and a store of one's own make it a real federation: the clients, and what they keep, are elsewhere.
+    """
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     speaks = first()
     say, watch = (say or _silent, watch) if speaks else (_silent, None)
@@ -76,14 +80,15 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     track = Tracking([*named(config.track, out), *trackers] if speaks else [], say)
     ranks = Ranks(fresh_state(experiment), on_disk(experiment, out))
     needed = agreed(lambda: _check(experiment, out, resume))
-    store: Store = client_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
-    begun = agreed(lambda: _begin(experiment, out, resume, store, say))
+    if store is None:
+        store = client_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
+    begun = agreed(partial(_begin, experiment, out, resume, store, say))
     done, records, best = begun.done, begun.records, Best(**begun.notes)
     server = tree_map(lambda t: t.to(task.x0.device), begun.server)
     ranks.home = dict.fromkeys(begun.known, 0)
     names = [f"{part}.{name}" for part, tensors in ranks.fresh().items() for name in tensors]
     during = During(experiment)
-    executor = experiment.executor()
+    executor = executor or experiment.executor()
     for note in (needed, *experiment.notes):
         say(note)
     track("begin", config.model_dump(mode="json"))
@@ -101,6 +106,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
                 played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say, ranks)
                 record |= {"clients": len(played.ids), **_measure(server, played.after, played.facts, names)}
                 record |= spent(algorithm, t + 1)
+                record |= getattr(executor, "told", {}) if called.ids else {}
                 if played.refused:
                     record["refused"] = [{"client": i, "why": why} for i, why in played.refused.items()]
                 server = played.after
@@ -232,7 +238,8 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
         experiment.federation,
     )
     ranks = ranks or Ranks(store.fresh, False)
-    owners = ranks.owners(ids, [max(1, federation.steps(i, algorithm.local_steps)) for i in ids])
+    work = [max(1, federation.steps(i, algorithm.local_steps)) for i in ids] if ranks.on else [1] * len(ids)
+    owners = ranks.owners(ids, work)
     mine = [ids[k] for k in ranks.mine(owners)]
     states = tree_map(lambda v: v.to(task.x0.device), ranks.fetch(store, ids, owners))
     lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
@@ -241,6 +248,9 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
     replies = executor(sent, mine, states) if mine else nobody(algorithm, task, sent, store.fresh())
+    if mine and hasattr(executor, "answered"):  # the nodes of a real federation may be away
+        ids = mine = executor.answered
+        owners = [0] * len(ids)
     told = ranks.listed(list(zip(faults(replies, config.refuse_above), _facts(replies), strict=True)), owners)
     refused = {i: why for i, (why, _) in zip(ids, told, strict=True) if why}
     if refused:
@@ -301,7 +311,8 @@ def _check_global(server: Server, t: int) -> None:
 
 def _measure(before: Server, after: Server, facts: list[list[float]], names: list[str]) -> dict[str, Any]:
     """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
-    means = dict(zip(["train_loss", "drift", *names], np.mean(facts, axis=0).tolist(), strict=True)) if facts else {}
+    # The nodes of a real federation keep their states to themselves: then there are no norms to name.
+    means = dict(zip(["train_loss", "drift", *names], np.mean(facts, axis=0).tolist(), strict=False)) if facts else {}
     told: dict[str, Any] = {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
     told |= {
         "update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
@@ -315,7 +326,7 @@ def _summary(
     experiment: Experiment, records: list[dict[str, Any]], judged: dict[str, Any], chosen: int
 ) -> dict[str, Any]:
     """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
-    curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged["accuracy"]]
+    curve = [r["accuracy"] for r in records if "accuracy" in r] or [judged[k] for k in judged if k == "accuracy"]
     tail = curve[-10:]
     metric = experiment.task.metric_each
     lower = metric is experiment.task.loss_each or metric is METRICS["mse"]
@@ -324,8 +335,9 @@ def _summary(
     failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
     told = {
         "algorithm": experiment.algorithm.name, "rounds": records[-1]["round"] if records else 0,
-        "model_of_round": chosen, "last": judged["accuracy"], "mean_of_last_ten": sum(tail) / len(tail),
-        "best": min(curve) if lower else max(curve), "loss": judged["loss"],
+        "model_of_round": chosen, "last": judged.get("accuracy"),
+        "mean_of_last_ten": sum(tail) / len(tail) if tail else None,
+        "best": (min(curve) if lower else max(curve)) if curve else None, "loss": judged.get("loss"),
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
     refused = sum(len(r.get("refused", ())) for r in records)

@@ -131,8 +131,12 @@ def _first_share(steps: list[int]) -> list[int]:
 
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-               metric: str | Each | None = None, head: str | None = None) -> Experiment:  # fmt: skip
-    """Build and check everything before anything is written."""
+               metric: str | Each | None = None, head: str | None = None,
+               split: Partition | None = None, known_cost: Cost | None = None) -> Experiment:  # fmt: skip
+    """Build and check everything before anything is written.
+
+    A node of a real federation brings the partition, and the cost that its server has found by tracing.
+    """
     notes: list[str] = []
     turnout.check(config)
     device = find_device(config.device)
@@ -141,7 +145,7 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
     data = datasets.load(config.data, config.data_folder) if data is None else data
     if config.validation:
         data = data.with_validation(config.validation, config.seed)
-    split = _partition(config, data)
+    split = _partition(config, data) if split is None else split
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     named = None
@@ -162,8 +166,8 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
-    notes += trust.check(config, chosen, task)
-    costs = _cost(chosen, task, batch)  # of the algorithm, not of looking at it
+    notes += trust.check(config, chosen, task) if known_cost is None else []
+    costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
     chosen = witnessed(chosen) if needs_clients(config.measure) else chosen
     return Experiment(config, chosen, task, federation, costs, named, notes)
 

@@ -1,0 +1,219 @@
+"""Flower's processes on this machine: start them, follow a run by its folder, stop them all."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from steppe.errors import RunFailed, SteppeError
+from steppe.flower.charter import read
+from steppe.flower.init import CONNECTION, connect
+from steppe.flower.watch import LOG, STATUS, lives
+from steppe.simulate import folder as records
+
+LATE, GONE = 90.0, 3.0  # seconds after which a server that does not come, or gives no sign of life, is given up
+HOST = "127.0.0.1"
+
+
+class Local:
+    """A SuperLink and SuperNodes of one federation's folder, all on loopback."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder, self.say = folder.resolve(), say
+        self.charter, self.config = read(self.folder / "app")
+        self.tls = (self.folder / "operator" / "ca.crt").exists()
+        self.port = free_port()
+        self.superlink: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start_superlink(self, fresh: bool = False) -> None:
+        """With `fresh`, nothing is remembered: where all nodes are new too, old ones must not be taken for alive."""
+        for old in self.folder.glob("operator/state.db*") if fresh else ():
+            old.unlink()
+        connect(self.folder, HOST, self.port)
+        self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port))
+        until = time.monotonic() + 60
+        while not reachable(HOST, self.port):
+            if self.superlink.poll() is not None or time.monotonic() > until:
+                raise RunFailed(f"The SuperLink did not start; its log: {self.folder / 'operator' / 'superlink.log'}.")
+            time.sleep(0.1)
+
+    def register(self, client: int) -> None:
+        """Make a node's public key known; that it is known already is fine."""
+        done = self.flwr("supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
+        if done.returncode != 0 and "already" not in done.stdout + done.stderr:
+            raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
+
+    def start_node(self, client: int, **environment: str) -> None:
+        port = str(free_port())
+        self.nodes[client] = self._start(self.folder / "nodes" / str(client) / "node.sh", "node.log", PORT=port,
+                                         SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
+
+    def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return flwr(self.folder, *words)
+
+    def submit(self, resume: bool = False, sets: str = "", out: str = "") -> str:
+        return submit(self.folder, resume, sets, out)
+
+    def follow(
+        self, watch: Callable[[dict[str, Any]], None], begun: float, resume: bool = False, out: str = ""
+    ) -> None:
+        follow(self.folder / (out or self.charter.out), watch, self.say, self._alive, begun, resume)
+
+    def _alive(self) -> str:
+        """What has stopped that a run cannot do without; nodes that stop are only told of."""
+        for client, process in list(self.nodes.items()):
+            if process.poll() is not None:
+                end(self.nodes.pop(client), kill=True)  # what it has left behind
+                self.say(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
+        if self.superlink is not None and self.superlink.poll() is not None:
+            return "The SuperLink has stopped (its log: operator/superlink.log)"
+        return ""
+
+    def stop(self) -> None:
+        """The nodes first, so that they do not look for a SuperLink that has gone."""
+        for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
+            end(process)
+        self.nodes, self.superlink = {}, None
+
+    def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
+        if shutil.which("flower-superlink", path=_path()) is None:
+            raise SteppeError("A federation needs Flower: pip install 'steppe[flower]'.")
+        with (script.parent / log).open("ab") as file:
+            return subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                                    env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
+                                    start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
+
+
+def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
+    """Stop a process and its children: politely, then not; with `kill`, as a power cut would."""
+    for sign in [signal.SIGKILL] if kill else [signal.SIGTERM, signal.SIGKILL]:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, sign)
+            until = time.monotonic() + 8
+            while time.monotonic() < until:
+                process.poll()  # a child that nobody asked about stays in its group
+                os.killpg(process.pid, 0)  # an error when nobody is left
+                time.sleep(0.05)
+    process.wait()
+
+
+def flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Flower's command line for this federation."""
+    command = ["sh", str(folder.resolve() / "operator" / "flwr.sh"), *words]
+    environment = {**os.environ, "PATH": _path(), "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
+
+
+def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") -> str:
+    """Start a run at the SuperLink; returns Flower's number of it."""
+    asked = {"resume": resume, "set": sets, "out": out}
+    words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
+    done = flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
+    told = parsed(done.stdout)
+    if done.returncode != 0 or not told.get("success"):
+        raise RunFailed(f"Flower did not take the run: {told.get('error-message') or _last(done)}")
+    return str(told["run-id"])
+
+
+def follow(where: Path, watch: Callable[[dict[str, Any]], None], say: Callable[[str], None],
+           alive: Callable[[], str] = lambda: "", begun: float = 0.0, resume: bool = False) -> None:  # fmt: skip
+    """Tell of every round as it is recorded, until the run that was submitted at `begun` has ended.
+
+    An error says how it failed. Only the run's folder is read, so this sees no more than an operator could.
+    """
+    seen, lines = len(records.history(where)) if resume else 0, len(_lines(where / LOG))
+    sign = time.monotonic()  # when the server last gave one of life
+    while True:
+        state = standing(where)
+        here = state.get("time", 0.0) >= begun
+        for line in _lines(where / LOG)[lines:]:
+            lines += 1
+            say(line)
+        if here:
+            finished = records.history(where)
+            for record in finished[min(seen, len(finished)) :]:
+                watch(record)
+            seen = len(finished)
+        if here and state["state"] == "finished":
+            return
+        if here and state["state"] == "failed":
+            raise RunFailed(state["why"])
+        if gone := alive():
+            raise RunFailed(f"{gone}.")
+        if here and lives(where):
+            sign = time.monotonic()
+        elif time.monotonic() - sign > (GONE if here else LATE):
+            raise RunFailed("The server's process has died." if here else
+                            f"The server did not start within {LATE:g} s; Flower's log says why: "
+                            "operator/flwr.sh list, operator/flwr.sh log RUN.")  # fmt: skip
+        time.sleep(0.3)
+
+
+def standing(where: Path) -> dict[str, Any]:
+    """The server's last word about the run."""
+    try:
+        found: dict[str, Any] = json.loads((where / STATUS).read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind((HOST, 0))
+        return int(s.getsockname()[1])
+
+
+def reachable(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _path() -> str:
+    """Flower starts its helpers by name, so they must be found beside this Python."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def _die_with_parent() -> None:
+    """On Linux, whoever kills this command does not leave its processes behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def parsed(text: str) -> dict[str, Any]:
+    begin = text.find("{")
+    try:
+        found: dict[str, Any] = json.loads(text[begin:]) if begin >= 0 else {}
+    except ValueError:
+        found = {}
+    return found
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _lines(path: Path) -> list[str]:
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            found.append(str(json.loads(line)["text"]))
+        except ValueError:
+            break
+    return found

@@ -1,0 +1,66 @@
+"""A client's state on its node, on disk, by federation and client.
+
+Every state is stamped with the round that made it, and the server says from which stamp a client goes on: that of its
+last reply that was counted. So a reply that was late or lost leaves no trace, and a round that is repeated after a
+crash starts from the state before it. Files are written aside and renamed, so a node may die at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from steppe.core.algorithm import States
+from steppe.errors import SteppeError
+from steppe.simulate.store import flat
+
+KEPT = 3  # counted states: the server may fall back by two checkpoints
+
+
+class NodeState:
+    def __init__(self, folder: Path, federation: str, client: int) -> None:
+        self.folder = folder / federation / f"client-{client}"
+
+    def read(self, stamp: int, like: States, lost: str = "refuse") -> States:
+        """The state that round `stamp` left; `like` is the first one, which stamp −1 means."""
+        if stamp < 0 or not flat(like):
+            return like
+        try:
+            rows = load_file(self._path(stamp))
+        except (OSError, SafetensorError) as error:
+            if lost == "fresh":
+                return like
+            raise SteppeError(f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): put "
+                              'it back, or set lost_state = "fresh" in the charter to let the client start '
+                              "afresh.") from error  # fmt: skip
+        found = {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
+        return found
+
+    def write(self, stamp: int, counted: int, state: States) -> None:
+        """Keep what round `stamp` made of the state `counted`; what was never counted goes."""
+        if not flat(state):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
+        _sync(aside)
+        aside.replace(final)
+        _sync(self.folder)
+        stamps = sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
+        old = [s for s in stamps if s <= counted][:-KEPT]
+        for path in [self._path(s) for s in stamps if s in old or (s > counted and s != stamp)]:
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(".round-*"):  # left by a process that died
+            path.unlink(missing_ok=True)
+
+    def _path(self, stamp: int) -> Path:
+        return self.folder / f"round-{stamp:06d}.safetensors"
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)

@@ -1,0 +1,40 @@
+"""What a federation cost beside the training: seconds a round, and bytes against the cost table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from steppe.core.cost import Cost
+
+
+def overhead(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
+    """Means over the rounds, and how often clients were missing or refused."""
+    rounds = [r["nodes"] for r in history if "nodes" in r]
+    if not rounds:
+        return {}
+
+    def mean(key: str) -> float:
+        return float(sum(r[key] for r in rounds) / len(rounds))
+
+    return {
+        "overhead_seconds": round(mean("overhead"), 3), "training_seconds": round(mean("training"), 3),
+        "bytes_down": round(mean("bytes_down")), "bytes_up": round(mean("bytes_up")),
+        "table_down": cost.bytes_down, "table_up": cost.bytes_up,
+        "missing": sum(len(r.get("dropped", ())) for r in history),
+        "refused": sum(len(r.get("refused", ())) for r in history),
+    }  # fmt: skip
+
+
+def sentences(told: dict[str, Any]) -> list[str]:
+    def against(kind: str) -> str:
+        real, table = told[f"bytes_{kind}"], told[f"table_{kind}"]
+        return (
+            f"{real:,} bytes {kind} (cost table {table:,}, ×{real / table:.3f})" if table else f"{real:,} bytes {kind}"
+        )
+
+    return [
+        f"overhead {told['overhead_seconds']:.2f} s a round beyond the slowest client's training "
+        f"({told['training_seconds']:.2f} s)",
+        f"on the wire, a client and round: {against('down')}, {against('up')}",
+        f"replies missing {told['missing']}, refused {told['refused']}",
+    ]

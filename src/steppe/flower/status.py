@@ -1,0 +1,46 @@
+"""How a federation stands, from its folder and, where its SuperLink runs, from Flower."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from steppe.flower.charter import read
+from steppe.flower.init import CONNECTION, PORT
+from steppe.flower.launch import flwr, parsed, reachable, standing
+from steppe.flower.watch import lives
+from steppe.simulate import folder as records
+
+
+def address(folder: Path) -> tuple[str, int]:
+    """Where the SuperLink is, or was last."""
+    try:
+        told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
+        host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")
+        return host, int(port)
+    except (OSError, KeyError, ValueError):
+        return "127.0.0.1", PORT
+
+
+def look(folder: Path) -> dict[str, Any]:
+    charter, config = read(folder / "app")
+    where = folder / charter.out
+    history, state, alive = records.history(where), standing(where), lives(where)
+    said = state.get("state", "not started")
+    server = {"running": "the server is at work" if alive else "the server has died: resume it",
+              "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
+    host, port = address(folder)
+    running = reachable(host, port)
+    told: dict[str, Any] = {
+        "name": charter.name, "algorithm": config.algorithm, "clients": config.clients, "rounds": config.rounds,
+        "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
+        "superlink": running, "nodes": _nodes(folder) if running else [],
+    }  # fmt: skip
+    judged: dict[str, Any] = next((r for r in reversed(history) if "accuracy" in r), {})
+    return told | {k: judged[k] for k in ("accuracy", "loss") if k in judged}
+
+
+def _nodes(folder: Path) -> list[dict[str, str]]:
+    told = parsed(flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
+    return [{"id": str(n.get("node-id")), "status": str(n.get("status"))} for n in told.get("nodes", [])]

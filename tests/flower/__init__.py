@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'steppe[flower]'")

@@ -1,0 +1,346 @@
+"""What goes wrong in a federation, one thing at a time, on a grid in memory: who is counted, and from which state."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
+from flwr.app.message.message import make_message
+from flwr.common.constant import ErrorCode
+
+from steppe.errors import RunFailed, SteppeError
+from steppe.flower.charter import Charter, checked
+from steppe.flower.server_app import serve
+from steppe.flower.watch import lives, locked
+from steppe.simulate import folder
+from tests.flower.memory import USUAL, MemoryGrid, charter_of, launch, node_folders, replay, states_on_disk
+
+ALL = {"algorithm": "scaffold", "per_round": 3}
+
+
+class Spoiler:
+    """Does something to one client's reply to one round's work; that of the others passes."""
+
+    def __init__(self, client, round_, change):
+        self.client, self.round, self.change = client, round_, change
+
+    def __call__(self, message, node):
+        told = message.content.config_records.get("told", {})
+        if told.get("client") == self.client and told.get("round") == self.round:
+            return self.change(message)
+        return message
+
+
+def changed(**told):
+    def change(message):
+        message.content["told"] = ConfigRecord({**message.content["told"], **told})
+        return message
+
+    return change
+
+
+def arrays(edit):
+    def change(message):
+        record = {k: v.numpy().copy() for k, v in message.content["arrays"].items()}
+        message.content["arrays"] = ArrayRecord({k: Array(v) for k, v in edit(record).items()})
+        return message
+
+    return change
+
+
+def nan(record):
+    record["update"][3] = float("nan")
+    return record
+
+
+def inf(record):
+    record["up/control_variates/dc"][5] = float("inf")
+    return record
+
+
+def lies_about_shape(message):
+    good = message.content["arrays"]["update"]
+    other = Array(good.numpy()[:-1])
+    message.content["arrays"]["update"] = Array(good.dtype, good.shape, good.stype, other.data)
+    return message
+
+
+def instead(other):
+    def change(message):
+        content, error = (None, other) if isinstance(other, Error) else (other, None)
+        return make_message(message.metadata, content, error)
+
+    return change
+
+
+BAD = {
+    "nan": (arrays(nan), "its update is not finite"),
+    "inf beside the update": (arrays(inf), "its update is not finite"),
+    "wrong shape": (arrays(lambda r: r | {"update": r["update"][:-1]}), "must have (55210,) and float64"),
+    "wrong type": (arrays(lambda r: r | {"update": r["update"].astype("float32")}), "type float32"),
+    "a shape that is not what its header says": (lies_about_shape, "not what its header says"),
+    "an array too many": (arrays(lambda r: r | {"x": r["update"]}), "not those of the algorithm: 'x'"),
+    "an array too few": (arrays(lambda r: {"update": r["update"]}), "not those of the algorithm"),
+    "a stale round": (changed(round=0), "is for round 0, but 1 was asked for"),
+    "another algorithm": (changed(fingerprint="0123456789abcdef"), "is for fingerprint '0123456789abcdef'"),
+    "another client": (changed(client=0), "is for client 0, but 1 was asked for"),
+    "another federation": (changed(federation="elsewhere"), "is for federation 'elsewhere'"),
+    "a loss of nan": (changed(loss=float("nan")), "its loss is nan"),
+    "too long": (arrays(lambda r: r | {"update": r["update"] * 1e6}), "above the limit of 1000"),
+    "something else": (instead(RecordDict({"hello": ConfigRecord({"a": 1})})), "another program"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_reply_is_refused_named_and_never_averaged(kind, tmp_path):
+    change, why = BAD[kind]
+    run = {**ALL, "refuse_above": 1000.0}
+    result, _, told = launch(tmp_path, run, Spoiler(1, 1, change))
+    _, config = charter_of(run)
+    rounds = [result.experiment.sample(t) for t in range(3)]
+    rounds[1] = [i for i in rounds[1] if i != 1]
+    server, store = replay(config, rounds)
+    assert torch.equal(result.server.x, server.x)
+    (named,) = result.history[1]["refused"]
+    assert named["client"] == 1
+    assert why in named["why"]
+    assert result.summary["refused"] == 1
+    assert any(t.startswith("round 2: client 1 was refused: ") and why in t for t in told)
+    # In round 3 the client went on from the state of round 1, as the server's control variate did.
+    assert torch.equal(
+        states_on_disk(tmp_path / "nodes")[1][2]["control_variates/c"], store.rows[1]["control_variates"]["c"]
+    )
+
+
+def test_a_late_reply_is_dropped_and_leaves_no_trace(tmp_path):
+    late = Spoiler(1, 1, lambda _: None)
+    result, _, told = launch(tmp_path, ALL, late)
+    _, config = charter_of(ALL)
+    rounds = [result.experiment.sample(t) for t in range(3)]
+    server, _ = replay(config, [rounds[0], [i for i in rounds[1] if i != 1], rounds[2]])
+    assert torch.equal(result.server.x, server.x)
+    assert "round 2: no reply of client 1" in told
+    assert result.history[1]["dropped"] == [1]
+    assert result.summary["missing"] == 1
+
+
+def test_an_error_of_flower_is_told(tmp_path):
+    result, _, told = launch(tmp_path, ALL, Spoiler(1, 1, instead(Error(3, "out of memory"))))
+    assert "round 2: client 1: Flower says: out of memory" in told
+    assert [r.get("dropped") for r in result.history] == [None, [1], None]
+
+
+def test_a_node_that_was_away_when_it_was_asked_is_asked_again(tmp_path):
+    """After a crash of the SuperLink, Flower first takes dead nodes for alive, and then says that they are not."""
+    away = {"left": 1}
+
+    def spoil(message, node):
+        if away["left"] and message.metadata.message_type == "query":
+            away["left"] -= 1
+            return instead(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"))(message)
+        return message
+
+    result, grid, told = launch(tmp_path, ALL, spoil)
+    assert [kind for kind, _ in grid.log].count("query") == 4
+    assert [r["clients"] for r in result.history] == [3, 3, 3]
+    assert not [t for t in told if "takes no part" in t]
+
+
+class Dies(BaseException):
+    """As a kill would be: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize("when", ["before the nodes work", "after the nodes worked"])
+def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
+    """The server dies in its third round, also when the nodes have already written their new states."""
+    charter, config = charter_of({**ALL, "rounds": 5})
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
+    push = grid.push_messages
+
+    def dangerous(messages):
+        messages = list(messages)
+        last = messages[0].metadata.group_id == "3" and messages[0].metadata.message_type == "train"
+        ids = push(messages) if not last or when.startswith("after") else []
+        if last:
+            raise Dies
+        return ids
+
+    app = write_charter(tmp_path, charter)
+    grid.push_messages = dangerous
+    out = tmp_path / "run"
+    with pytest.raises(Dies):
+        serve(grid, app, [], str(out))
+    assert len(folder.history(out)) == 2
+    assert not lives(out)
+    if when.startswith("after"):
+        assert 2 in states_on_disk(tmp_path / "nodes")[0]
+    grid.push_messages = push
+    result = serve(grid, app, [], str(out), resume=True)
+    server, _ = replay(config, [result.experiment.sample(t) for t in range(5)])
+    assert torch.equal(result.server.x, server.x)
+    assert [r["round"] for r in folder.history(out)] == [1, 2, 3, 4, 5]
+
+
+def write_charter(tmp_path, charter: Charter):
+    import json
+
+    app = tmp_path / "app"
+    app.mkdir()
+    run = "\n".join(f"{k} = {json.dumps(v)}" for k, v in charter.run.items())
+    (app / "federation.toml").write_text(f'name = "test"\ndeadline = 0.5\nwait = 1.0\n[run]\n{run}\n')
+    return app
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path):
+    charter, config = charter_of({"algorithm": "fedavg", "rounds": 1})
+    app, out = write_charter(tmp_path, charter), tmp_path / "run"
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
+    out.mkdir()
+    with locked(out):
+        assert lives(out)
+        with pytest.raises(SteppeError, match="Another server is at work"):
+            serve(grid, app, [], str(out))
+    serve(grid, app, [], str(out))
+    with pytest.raises(SteppeError, match="already holds a run"):
+        serve(grid, app, [], str(out))
+    with pytest.raises(SteppeError, match=r"started with other settings: lr was 0\.05 and is 0\.1"):
+        serve(grid, app, ["lr=0.1"], str(out), resume=True)
+    assert serve(grid, app, ["rounds=2"], str(out), resume=True).summary["rounds"] == 2
+
+
+def test_a_node_that_comes_back_under_another_number_keeps_its_control_variate(tmp_path):
+    """Without keys, Flower gives a restarted node a new id."""
+    _, config = charter_of(ALL)
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
+    old = next(n for n, c in grid.configs.items() if c["client"] == 2)
+
+    def restart(message, node):
+        if message.metadata.group_id == "1" and node == old:
+            grid.configs[4242] = grid.configs.pop(old)
+        return message
+
+    grid.spoil = restart
+    result, _, _ = launch(tmp_path, ALL, grid=grid)
+    server, _ = replay(config, [result.experiment.sample(t) for t in range(3)])
+    assert torch.equal(result.server.x, server.x)
+    assert ("train", 4242) in grid.log
+
+
+def test_a_lost_state_is_noticed(tmp_path):
+    """A disk that was wiped must not become a control variate of zero without anybody knowing."""
+    import shutil
+
+    _, config = charter_of(ALL)
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
+
+    def wipe(message, node):
+        if message.metadata.group_id == "1" and grid.configs[node]["client"] == 0:
+            shutil.rmtree(grid.configs[node]["state"])
+        return message
+
+    grid.spoil = wipe
+    result, _, told = launch(tmp_path, ALL, grid=grid)
+    assert any("client 0 was refused: this node has lost the client's state of round 1" in t for t in told)
+    assert [r["clients"] for r in result.history] == [3, 2, 2]
+    again = MemoryGrid({n: {**c, "state": c["state"] + "-again"} for n, c in grid.configs.items()}, None)
+    again.spoil = lambda m, n: (shutil.rmtree(again.configs[n]["state"], ignore_errors=True), m)[1]
+    fresh, _, _ = launch(tmp_path, ALL, grid=again, terms={"lost_state": "fresh"})
+    assert [r["clients"] for r in fresh.history] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"data": "{here}/missing.npz"}, "does not exist on this node"),
+    ({"data": "{here}/empty.npz"}, "has no sample: an empty node cannot take part"),
+    ({"data": "{here}/labels.npz"}, "has labels from 0 to 10, but the charter's 10 classes are 0 to 9"),
+    ({"data": "{here}/shape.npz"}, "has inputs of shape [1, 4, 4] and type uint8, but the charter says [1, 8, 8]"),
+    ({"data": "{here}/floats.npz"}, "type float32, but the charter says [1, 8, 8] and uint8"),
+    ({"data": "{here}/names.npz"}, "has no array 'y'"),
+    ({"data": "{here}/uneven.npz"}, "has 4 inputs but 3 targets"),
+    ({"data": "{here}/torn.npz"}, "cannot be read"),
+    ({"data": "nowhere:at_all"}, "cannot be found"),
+    ({"data": "just words"}, "neither a folder, nor an .npz file"),
+    ({"data": "tests.flower.own:broken"}, "ValueError on the node, which its own log explains"),
+    ({"client": 7}, "client=7, but this federation's clients are 0 to 2"),
+    ({"client": "one"}, "client='one', but"),
+    ({"client": 0}, "both say that they are client 0"),
+], ids=lambda v: "-".join(map(str, v.values())) if isinstance(v, dict) else "")  # fmt: skip
+def test_what_is_wrong_with_a_node_reaches_the_operator(change, why, tmp_path):
+    _, config = charter_of({"algorithm": "fedavg"})
+    configs = node_folders(tmp_path / "nodes", config)
+    x = np.zeros((4, 1, 8, 8), np.uint8)
+    files = {"empty": {"x": x[:0], "y": np.arange(0)}, "labels": {"x": x, "y": np.array([0, 1, 2, 10])},
+             "shape": {"x": x[:, :, :4, :4], "y": np.arange(4)}, "floats": {"x": x.astype("f4"), "y": np.arange(4)},
+             "names": {"x": x}, "uneven": {"x": x, "y": np.arange(3)}}  # fmt: skip
+    for name, content in files.items():
+        np.savez(tmp_path / f"{name}.npz", **content)
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "empty.npz").read_bytes()[:50])
+    node = next(n for n, c in configs.items() if c["client"] == 1)
+    configs[node] |= {k: v.replace("{here}", str(tmp_path)) if isinstance(v, str) else v for k, v in change.items()}
+    began = time.monotonic()
+    with pytest.raises(RunFailed) as error:
+        launch(tmp_path, {"algorithm": "fedavg"}, grid=MemoryGrid(configs), terms={"wait": 600.0})
+    assert why in str(error.value)
+    assert str(node) in str(error.value)
+    assert "4711" not in str(error.value)
+    assert time.monotonic() - began < 300  # it did not wait for a node that had already said no
+
+
+def test_fewer_nodes_than_asked(tmp_path):
+    _, config = charter_of({"algorithm": "fedavg"})
+    configs = node_folders(tmp_path / "nodes", config)
+    del configs[next(n for n, c in configs.items() if c["client"] == 2)]
+    text = "3 nodes were asked for and 2 can take part after 1 s: no node of client 2. Start what is missing"
+    with pytest.raises(RunFailed, match=text):
+        launch(tmp_path, {"algorithm": "fedavg"}, grid=MemoryGrid(configs))
+    result, _, _ = launch(tmp_path, {"algorithm": "fedavg", "per_round": 3}, grid=MemoryGrid(configs),
+                             terms={"enough": 2})  # fmt: skip
+    assert [r["clients"] for r in result.history] == [2, 2, 2]
+    with pytest.raises(RunFailed, match=r"3 of this round's clients .* are needed, and 2 are here after 1 s"):
+        launch(tmp_path, {"algorithm": "fedavg", "per_round": 3}, grid=MemoryGrid(configs),
+               terms={"enough": 2, "least": 3})  # fmt: skip
+
+
+def test_too_few_good_replies_end_the_run_with_their_reasons(tmp_path):
+    with pytest.raises(RunFailed, match=r"round 2: 2 good replies, and at least 3 are needed.*client 1: its update is"):
+        launch(tmp_path, ALL, Spoiler(1, 1, arrays(nan)), terms={"least": 3})
+
+
+def test_a_node_with_another_model_is_refused(tmp_path, monkeypatch):
+    from steppe.flower import client_app
+
+    monkeypatch.setattr(client_app, "from_terms", _other)
+    with pytest.raises(RunFailed, match="this node builds another model or algorithm"):
+        launch(tmp_path, {"algorithm": "fedavg"})
+
+
+def _other(text):
+    from steppe.flower.charter import from_terms
+
+    charter, config, *rest = from_terms(text)
+    return charter, config.model_copy(update={"model": "cnn"}), *rest
+
+
+@pytest.mark.parametrize(("content", "why"), [
+    ({"dedline": 3}, "there is no key 'dedline'; did you mean 'deadline'"),
+    ({"data": {"shape": [1], "inputs": "float32", "classs": 3}}, "no key 'data.classs'; did you mean 'classes'"),
+    ({"data": {"shape": [1, 8, 8], "classes": 3}}, "images need mean and std"),
+    ({"name": "../up"}, "name: "),
+    ({"run": {"validation": 0.1}}, "validation needs training data where the server is"),
+    ({"run": {"measure": ["lambda1"]}}, "measure needs training data where the server is"),
+    ({"run": {"dropout": 0.5}}, "dropout, speed and deadline are for simulated failures"),
+    ({"run": {"buffers": "local"}}, "buffers = local measures batch norm's statistics"),
+    ({"run": {"algorithmm": "fedavg"}}, "there is no key 'algorithmm'"),
+    ({"enough": 5, "run": {"clients": 3, "per_round": 3}}, "enough is 5, but there are only 3 clients"),
+])  # fmt: skip
+def test_a_bad_charter_is_refused_in_a_sentence(content, why):
+    with pytest.raises(SteppeError) as error:
+        checked(content).config()
+    assert why in str(error.value)
+
+
+def test_usual_settings_are_what_the_tests_need():
+    """Clients that pause: with two of three a round, everybody is away at least once."""
+    _, config = charter_of({})
+    assert config.clients == 3
+    assert USUAL["per_round"] == 2

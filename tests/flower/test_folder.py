@@ -1,0 +1,230 @@
+"""A federation's folder, a node's data, and what the commands say."""
+
+import json
+import os
+import ssl
+import stat
+import time
+import zipfile
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from cryptography import x509
+from flwr.cli.build import build_fab_from_disk
+from typer.testing import CliRunner
+
+from steppe.cli import app
+from steppe.config import resolve
+from steppe.core.cost import Cost
+from steppe.errors import RunFailed, SteppeError
+from steppe.flower import launch as processes
+from steppe.flower.charter import Sample, checked, read
+from steppe.flower.init import init
+from steppe.flower.node_data import arrays
+from steppe.flower.node_state import NodeState
+from steppe.flower.watch import STATUS, locked, status
+from steppe.simulate import folder as records
+from tests.flower.memory import MemoryGrid, charter_of, launch, node_folders
+
+CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
+IMAGES = Sample(shape=[1, 8, 8], classes=2, class_names=["cat", "dog"], mean=[0.5], std=[0.5])
+
+
+def command(*words):
+    result = CliRunner().invoke(app, ["federate", *map(str, words)])
+    return result.output if result.exception is None else str(result.exception)
+
+
+def test_loopback_needs_no_certificates(tmp_path):
+    init(tmp_path / "a b", CONFIG)
+    scripts = {p.name: p.read_text() for p in tmp_path.glob("a b/**/*.sh")}
+    assert set(scripts) == {"superlink.sh", "flwr.sh", "node.sh"}
+    assert "--insecure" in scripts["superlink.sh"]
+    assert "--host 127.0.0.1" in scripts["superlink.sh"]
+    assert not list(tmp_path.glob("**/*.crt"))
+    charter, config = read(tmp_path / "a b" / "app")
+    assert charter.name == "a-b"
+    assert (config.algorithm, config.settings, config.clip) == ("fedsmoo", {"rho": 0.2}, 3.0)
+    assert (config.clients, config.checkpoint_every) == (2, 1)
+    with pytest.raises(SteppeError, match="already holds a federation"):
+        init(tmp_path / "a b", CONFIG)
+
+
+def test_beyond_loopback_tls_and_node_keys_are_on(tmp_path):
+    init(tmp_path, CONFIG, host="server.example.org")
+    superlink, node = ((tmp_path / p).read_text() for p in ("operator/superlink.sh", "nodes/1/node.sh"))
+    assert "--enable-supernode-auth" in superlink
+    assert "--ssl-certfile" in superlink
+    assert "--insecure" not in superlink + node
+    assert "--auth-supernode-private-key key" in node
+    assert '--superlink "${SUPERLINK:-server.example.org:8000}"' in node
+    certificate = x509.load_pem_x509_certificate((tmp_path / "operator/server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "server.example.org" in names.get_values_for_type(x509.DNSName)
+    ssl.create_default_context(cafile=str(tmp_path / "nodes/1/ca.crt"))
+    for secret in ("operator/server.key", "nodes/0/key", "nodes/1/key"):
+        assert stat.S_IMODE((tmp_path / secret).stat().st_mode) == 0o600
+    assert (tmp_path / "nodes/0/key").read_text() != (tmp_path / "nodes/1/key").read_text()
+
+
+@pytest.mark.parametrize(("asked", "telemetry", "update_check"), [(False, "0", "1"), (True, "1", "0")])
+def test_nothing_phones_home_unless_asked(asked, telemetry, update_check, tmp_path):
+    init(tmp_path, CONFIG, telemetry=asked)
+    for script in tmp_path.glob("**/*.sh"):
+        assert f'FLWR_TELEMETRY_ENABLED="${{FLWR_TELEMETRY_ENABLED:-{telemetry}}}"' in script.read_text()
+        assert f'FLWR_DISABLE_UPDATE_CHECK="${{FLWR_DISABLE_UPDATE_CHECK:-{update_check}}}"' in script.read_text()
+
+
+def test_the_app_that_is_shipped_is_a_shim(tmp_path):
+    """No data, no key, no record can travel with it: they lie elsewhere."""
+    init(tmp_path, CONFIG, tls=True)
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(tmp_path / "app"))) as fab:
+        names = set(fab.namelist())
+        code = b"".join(fab.read(n) for n in names if n.endswith(".py"))
+    assert {"federation.toml", "steppe_app/client_app.py", "steppe_app/server_app.py"} <= names
+    assert not [n for n in names if n.endswith((".npz", ".json", "key", ".crt"))]
+    assert code.count(b"\n") < 15
+
+
+def test_own_data(tmp_path):
+    init(tmp_path, CONFIG, own_data=True)
+    charter, config = read(tmp_path / "app")
+    assert charter.data is not None
+    assert config.data == "nodes of " + charter.name
+    assert not list(tmp_path.glob("nodes/*/data.npz"))
+
+
+def image_folder(where, classes=("cat", "dog")):
+    from PIL import Image
+
+    for k, name in enumerate(classes):
+        (where / name).mkdir(parents=True)
+        for i in range(3):
+            Image.fromarray(np.full((8, 8), 50 * k + i, np.uint8)).save(where / name / f"{i}.png")
+
+
+def test_a_folder_of_images(tmp_path):
+    """Numbers come from the charter's names, also where a node has one class only."""
+    image_folder(tmp_path / "two")
+    x, y = arrays(str(tmp_path / "two"), IMAGES, "client 0")
+    assert x.shape == (6, 1, 8, 8)
+    assert y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert int(x[4, 0, 0, 0]) == 51
+    image_folder(tmp_path / "one", ["dog"])
+    assert arrays(str(tmp_path / "one"), IMAGES, "client 0")[1].tolist() == [1, 1, 1]
+    image_folder(tmp_path / "odd", ["bird"])
+    with pytest.raises(SteppeError, match="has the class 'bird', which is not among the charter's class_names"):
+        arrays(str(tmp_path / "odd"), IMAGES, "client 0")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SteppeError, match="No image was found"):
+        arrays(str(tmp_path / "none"), IMAGES, "client 0")
+    with pytest.raises(SteppeError, match="no class_names under"):
+        arrays(str(tmp_path / "two"), IMAGES.model_copy(update={"class_names": None}), "client 0")
+
+
+def test_a_function_and_a_regression():
+    ten = IMAGES.model_copy(update={"classes": 10, "class_names": None})
+    x, y = arrays("tests.flower.own:few_samples", ten, "client 0")
+    assert (len(x), len(y)) == (30, 30)
+    numbers = Sample(shape=[3], inputs="float32", targets="float32")
+    with pytest.raises(SteppeError, match="labels"):
+        arrays("tests.flower.own:few_samples", ten.model_copy(update={"classes": 3}), "client 0")
+    with pytest.raises(SteppeError, match="inputs of shape"):
+        arrays("tests.flower.own:few_samples", numbers, "client 0")
+
+
+def test_data_of_their_own_and_a_test_set_of_the_servers(tmp_path):
+    """The charter describes a sample; the server has test data, or none."""
+    terms = {"data": {"shape": [1, 8, 8], "classes": 10, "mean": [0.3], "std": [0.4]}}
+    run = {"algorithm": "fedavg", "rounds": 1}
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", charter_of(run)[1]))
+    result, _, _ = launch(tmp_path, run, grid=grid, terms=terms)
+    assert "accuracy" not in result.history[0]
+    assert result.summary["last"] is None
+    json.dumps(result.summary, allow_nan=False)
+    told, _, _ = launch(tmp_path, run, grid=grid, terms={**terms, "test": "tests.flower.own:few_samples"})
+    assert 0 <= told.history[0]["accuracy"] <= 1
+    assert torch.equal(told.server.x, result.server.x)
+
+
+def test_states_survive_a_crash_at_any_moment(tmp_path, monkeypatch):
+    """What is half written is never read, and what the server has counted is kept."""
+    states = NodeState(tmp_path, "f", 0)
+    first = {"p": {"c": torch.zeros(3)}}
+    for stamp in range(6):
+        before = states.read(stamp - 1, first)
+        assert before["p"]["c"].tolist() == [float(stamp)] * 3
+        states.write(stamp, stamp - 1, {"p": {"c": before["p"]["c"] + 1}})
+    for again in range(2):  # a round that is repeated
+        states.write(5, 4, {"p": {"c": states.read(4, first)["p"]["c"] + 1}})
+        assert states.read(5, first)["p"]["c"].tolist() == [6.0] * 3, again
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        states.write(6, 5, {"p": {"c": torch.full((3,), 9.0)}})
+    monkeypatch.undo()
+    with pytest.raises(SteppeError, match="has lost the client's state of round 7"):
+        states.read(6, first)
+    assert states.read(5, first)["p"]["c"].tolist() == [6.0] * 3
+    assert states.read(3, first)["p"]["c"].tolist() == [4.0] * 3  # the server may fall back by two checkpoints
+
+
+def test_commands_say_what_to_do(tmp_path):
+    where = tmp_path / "f"
+    assert "is no federation" in command("status", where)
+    assert "wrote" in command("init", where, "--nodes", 2, "--algorithm", "scaffold", "--rounds", 3)
+    _, config = read(where / "app")
+    assert (config.algorithm, config.clients, config.per_round, config.rounds) == ("scaffold", 2, 2, 3)
+    told = json.loads(command("status", where, "--json"))
+    assert (told["server"], told["rounds_done"], told["superlink"]) == ("not started", 0, False)
+    assert "has its settings already" in command("up", where, "--nodes", 3)
+    assert "holds no run to resume" in command("resume", where)
+    assert "did you mean 'scaffold'" in command("init", tmp_path / "g", "--algorithm", "scafold")
+    assert not (tmp_path / "g").exists()
+    assert "without TLS" in command("init", tmp_path / "h", "--host", "example.org", "--no-tls")
+    assert "is for several machines, with its SuperLink on example.org" in command("up", tmp_path / "h")
+
+
+@pytest.mark.parametrize(("state", "alive", "why"), [
+    ({"state": "failed", "why": "It diverged."}, "", "It diverged."),
+    ({"state": "running"}, "", "The server's process has died."),
+    ({"state": "running"}, "The SuperLink has stopped", "The SuperLink has stopped."),
+])  # fmt: skip
+def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "GONE", 0.0)
+    status(tmp_path, **state)
+    with pytest.raises(RunFailed) as error:
+        processes.follow(tmp_path, lambda _: None, lambda _: None, lambda: alive)
+    assert str(error.value) == why
+
+
+def test_following_a_run_that_goes_on(tmp_path):
+    """Old rounds are not told again, an old status is not believed."""
+    status(tmp_path, "failed", why="long ago")
+    asked = time.time() + 1e-3
+    for t in range(1, 4):
+        records.append(tmp_path, {"round": t})
+    seen = []
+
+    def alive():
+        with locked(tmp_path):
+            records.append(tmp_path, {"round": 4})
+            time.sleep(0.01)
+            status(tmp_path, "finished")
+        return ""
+
+    processes.follow(tmp_path, seen.append, lambda _: None, alive, asked, resume=True)
+    assert [r["round"] for r in seen] == [4]
+    assert json.loads((tmp_path / STATUS).read_text())["state"] == "finished"
+
+
+def test_terms_reach_a_node_unchanged():
+    from steppe.flower.charter import as_terms, from_terms
+
+    charter = checked({"name": "x", "lost_state": "fresh", "run": {"clients": 2, "per_round": 1, "lr": 0.3}})
+    config = charter.config()
+    cost = Cost(1.0, 2.0, 0.5, 1.0, 4, 8, 2, 1, 0, 100)
+    told, *rest = from_terms(as_terms(charter, config, IMAGES, cost))
+    assert rest == [config, IMAGES, cost]
+    assert told.lost_state == "fresh"

@@ -1,0 +1,86 @@
+"""Every algorithm of the catalogue through Flower's messages, against the simulator."""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from steppe.algorithms import CATALOGUE
+from steppe.simulate.store import flat
+from tests.flower.memory import charter_of, launch, replay, states_on_disk
+
+FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((n, {}) for n in CATALOGUE), *FURTHER], ids=str)
+def test_equals_the_simulator(name, settings, tmp_path):
+    """Global model, server state and the states on the nodes' disks, with clients that pause and come back."""
+    run = {"algorithm": name, "settings": settings}
+    result, grid, told = launch(tmp_path, run)
+    _, config = charter_of(run)
+    server, store = replay(config, [result.experiment.sample(t) for t in range(config.rounds)])
+    assert not [t for t in told if "refused" in t or "no reply" in t], told
+    assert {kind for kind, _ in grid.log} == {"query", "train"}
+    if name != "local":
+        assert not torch.equal(server.x, result.experiment.task.x0)
+    close(result.server.x, server.x)
+    for mine, theirs in zip(tree_leaves(result.server.state), tree_leaves(server.state), strict=True):
+        close(mine, theirs)
+    kept = states_on_disk(tmp_path / "nodes")
+    for client in store.known():
+        theirs = flat(store.gather([client])[0])
+        mine = kept[client][max(kept[client])] if theirs else {}
+        assert set(mine) == set(theirs)
+        for key, value in theirs.items():
+            close(mine[key], value)
+
+
+def close(mine, theirs):
+    scale = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
+    assert torch.allclose(mine, theirs, rtol=0, atol=1e-6 * scale)
+
+
+def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
+    run = {"algorithm": "fedsam", "model": "tests.flower.own:norm_model"}
+    result, _, _ = launch(tmp_path, {"algorithm": "fedsam"}, terms={"own": {"model": run["model"]}})
+    from steppe.simulate.run import simulate
+    from steppe.simulate.setup import experiment
+    from tests.flower.own import norm_model
+
+    _, config = charter_of({"algorithm": "fedsam"})
+    torch.manual_seed(config.seed)
+    whole = simulate(experiment(config, model=norm_model()))
+    assert result.server.buffers
+    close(result.server.x, whole.server.x)
+    for name, value in whole.server.buffers.items():
+        close(result.server.buffers[name], value)
+
+
+def test_own_part_and_model(tmp_path):
+    """A user's part with state on both sides runs unchanged."""
+    from steppe.simulate.run import simulate
+    from steppe.simulate.setup import experiment
+    from tests.flower.own import model, parts
+
+    result, _, _ = launch(tmp_path, {}, terms={"own": {"model": "tests.flower.own:model",
+                                                       "parts": "tests.flower.own:parts"}})  # fmt: skip
+    _, config = charter_of({})
+    torch.manual_seed(config.seed)
+    whole = simulate(experiment(config, parts(), model()))
+    close(result.server.x, whole.server.x)
+    assert states_on_disk(tmp_path / "nodes")
+
+
+@pytest.mark.parametrize("part", ["median", "krum:bad=1,keep=1", "norm_bound:limit=0.05", "dp:clip=0.1,noise=0.5"])
+def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
+    """They stand on the server; a node needs neither their secrets nor their packages."""
+    from steppe.simulate.run import simulate
+    from steppe.simulate.setup import experiment
+
+    if part.startswith("dp"):
+        pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    run = {"algorithm": "scaffold", "clients": 5, "per_round": 5, "add": [part]}
+    result, _, told = launch(tmp_path, run)
+    whole = simulate(experiment(charter_of(run)[1]))
+    assert not [t for t in told if "refused" in t or "no reply" in t], told
+    close(result.server.x, whole.server.x)
+    assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")
