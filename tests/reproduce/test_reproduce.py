@@ -1,6 +1,8 @@
 """`steppe reproduce` from end to end, at the tiny scale; and what is committed."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -193,3 +195,49 @@ def test_a_small_league(steppe):
     page = Path("out/league.md").read_text()
     assert f"{line['accuracy']:.2f}" in page
     assert steppe(*words).err == ""  # nothing was left to run
+
+
+WORKER = """
+import json, sys, time
+for line in sys.stdin:
+    config = json.loads(line)
+    if config["algorithm"] == "fedsam":
+        sys.exit(7)
+    if config["algorithm"] == "fedsol":
+        time.sleep(600)
+    print(json.dumps({"round": 1}), flush=True)
+    wrong = {"error": "ValueError: odd", "trace": "Traceback"}
+    print(json.dumps(wrong if config["algorithm"] == "fedprox" else {"row": {"mean_of_last_ten": 0.5}}), flush=True)
+"""
+
+
+def with_fake_workers(monkeypatch, methods):
+    """What was kept, what was not run, what failed, and the processes."""
+    started, kept = [], []
+
+    def start(_):
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen([sys.executable, "-c", WORKER], stdin=pipe, stdout=pipe, encoding="utf-8"))
+        return started[-1]
+
+    monkeypatch.setattr(work, "_start", start)
+    jobs = plan.needed(["fedsol-table1"], "paper", [f"cifar10/lda-0.1/{m}" for m in methods], 1, False, [], {})
+    not_run, failed = work.work(jobs, 2, None, lambda j, row: kept.append(j.config.algorithm), lambda _: None)
+    return sorted(kept), [j.config.algorithm for j in not_run], failed, started
+
+
+def test_a_process_that_dies_takes_one_cell_with_it(monkeypatch):
+    kept, not_run, failed, started = with_fake_workers(
+        monkeypatch, ["fedavg", "fedsam", "fedprox", "fedntd", "fedasam"]
+    )
+    assert (kept, not_run) == (["fedasam", "fedavg", "fedntd"], [])
+    assert sorted(failed.values()) == ["ValueError: odd", "its process ended with code 7"]
+    assert all(child.poll() is not None for child in started)
+
+
+def test_when_time_is_up_what_runs_is_stopped_and_not_run(monkeypatch):
+    over = property(lambda board: 0.0 if board.done else 60.0)  # time ends with the first run
+    monkeypatch.setattr(work.Board, "left", over)
+    kept, not_run, failed, started = with_fake_workers(monkeypatch, ["fedavg", "fedsol"])
+    assert (kept, not_run, failed) == (["fedavg"], ["fedsol"], {})
+    assert all(child.poll() is not None for child in started)

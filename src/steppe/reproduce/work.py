@@ -257,6 +257,9 @@ def _apart(board: Board, processes: int, ended: Callable[[int, float, dict[str, 
             event = _ask(children[who], job.config, lambda round_: board.tick(who, round_, say))
             if event is None and board.left > 0:
                 event = {"error": f"its process ended with code {children[who].wait()}"}
+            if event and "trace" in event:  # whatever went wrong there must not spoil the next run
+                children[who].kill()
+                children[who].wait()
             with saving:
                 ended(who, time.monotonic() - began, event)
 

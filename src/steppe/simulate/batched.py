@@ -17,7 +17,7 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.simulate.client_conv import ClientConvolutions
 from steppe.simulate.sequential import DROPOUT
-from steppe.simulate.stacking import row, stack
+from steppe.simulate.stacking import stack
 
 
 class Batched:
@@ -34,12 +34,10 @@ class Batched:
         order = sorted(range(len(ids)), key=lambda i: -steps[i])
         size = self.chunk or len(ids)
         self.round_ = int(sent.round)  # the only word from the device before the round is over
-        replies: dict[int, Reply] = {}
-        for begun in range(0, len(order), size):
-            places = order[begun : begun + size]
-            together = self._train(sent, [ids[i] for i in places], [states[i] for i in places])
-            replies.update({place: row(together, i) for i, place in enumerate(places)})
-        stacked: Reply = stack([replies[i] for i in range(len(ids))])
+        chunks = [order[begun : begun + size] for begun in range(0, len(order), size)]
+        replies = [self._train(sent, [ids[i] for i in some], [states[i] for i in some]) for some in chunks]
+        back = torch.tensor(sorted(range(len(order)), key=order.__getitem__)).to(sent.x.device, non_blocking=True)
+        stacked: Reply = tree_map(lambda *rows: (torch.cat(rows) if len(rows) > 1 else rows[0])[back], *replies)
         return stacked
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:

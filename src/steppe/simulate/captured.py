@@ -66,8 +66,7 @@ class Captured(Batched):
             room = self._furnish(sent, states, plan)
             steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
             begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
-            # A row each, also where all begin alike, and none that is two things at once.
-            clients = tree_map(lambda t: t.clone(memory_format=torch.contiguous_format), begun)
+            clients = _own(begun)
             changes, over = timetable(plan.steps, len(room.k))
             room.steps.zero_()
             for t in range(over + 1):
@@ -241,6 +240,19 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
+
+
+def _own(rows: Live) -> Live:
+    """The same to write into: a row for each client also where all begin alike, and no tensor that is two things."""
+    seen: set[int] = set()
+
+    def own(t: Tensor) -> Tensor:
+        shared = t.data_ptr() in seen or not t.is_contiguous()
+        seen.add(t.data_ptr())
+        return t.clone(memory_format=torch.contiguous_format) if shared else t
+
+    mine: Live = tree_map(own, rows)
+    return mine
 
 
 def _spare_what_stays(graph: torch.fx.Graph) -> None:
