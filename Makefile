@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check bench bench-gpu clean
+.PHONY: setup demo test check bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.installed
 
@@ -28,6 +28,9 @@ bench: setup
 
 bench-gpu: setup
 	$(BIN)/python -m benchmarks.gpu
+
+bench-scale: setup
+	$(BIN)/python -m benchmarks.scale
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .mypy_cache

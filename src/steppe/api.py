@@ -23,6 +23,7 @@ from steppe.simulate.analysis import Analysis, Options
 from steppe.simulate.measure import chosen
 from steppe.simulate.run import Result, Watch, simulate
 from steppe.simulate.setup import catalogue_settings, experiment
+from steppe.simulate.torchrun import agreed, join
 from steppe.simulate.trackers import Tracker
 
 
@@ -44,6 +45,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     track      names (tensorboard, wandb, mlflow), or objects of your own with begin, round and end (steppe.Tracker)
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
+    join()
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) else track
@@ -53,7 +55,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
-    if out is not None and not resume and (Path(out) / "config.json").exists():
+    if agreed(lambda: out is not None and not resume and (Path(out) / "config.json").exists()):
         raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
     built = experiment(config, algorithm, model if isinstance(model, nn.Module) else None, own_data, loss, metric, head)
     return simulate(built, Path(out) if out is not None else None, resume, watch, trackers=own_trackers)

@@ -33,11 +33,14 @@ def main() -> None:
     """Run the command line; errors that a user can fix are one sentence and exit code 2."""
     keep_memory()
     try:
+        words.check_torchrun(sys.argv[1:])
         app()
     except Exception as error:
         code = _exit_code(error)
         if code is None:  # a mistake of ours: all that is known about it must be seen
             raise
+        if words.under_torchrun() and not words.may_speak():
+            sys.exit(code)
         if "--debug" in sys.argv:
             import traceback
 
@@ -93,30 +96,25 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.simulate import folder
     from steppe.simulate.run import simulate
     from steppe.simulate.setup import experiment
+    from steppe.simulate.torchrun import agreed, first, join
 
+    join()
     if measure:
         sets = [*sets, f"measure={json.dumps(measure)}"]
     if track:
         sets = [*sets, f"track={json.dumps(track)}"]
-    begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
-    if begun and not algorithm and not config:  # --resume --out DIR says it all
-        chosen = words.configuration(None, None, sets, add, rounds, begun)
-    else:
-        chosen = words.configuration(algorithm, config, sets, add, rounds)
-    label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
-    where = out or words.free_folder(f"{label}-{chosen.hash}", resume)
-    if resume and not (where / "config.json").exists():
-        raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
-    if not resume and (where / "config.json").exists():
-        raise SteppeError(f"{where} already holds a run: choose another --out, or go on with it by --resume.")
+    chosen, label, where = agreed(lambda: words.chosen_run(algorithm, config, sets, add, rounds, out, resume))
     built = experiment(chosen)
     try:
-        with Progress(chosen.rounds) as progress:
+        with Progress(chosen.rounds, quiet=not first()) as progress:
             progress.begin(label)
             result = simulate(built, where, resume, progress.round, progress.say)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
+        if first():
+            print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
+    if not first():
+        return
     curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}")
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))

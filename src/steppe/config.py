@@ -113,6 +113,10 @@ class Config(BaseModel):
         "average", description="what happens to batch norm's running statistics"
     )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
+    memory: float = Field(4.0, gt=0, description="GiB for client states and a round's vectors; auto: more goes to disk")
+    reduction: Literal["sum", "ordered"] = Field(
+        "sum", description="over ranks: partial sums, or in the clients' order, to the bits of one process"
+    )
     nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite, or is refused")
     refuse_above: float | None = Field(None, gt=0, description="refuse an upload whose norm is above this")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,39 @@ def shape_of(text: str) -> tuple[int, ...]:
         return tuple(int(n) for n in text.replace("×", "x").split("x"))
     except ValueError:
         raise SteppeError(f"--shape {text}: write it as 3x32x32.") from None
+
+
+def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
+               out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
+    """What `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
+    from steppe.simulate import folder
+
+    begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
+    if begun and not algorithm and not config:  # --resume --out DIR says it all
+        chosen = configuration(None, None, sets, add, rounds, begun)
+    else:
+        chosen = configuration(algorithm, config, sets, add, rounds)
+    label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
+    where = out or free_folder(f"{label}-{chosen.hash}", resume)
+    if resume and not (where / "config.json").exists():
+        raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
+    if not resume and (where / "config.json").exists():
+        raise SteppeError(f"{where} already holds a run: choose another --out, or go on with it by --resume.")
+    return chosen, label, where
+
+
+def under_torchrun() -> bool:
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def check_torchrun(arguments: list[str]) -> None:
+    if under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
+        raise SteppeError(f"steppe {arguments[0]} works in one process: call it without torchrun, which is for "
+                          "steppe run.")  # fmt: skip
+
+
+def may_speak() -> bool:
+    """Whether this one of torchrun's processes is the one to print an error."""
+    from steppe.simulate import torchrun
+
+    return torchrun.may_speak()

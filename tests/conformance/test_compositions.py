@@ -60,8 +60,8 @@ def resumed(alg):
     """One round, everything through what a checkpoint holds, and the second round."""
     server, store, done = run(alg, rounds=1, schedule=SHORT)
     other = MemoryStore(lambda: alg.client_state(task().x0))
-    notes, tensors = store.commit()
-    other.restore(notes, {k: v.clone() for k, v in tensors.items()})
+    tensors = store.commit()
+    other.restore({k: v.clone() for k, v in tensors.items()})
     return run(alg, rounds=1, schedule=SHORT, state=(server, other, done))[0]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import steppe
-from steppe.simulate import checkpoint, run
+from steppe.simulate import checkpoint, needs, run
 from steppe.simulate.store import flat
 
 
@@ -74,7 +74,7 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 def remains(out: Path, result: run.Result) -> dict[str, Any]:
     """All that two runs must share to the bit: model, records, and server and client states of the last checkpoint."""
-    store = run.client_store(result.experiment, out)
+    store = needs.client_store(result.experiment, out)
     saved, complaints = checkpoint.load(out / "checkpoints", store)
     assert saved is not None
     assert complaints == []

@@ -175,13 +175,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 
 def test_an_edited_row_on_disk_is_noticed(interrupted: Path, tmp_path: Path) -> None:
     out = shutil.copytree(interrupted / "killed-disk", tmp_path / "run")
-    newest = json.loads((out / "checkpoints/round-000004/manifest.json").read_text())["store"]["rows"]
-    before = json.loads((out / "checkpoints/round-000003/manifest.json").read_text())["store"]["rows"]
-    client, (slot, _) = next((c, row) for c, row in newest.items() if row != before.get(c))
+    newest, before = (load_file(out / f"checkpoints/round-00000{n}/clients.safetensors")["slots"] for n in (4, 3))
+    client = int((newest != before).nonzero()[0])
+    slot = int(newest[client])
     path = out / "clients.bin"
     raw = bytearray(path.read_bytes())
     width = len(raw) // (3 * 6)
-    raw[(3 * int(client) + slot) * width + 5] ^= 1
+    raw[(3 * client + slot) * width + 5] ^= 1
     path.write_bytes(raw)
     result, said = _resumed(out, store="disk")
     assert "round-000004" in said[0]

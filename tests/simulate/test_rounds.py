@@ -100,7 +100,7 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     assert result.history[1]["clients"] == 5
     assert bool(result.x.isfinite().all())
     from steppe.simulate import checkpoint
-    from steppe.simulate.run import client_store
+    from steppe.simulate.needs import client_store
 
     store = client_store(result.experiment, tmp_path / "run")
     checkpoint.load(tmp_path / "run/checkpoints", store)

@@ -35,8 +35,8 @@ def test_goes_with(name):
         assert not torch.allclose(server.x, plain[0].x, rtol=0, atol=1e-9), text  # it did something
     # Privacy alone draws random numbers, so it alone could go on differently from a checkpoint.
     other = MemoryStore(lambda: alg.client_state(task().x0))
-    notes, tensors = store.commit()
-    other.restore(notes, {k: v.clone() for k, v in tensors.items()})
+    tensors = store.commit()
+    other.restore({k: v.clone() for k, v in tensors.items()})
     again, whole = (run(alg, rounds=1, schedule=SCHEDULE, state=(server, s, done)) for s in (other, store))
     assert all(torch.equal(p, q) for p, q in zip(everything(again), everything(whole), strict=True))
 

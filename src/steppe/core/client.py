@@ -237,10 +237,11 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor)
     return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
 
 
-def nobody(algorithm: Algorithm, task: Task, sent: Sent) -> Reply:
+def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
     """The replies of a round without clients: no rows, of the shapes and types that every reply must have."""
     one = torch.ones_like(sent.lr)
-    reply = end(algorithm, task, sent, begin(algorithm, task, sent, algorithm.client_state(sent.x), one), one)
+    state = algorithm.client_state(sent.x) if state is None else state
+    reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
     empty: Reply = tree_map(lambda v: v[None][:0], reply)
     return empty
 

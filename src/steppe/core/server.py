@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -23,6 +23,13 @@ class Server(NamedTuple):
     x: Tensor
     state: States
     buffers: Tensors  # running statistics, under their own policy
+
+
+class Portion(NamedTuple):
+    """Some of the round's replies, where the others are on other ranks."""
+
+    places: list[int]  # which of the round's clients they are of
+    summed: Callable[[Tensor], Tensor]  # over all ranks, which ask for the same sums in the same order
 
 
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor, ids: Sequence[int] = (),
@@ -62,12 +69,13 @@ def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None,
-              total: float | None = None) -> Server:  # fmt: skip
+              total: float | None = None, portion: Portion | None = None) -> Server:  # fmt: skip
     """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
 
     A part may screen the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
     value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
     `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
+    With a `portion` the replies are some of the round's, weights and ids those of all, and nobody screens or reduces.
     """
     fixed = algorithm.fixed_count
     count = len(weights) if fixed is None else fixed
@@ -92,11 +100,14 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
             still = layout.mask(algorithm.frozen, server.x.device)
             centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
 
+    @cache  # a part with two hooks asks twice
     def reduced(name: str, how: str = "weights") -> Tensor:
         if centres is not None:
             return centres[name] * (count / clients) if how == "sum" else centres[name]
-        together: Tensor = torch.tensordot(shares[how].to(rows[name].dtype), rows[name], dims=1)
-        return together
+        share = shares[how].to(rows[name].dtype)
+        share = share if portion is None else share[portion.places]
+        together: Tensor = torch.tensordot(share, rows[name], dims=1)
+        return together if portion is None else portion.summed(together)
 
     update = reduced("update")
 

@@ -41,6 +41,11 @@ class Federation:
         return [len(samples) for samples in self.partition.clients]
 
     @cached_property
+    def samples(self) -> int:
+        """Of all clients together."""
+        return sum(self.sizes)
+
+    @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
         device = self.data.train_inputs.device
         exact = torch.float64  # cut to the precision of the computation when they are used

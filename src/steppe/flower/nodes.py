@@ -60,13 +60,22 @@ class NodeStore(MemoryStore):
         if any(flat(s) for s in states):
             super().scatter(ids, states)
 
-    def commit(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        notes, rows = super().commit()
-        return {**notes, "counted": _texts(self.counted), "sizes": _texts(self.sizes)}, rows
+    def reset(self) -> None:
+        super().reset()
+        self.counted.clear()
 
-    def restore(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super().restore(notes, tensors)
-        self.counted, self.sizes = _numbers(notes["counted"]), _numbers(notes["sizes"]) | self.sizes
+    def commit(self) -> dict[str, Tensor]:
+        return {**super().commit(), "counted": _table(self.counted), "sizes": _table(self.sizes)}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        rows = dict(tensors)
+        counted, sizes = (dict(rows.pop(name).tolist()) for name in ("counted", "sizes"))
+        super().restore(rows)
+        self.counted, self.sizes = counted, sizes | self.sizes
+
+
+def _table(numbers: dict[int, int]) -> Tensor:
+    return torch.tensor(list(numbers.items()), dtype=torch.int64).reshape(-1, 2)
 
 
 class Answer(NamedTuple):
@@ -264,11 +273,3 @@ class Nodes:
 
 def _listed(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if ids else "nobody"
-
-
-def _texts(table: dict[int, int]) -> dict[str, int]:
-    return {str(k): v for k, v in table.items()}
-
-
-def _numbers(table: dict[str, int]) -> dict[int, int]:
-    return {int(k): v for k, v in table.items()}

@@ -29,7 +29,8 @@ from steppe.errors import SteppeError
 from steppe.flatness import Density, Landscape, memory
 from steppe.simulate import checkpoint, folder
 from steppe.simulate.measure import MEASURES, Round, Subject
-from steppe.simulate.run import client_store, play
+from steppe.simulate.needs import client_store
+from steppe.simulate.run import play
 from steppe.simulate.setup import Experiment, experiment, find_device
 from steppe.simulate.witness import Witness, witnessed
 

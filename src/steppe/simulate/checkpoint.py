@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 
 from steppe.core.server import Server
 from steppe.errors import SteppeError
-from steppe.simulate.store import Store, TornError, flat
+from steppe.simulate.store import DiskStore, Store, TornError, flat
 
 KEPT = 2
-FORMAT = 1
+FORMAT = 2
+CLIENTS = "clients.safetensors"
 
 
 @dataclass
@@ -39,17 +40,17 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
     aside, final = folder / f".round-{round_:06d}", folder / f"round-{round_:06d}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    kept, rows = store.commit()
+    rows = store.commit()
     held = {"x": server.x, **{f"state/{k}": v for k, v in flat(server.state).items()},
             **{f"buffer/{k}": v for k, v in server.buffers.items()}}  # fmt: skip
-    files = {"server.safetensors": held, "clients.safetensors": rows}
+    files = {"server.safetensors": held, CLIENTS: rows}
     digests = {}
     for name, tensors in files.items():
         # Cloned, because parts may keep x itself under another name, and safetensors refuses shared memory.
         save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, aside / name)
         digests[name] = _digest(aside / name)
     parts = {p: list(t) for p, t in server.state.items()}
-    manifest = {"format": FORMAT, "round": round_, "parts": parts, "files": digests, "notes": notes, "store": kept}
+    manifest = {"format": FORMAT, "round": round_, "parts": parts, "files": digests, "notes": notes}
     (aside / "manifest.json").write_text(json.dumps({**manifest, "digest": _digest_of(manifest)}))
     for path in aside.iterdir():
         _sync(path)
@@ -76,8 +77,10 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
             continue
-        with suppress(SteppeError, IndexError):  # the one to fall back on until the next checkpoint is there
-            store.spare(_manifest(paths[place + 1])["store"])
+        if isinstance(store, DiskStore):  # the one to fall back on until the next checkpoint is there
+            with suppress(SteppeError, IndexError, OSError, KeyError, SafetensorError):
+                _manifest(paths[place + 1])
+                store.spare(load_file(paths[place + 1] / CLIENTS))
         return found, complaints
     return None, complaints
 
@@ -103,11 +106,11 @@ def _read(path: Path, store: Store) -> Checkpoint:
                 raise SteppeError(f"The checkpoint {path} is damaged: {name} is not what its manifest says.")
         # Cloned into torch's own memory: a matrix product's last bit can depend on where its operands lie.
         held = {k: v.clone() for k, v in load_file(path / "server.safetensors").items()}
-        rows = load_file(path / "clients.safetensors")
+        rows = load_file(path / CLIENTS)
         state = {part: {k: held[f"state/{part}/{k}"] for k in names} for part, names in manifest["parts"].items()}
         buffers = {k.removeprefix("buffer/"): v for k, v in held.items() if k.startswith("buffer/")}
         server = Server(held["x"], state, buffers)
-        store.restore(manifest["store"], rows)
+        store.restore(rows)
         return Checkpoint(manifest["round"], server, manifest["notes"])
     except TornError as error:
         raise SteppeError(f"The checkpoint {path} cannot be used: {error}.") from error

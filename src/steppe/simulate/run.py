@@ -5,35 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from steppe.config import Config
-from steppe.core.client import OWN_BUFFERS, Reply, Sent, nobody
-from steppe.core.keyed import key, permutation
+from steppe.core.client import Reply, Sent, nobody
 from steppe.core.layout import Tensors
 from steppe.core.part import SettingError
-from steppe.core.server import Server, aggregate, broadcast, evaluated
+from steppe.core.server import Portion, Server, aggregate, broadcast
 from steppe.core.task import METRICS
-from steppe.core.validate import faults, finite, sifted
-from steppe.errors import RunFailed, SteppeError
-from steppe.evaluate.accuracy import Score, recalibrated, score
-from steppe.simulate import checkpoint, folder
+from steppe.core.validate import faults, finite, flat, sifted
+from steppe.errors import RunFailed
+from steppe.simulate import checkpoint, folder, needs
+from steppe.simulate.best import Best
+from steppe.simulate.judge import evaluate, judged_model
 from steppe.simulate.measure import During, Round
+from steppe.simulate.needs import client_store, fresh_state, on_disk
 from steppe.simulate.personal import personal
+from steppe.simulate.ranks import Ranks, no_rows
 from steppe.simulate.setup import Experiment
 from steppe.simulate.stacking import row, stack
-from steppe.simulate.store import DiskStore, MemoryStore, Store
+from steppe.simulate.store import MemoryStore, Store
+from steppe.simulate.torchrun import agreed, first
 from steppe.simulate.trackers import Tracker, Tracking, named
 from steppe.simulate.trust import privacy, spent
 from steppe.simulate.turnout import turnout
 from steppe.simulate.witness import Witness
 
-IN_MEMORY = 4 << 30  # bytes of client states that may stay in memory
 Watch = Callable[[dict[str, Any]], None]  # called with every round's record
 
 
@@ -70,38 +74,22 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     An executor and a store of one's own make it a real federation: the clients, and what they keep, are elsewhere.
     """
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
-    say = say or (lambda _: None)
-    track = Tracking([*named(config.track, out), *trackers], say)
-    if out is not None and (out / "config.json").exists():
-        if resume:
-            folder.check_resumable(out, experiment)
-        else:
-            folder.clear(out)
-    here = store is None
-    store = client_store(experiment, out) if store is None else store
-    server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
-    done, records, best = 0, [], Best()
-    if out is not None:
-        if resume:
-            saved, complaints = checkpoint.load(out / "checkpoints", store)
-            for complaint in complaints:
-                say(complaint)
-            if complaints:
-                say(f"The one before it, of round {saved.round}, is used." if saved else
-                    "No whole checkpoint is left, so the run starts from the beginning.")  # fmt: skip
-            if saved is not None:
-                done, best = saved.round, Best(**saved.notes)
-                server = tree_map(lambda t: t.to(task.x0.device), saved.server)
-                records = [r for r in folder.history(out) if r["round"] <= done]
-                if len(records) != done:
-                    say(f"{folder.LINES} has records of {len(records)} rounds where {done} were finished.")
-            elif here:
-                store = client_store(experiment, out)
-        folder.prepare(out, experiment)
-        folder.rewrite(out, records)
+    speaks = first()
+    say, watch = (say or _silent, watch) if speaks else (_silent, None)
+    where = out if speaks else None  # the others write nothing
+    track = Tracking([*named(config.track, out), *trackers] if speaks else [], say)
+    ranks = Ranks(fresh_state(experiment), on_disk(experiment, out))
+    needed = agreed(lambda: _check(experiment, out, resume))
+    if store is None:
+        store = client_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
+    begun = agreed(partial(_begin, experiment, out, resume, store, say))
+    done, records, best = begun.done, begun.records, Best(**begun.notes)
+    server = tree_map(lambda t: t.to(task.x0.device), begun.server)
+    ranks.home = dict.fromkeys(begun.known, 0)
+    names = [f"{part}.{name}" for part, tensors in ranks.fresh().items() for name in tensors]
     during = During(experiment)
     executor = executor or experiment.executor()
-    for note in experiment.notes:
+    for note in (needed, *experiment.notes):
         say(note)
     track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
@@ -115,43 +103,104 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
             called, played = turnout(experiment, t, experiment.sample(t)), None
             record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0, **called.told}
             if called.ids or privacy(algorithm):  # noise hides whether anybody was there
-                played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say)
-                record |= {"clients": len(played.ids), **_measure(server, played.after, played.replies)}
+                played = play(experiment, server, store, executor, t, called.ids, experiment.lr(t), say, ranks)
+                record |= {"clients": len(played.ids), **_measure(server, played.after, played.facts, names)}
                 record |= spent(algorithm, t + 1)
                 record |= getattr(executor, "told", {}) if called.ids else {}
                 if played.refused:
                     record["refused"] = [{"client": i, "why": why} for i, why in played.refused.items()]
                 server = played.after
                 _check_global(server, t)
+                ranks.check_same(server.x)
             else:
                 say(f"round {t + 1}: no client answered, so the model stays as it was")
             trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
-                record |= evaluate(experiment, server, t)
+                record |= agreed(partial(evaluate, experiment, server, t))
             ended = time.perf_counter()
             record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
-            if names := during.due(t + 1, bool(played and played.ids)):
+            if speaks and (due := during.due(t + 1, bool(played and played.ids))):
                 x, buffers = judged_model(experiment, server, t, exported=True)
                 record["sample"] = during.sample.name
-                record["measures"] = during.taken(names, x, buffers, played.seen if played else None)
+                record["measures"] = during.taken(due, x, buffers, played.seen if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
             records.append(record)
-            best.see(record, server, out)
-            if out is not None:
-                folder.append(out, record)
-                if (t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds:
-                    checkpoint.save(out / "checkpoints", t + 1, server, store, best.notes())
+            best.see(record, server, where)
+            if where is not None:
+                folder.append(where, record)
+            if out is not None and ((t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds):
+                whole = ranks.whole(store)
+                if where is not None:
+                    checkpoint.save(where / "checkpoints", t + 1, server, whole, best.notes())
             if watch:
                 watch(record)
             track("round", record)
+            del played  # or its replies would be there beside those of the next round
     except BaseException:
         track("end", None)
         raise
     finally:
         executor.close()
         torch.set_num_threads(threads)
+    whole = ranks.whole(store) if algorithm.alone else store
+    server, x, buffers, summary = agreed(partial(_finish, experiment, where, server, whole, records, best))
+    track("end", summary)
+    to_device = partial(tree_map, lambda t: t.to(task.x0.device))
+    return Result(config, records, summary, experiment, to_device(server), to_device(x), to_device(buffers), out,
+                  list(experiment.notes))  # fmt: skip
+
+
+class Begun(NamedTuple):
+    """Where a run starts, or goes on."""
+
+    done: int
+    records: list[dict[str, Any]]
+    notes: dict[str, Any]
+    server: Server
+    known: list[int]  # clients that have a state
+
+
+def _check(experiment: Experiment, out: Path | None, resume: bool) -> str:
+    """Before anything is written: does it belong to the folder, does it fit the machine? Says what it needs."""
+    begun = out is not None and (out / "config.json").exists()
+    if out is not None and begun and resume:
+        folder.check_resumable(out, experiment)
+    told = needs.checked(experiment, on_disk(experiment, out), out)
+    if out is not None and begun and not resume:
+        folder.clear(out)
+    return told
+
+
+def _begin(experiment: Experiment, out: Path | None, resume: bool, store: Store, say: Callable[[str], None]) -> Begun:
+    """Look into the folder, bring the store to where the run goes on, and write what is known so far."""
+    task = experiment.task
+    server = Server(task.x0, experiment.algorithm.server_state(task.x0), task.buffers)
+    done, records, notes = 0, list[dict[str, Any]](), Best().notes()
+    if out is not None:
+        if resume:
+            saved, complaints = checkpoint.load(out / "checkpoints", store)
+            for complaint in complaints:
+                say(complaint)
+            if complaints:
+                say(f"The one before it, of round {saved.round}, is used." if saved else
+                    "No whole checkpoint is left, so the run starts from the beginning.")  # fmt: skip
+            if saved is not None:
+                done, notes, server = saved.round, saved.notes, saved.server
+                records = [r for r in folder.history(out) if r["round"] <= done]
+                if len(records) != done:
+                    say(f"{folder.LINES} has records of {len(records)} rounds where {done} were finished.")
+            else:
+                store.reset()
+        folder.prepare(out, experiment)
+        folder.rewrite(out, records)
+    return Begun(done, records, notes, tree_map(lambda t: t.cpu(), server), store.known())
+
+
+def _finish(experiment: Experiment, out: Path | None, server: Server, store: Store, records: list[dict[str, Any]],
+            best: Best) -> tuple[Server, Tensor, Tensors, dict[str, Any]]:  # fmt: skip
+    """The model that the run ends with, and its summary; on the CPU, for other ranks."""
     chosen = records[-1]["round"] if records else 0
-    if config.early_stopping is not None and best.round:
+    if experiment.config.early_stopping is not None and best.round:
         server, chosen = best.restore(server, out), best.round
     last = max(chosen, 1) - 1
     judged = next((r for r in records if r["round"] == chosen and "accuracy" in r), None)
@@ -160,8 +209,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     summary = _summary(experiment, records, judged, chosen) | personal(experiment, x, buffers, store)
     if out is not None:
         folder.finish(out, experiment, x, buffers, records, summary)
-    track("end", summary)
-    return Result(config, records, summary, experiment, server, x, buffers, out, list(experiment.notes))
+    return (*tree_map(lambda t: t.cpu(), (server, x, buffers)), summary)
 
 
 class Played(NamedTuple):
@@ -169,7 +217,8 @@ class Played(NamedTuple):
 
     ids: list[int]
     sent: Sent
-    replies: Reply
+    replies: Reply  # of all clients where they were gathered, or of this rank's
+    facts: list[list[float]]  # of each client: its loss, its drift, its states' norms
     after: Server
     refused: dict[int, str]  # clients whose replies were not taken, and why
     trained: float  # when the clients were done
@@ -180,141 +229,78 @@ class Played(NamedTuple):
 
 
 def play(experiment: Experiment, server: Server, store: Store, executor: Any, t: int, ids: list[int], rate: float,
-         say: Callable[[str], None]) -> Played:  # fmt: skip
+         say: Callable[[str], None], ranks: Ranks | None = None) -> Played:  # fmt: skip
     """Round t with these clients and this learning rate; their states go into the store."""
-    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
-    states = tree_map(lambda v: v.to(task.x0.device), store.gather(ids))
+    config, algorithm, task, federation = (
+        experiment.config,
+        experiment.algorithm,
+        experiment.task,
+        experiment.federation,
+    )
+    ranks = ranks or Ranks(store.fresh, False)
+    work = [max(1, federation.steps(i, algorithm.local_steps)) for i in ids] if ranks.on else [1] * len(ids)
+    owners = ranks.owners(ids, work)
+    mine = [ids[k] for k in ranks.mine(owners)]
+    states = tree_map(lambda v: v.to(task.x0.device), ranks.fetch(store, ids, owners))
     lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
-    rows = stack(states) if ids and algorithm.using("prepare") else None
+    rows = None
+    if ids and algorithm.using("prepare"):
+        rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
-    replies = executor(sent, ids, states) if ids else nobody(algorithm, task, sent)
-    ids = getattr(executor, "answered", ids) if ids else ids  # the nodes of a real federation may be away
-    ids, replies, refused = _accepted(experiment, ids, replies, t, say)
-    store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
+    replies = executor(sent, mine, states) if mine else nobody(algorithm, task, sent, store.fresh())
+    if mine and hasattr(executor, "answered"):  # the nodes of a real federation may be away
+        ids = mine = executor.answered
+        owners = [0] * len(ids)
+    told = ranks.listed(list(zip(faults(replies, config.refuse_above), _facts(replies), strict=True)), owners)
+    refused = {i: why for i, (why, _) in zip(ids, told, strict=True) if why}
+    if refused:
+        _complain(experiment, refused, len(ids), t, say)
+        mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
+        owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
+        ids = [i for i in ids if i not in refused]
+    ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
     trained = time.perf_counter()
-    everything = float(sum(experiment.federation.sizes) if config.weighting == "samples" else config.clients)
+    portion = None
+    if ranks.on and adds_up(experiment):
+        portion = Portion(ranks.mine(owners), ranks.summed)
+    else:
+        replies = ranks.gathered(replies._replace(state={}), owners)
+    everything = float(federation.samples if config.weighting == "samples" else config.clients)
     try:
         after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
-                          lambda part, name: store.everyone(part, name).to(task.x0.device), everything)  # fmt: skip
+                          lambda part, name: ranks.everyone(store, part, name).to(task.x0.device), everything,
+                          portion)  # fmt: skip
     except SettingError as error:  # too few replies for the rule, for instance
         raise RunFailed(f"round {t + 1}: {error}.") from error
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
-    return Played(ids, sent, replies, after, refused, trained)
+    facts = [each for why, each in told if not why]
+    return Played(ids, sent, replies, facts, after, refused, trained)
 
 
-def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
-    """The model that is judged after round t, and its running statistics."""
-    x0 = experiment.task.x0
-    lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now)
-    return x, statistics(experiment, x, server.buffers, exported)
+def adds_up(experiment: Experiment) -> bool:
+    """Whether ranks may add up partial sums; a fixed order, and whoever looks at each client's reply, need them all."""
+    algorithm = experiment.algorithm
+    each = (
+        algorithm.using("screen") or algorithm.using("reduce") or any(isinstance(p, Witness) for p in algorithm.parts)
+    )
+    return experiment.config.reduction == "sum" and not each
 
 
-def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
-    """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
-    task, federation, data = experiment.task, experiment.federation, experiment.federation.data
-    if not len(data.test_targets):  # a federation whose server has no data
-        return {}
-    x, buffers = judged_model(experiment, server, t)
-    by_batch = bool(task.buffers) and experiment.config.buffers == "local"
-
-    def of(inputs: Tensor, targets: Tensor) -> Score:
-        return score(
-            task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
-        )
-
-    test = of(data.test_inputs, data.test_targets)
-    told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
-    if test.by_class:
-        told["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
-    if data.validation_inputs is not None and data.validation_targets is not None:
-        held_out = of(data.validation_inputs, data.validation_targets)
-        told |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.metric}
-    return told
+def _facts(replies: Reply) -> list[list[float]]:
+    norms = [torch.linalg.vector_norm(flat(v), dim=1) for tensors in replies.state.values() for v in tensors.values()]
+    facts: list[list[float]] = torch.stack([replies.loss, replies.drift, *norms], dim=1).tolist()
+    return facts
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:
-    """Batch norm's running statistics for the judged model, under the run's policy.
-
-    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones.
-    """
-    policies = ("recalibrate", "local") if exported else ("recalibrate",)
-    if not buffers or experiment.config.buffers not in policies:
-        return buffers
-    inputs = experiment.federation.data.train_inputs
-    order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
-    split = torch.split(order, 200)
-    batches = [i for i in split if len(i) == len(split[0])]  # equal ones, so that the mean is fair
-    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
-
-
-@dataclass
-class Best:
-    """The best validation loss so far, for early stopping; the test set plays no part in it."""
-
-    loss: float | None = None
-    round: int = 0
-    since: int = 0  # evaluations without a better one
-    server: Server | None = None
-
-    def see(self, record: dict[str, Any], server: Server, out: Path | None) -> None:
-        if "validation_loss" not in record:
-            return
-        self.since += 1
-        if self.loss is None or record["validation_loss"] < self.loss:
-            self.loss, self.round, self.since, self.server = record["validation_loss"], record["round"], 0, server
-            if out is not None:
-                checkpoint.save(out / "best", record["round"], server, MemoryStore(dict), {})
-
-    def stopped(self, patience: int | None) -> bool:
-        return patience is not None and self.since >= patience
-
-    def notes(self) -> dict[str, Any]:
-        return {"loss": self.loss, "round": self.round, "since": self.since}
-
-    def restore(self, server: Server, out: Path | None) -> Server:
-        """The server of the best round; after a resume it may be on disk alone."""
-        if self.server is None and out is not None:
-            saved, _ = checkpoint.load(out / "best", MemoryStore(dict))
-            if saved is None or saved.round != self.round:
-                raise RunFailed(f"The best model so far, of round {self.round}, should be in {out / 'best'}, and is "
-                                "missing or damaged: start the run anew.")  # fmt: skip
-            self.server = tree_map(lambda t: t.to(server.x.device), saved.server)
-        return self.server or server
-
-
-def client_store(experiment: Experiment, out: Path | None) -> Store:
-    config, task = experiment.config, experiment.task
-
-    def fresh() -> Any:
-        state = experiment.algorithm.client_state(task.x0)
-        return {**state, OWN_BUFFERS: task.buffers} if task.buffers and config.buffers == "local" else state
-
-    on_disk = config.store == "disk"
-    if config.store == "auto":
-        on_disk = out is not None and experiment.cost.bytes_kept * config.clients > IN_MEMORY
-    if not on_disk:
-        return MemoryStore(fresh)
-    if out is None:
-        raise SteppeError("store = disk needs a folder to write to: give the run an output folder.")
-    return DiskStore(fresh, out / "clients.bin", config.clients)
-
-
-def _accepted(experiment: Experiment, ids: list[int], replies: Reply, t: int,
-              say: Callable[[str], None]) -> tuple[list[int], Reply, dict[int, str]]:  # fmt: skip
-    """The replies that may be averaged; the others stop the run or, if that is wished, are named and left out."""
-    config = experiment.config
-    accepted, kept, refused = sifted(ids, replies, faults(replies, config.refuse_above))
-    if not refused:
-        return ids, replies, {}
+def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: int, say: Callable[[str], None]) -> None:
+    """Replies that may not be averaged stop the run or, if that is wished, are named and left out."""
     reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
     sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
                                               for why, i in reasons.items())  # fmt: skip
-    if config.nonfinite == "stop" or not accepted:
+    if experiment.config.nonfinite == "stop" or len(refused) == called:
         raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
     say(f"{sentence} and was dropped")
-    return accepted, kept, refused
 
 
 def _check_global(server: Server, t: int) -> None:
@@ -323,17 +309,17 @@ def _check_global(server: Server, t: int) -> None:
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip
 
 
-def _measure(before: Server, after: Server, replies: Reply) -> dict[str, Any]:
+def _measure(before: Server, after: Server, facts: list[list[float]], names: list[str]) -> dict[str, Any]:
     """What a round did: the clients' loss, how far they went, how far the global model went, sizes of the states."""
-    told = {"train_loss": float(replies.loss.mean()), "drift": float(replies.drift.mean())} if len(replies.loss) else {}
+    # The nodes of a real federation keep their states to themselves: then there are no norms to name.
+    means = dict(zip(["train_loss", "drift", *names], np.mean(facts, axis=0).tolist(), strict=False)) if facts else {}
+    told: dict[str, Any] = {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
     told |= {
         "update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
         "x_norm": float(torch.linalg.vector_norm(after.x)),
     }  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
-    kept = {f"{p}.{k}": float(torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).mean())
-            for p, s in replies.state.items() for k, v in s.items() if len(v)}  # fmt: skip
-    return told | ({"server_norms": held} if held else {}) | ({"client_norms": kept} if kept else {})
+    return told | ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
 
 
 def _summary(
@@ -356,3 +342,7 @@ def _summary(
     }  # fmt: skip
     refused = sum(len(r.get("refused", ())) for r in records)
     return told | failures | ({"refused": refused} if refused else {}) | spent(experiment.algorithm, told["rounds"])
+
+
+def _silent(_: str) -> None:
+    """Nobody listens."""

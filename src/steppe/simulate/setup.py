@@ -29,10 +29,11 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
-from steppe.simulate import trackers, trust, turnout
+from steppe.simulate import torchrun, trackers, trust, turnout
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
+from steppe.simulate.ranks import placed
 from steppe.simulate.sequential import Sequential
 from steppe.simulate.witness import witnessed
 from steppe.simulate.workers import CannotShareError, Workers
@@ -95,7 +96,7 @@ class Experiment:
             self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
             ahead = [[self.federation.steps(i, self.algorithm.local_steps) for i in self.sample(t)] for t in range(50)]
-            width = best_width(ahead, c.chunk)
+            width = best_width([_first_share(steps) for steps in ahead], c.chunk)
             return Captured(self.algorithm, self.task, self.federation, width, say=self.notes.append)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
@@ -109,6 +110,8 @@ class Experiment:
         return Sequential(self.algorithm, self.task, self.federation)
 
     def _workers(self) -> int:
+        if torchrun.size() > 1:
+            return 0  # the ranks are the workers
         if self.config.workers != "auto":
             return self.config.workers
         return min(cores(), self.config.per_round) if not self.small and cores() > 1 else 0
@@ -118,6 +121,12 @@ class Experiment:
         """Whether a round is too little work for child processes, and for more than one thread."""
         steps = [self.federation.steps(i, self.algorithm.local_steps) for i in range(self.federation.clients)]
         return self.cost.flops * float(np.mean(steps)) * self.config.per_round < WORTH_WORKERS
+
+
+def _first_share(steps: list[int]) -> list[int]:
+    """What the first rank gets of a round's clients; the others get about as much. All of it where there is one."""
+    owners = placed(steps, torchrun.size(), [None] * len(steps))
+    return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]
 
 
 def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
@@ -233,13 +242,15 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
 
 def find_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise SteppeError(f"device is {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
+    if device.type == "cuda" and device.index is None and torchrun.launched():
+        return torch.device("cuda", torchrun.local_gpu())
     return device
 
 

@@ -32,6 +32,9 @@ class MemoryStore:
     def __init__(self, fresh: Fresh) -> None:
         self.fresh, self.rows = fresh, dict[int, States]()
 
+    def reset(self) -> None:
+        self.rows.clear()
+
     def gather(self, ids: Sequence[int]) -> list[States]:
         return [self.rows[i] if i in self.rows else self.fresh() for i in ids]
 
@@ -46,19 +49,21 @@ class MemoryStore:
     def everyone(self, part: str, name: str) -> Tensor:
         return torch.stack([self.rows[i][part][name] for i in self.known()])
 
-    def commit(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What a checkpoint must hold: notes for its manifest, and tensors."""
-        return {}, {f"{i}/{k}": v for i, row in self.rows.items() for k, v in flat(row).items()}
+    def commit(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+        return {f"{i}/{k}": v for i, row in self.rows.items() for k, v in flat(row).items()}
 
-    def restore(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
         self.rows = {}
         for name, value in tensors.items():
             client, part, state = name.split("/", 2)
             row = self.rows.setdefault(int(client), {p: {} for p in self.fresh()})
             row[part][state] = value.clone()
 
-    def spare(self, notes: dict[str, Any]) -> None:
-        """Nothing to do: an older checkpoint's rows are in its own files."""
+    def drop(self, ids: Sequence[int]) -> None:
+        """These have moved elsewhere."""
+        for i in ids:
+            del self.rows[i]
 
 
 class DiskStore:
@@ -72,66 +77,65 @@ class DiskStore:
 
     def __init__(self, fresh: Fresh, path: Path, clients: int) -> None:
         self.fresh, self.clients, self.path = fresh, clients, path
-        self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in flat(fresh()).items()}
-        self.width = sum(_bytes(s, d) for s, d in self.shapes.values())
+        self.like = fresh()
+        self.width = width(self.like)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("a+b")
         self.file.truncate(max(1, self.SLOTS * clients * self.width))
         self.map = mmap.mmap(self.file.fileno(), 0)
-        self.current = np.full(clients, -1, dtype=np.int8)  # -1: no state yet
+        self.reset()
+
+    def reset(self) -> None:
+        """No client has a state."""
+        self.current = np.full(self.clients, -1, dtype=np.int8)  # -1: no state yet
         self.committed = self.before = self.current.copy()  # the slots of the last two checkpoints
-        self.sums = dict[int, int]()
+        self.sums = np.zeros(self.clients, dtype=np.int64)
 
     def gather(self, ids: Sequence[int]) -> list[States]:
-        return [self._read(i) if self.current[i] >= 0 else self.fresh() for i in ids]
+        rows = [unpacked(self._raw(i), self.like) if self.current[i] >= 0 else self.fresh() for i in ids]
+        self._forget()
+        return rows
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in zip(ids, states, strict=True):
             slot = next(k for k in range(self.SLOTS) if k not in (self.committed[i], self.before[i]))
-            raw = b"".join(v.detach().cpu().contiguous().numpy().tobytes() for v in flat(state).values())
+            raw = packed(state)
             at = (self.SLOTS * i + slot) * self.width
             self.map[at : at + self.width] = raw
             self.current[i], self.sums[i] = slot, zlib.crc32(raw)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Hand the pages back to the system's cache, or the process would grow by every row that it ever touched."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)  # of a shared file: nothing written is lost
 
     def _raw(self, client: int) -> bytearray:
         at = (self.SLOTS * client + int(self.current[client])) * self.width
         return bytearray(self.map[at : at + self.width])
 
-    def _read(self, client: int) -> States:
-        raw, at = self._raw(client), 0
-        row: States = {part: {} for part in self.fresh()}
-        for name, (shape, dtype) in self.shapes.items():
-            size = _bytes(shape, dtype)
-            part, state = name.split("/", 1)
-            value = torch.frombuffer(raw, dtype=dtype, count=size // dtype.itemsize, offset=at).view(shape)
-            row[part][state] = value.clone()
-            at += size
-        return row
-
     def known(self) -> list[int]:
         return np.flatnonzero(self.current >= 0).tolist()
 
     def everyone(self, part: str, name: str) -> Tensor:
-        return torch.stack([self._read(i)[part][name] for i in self.known()])
+        return torch.stack([self.gather([i])[0][part][name] for i in self.known()])
 
-    def commit(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def commit(self) -> dict[str, Tensor]:
         self.map.flush()
         self.before, self.committed = self.committed, self.current.copy()
-        return {"rows": {str(i): [int(self.current[i]), self.sums[i]] for i in self.known()}}, {}
+        return {"slots": torch.from_numpy(self.current.copy()), "sums": torch.from_numpy(self.sums.copy())}
 
-    def restore(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.current[:] = -1
-        for client, (slot, total) in notes["rows"].items():
-            self.current[int(client)], self.sums[int(client)] = slot, total
-            if zlib.crc32(self._raw(int(client))) != total:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        self.current[:], self.sums[:] = tensors["slots"].numpy(), tensors["sums"].numpy()
+        for client in self.known():
+            if zlib.crc32(self._raw(client)) != self.sums[client]:
                 raise TornError(f"the state of client {client} in {self.path.name} is not what was written there")
+        self._forget()
         self.before, self.committed = self.committed, self.current.copy()
 
-    def spare(self, notes: dict[str, Any]) -> None:
+    def spare(self, tensors: dict[str, Tensor]) -> None:
         """Keep the slots of an older checkpoint, the one to fall back on."""
-        self.before = np.full(self.clients, -1, dtype=np.int8)
-        for client, (slot, _) in notes["rows"].items():
-            self.before[int(client)] = slot
+        self.before = tensors["slots"].numpy().copy()
 
 
 Store = MemoryStore | DiskStore
@@ -141,5 +145,23 @@ def flat(states: States) -> dict[str, Tensor]:
     return {f"{part}/{name}": value for part, tensors in states.items() for name, value in tensors.items()}
 
 
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+def width(states: States) -> int:
+    """Bytes of a packed row."""
+    return sum(v.numel() * v.element_size() for v in flat(states).values())
+
+
+def packed(states: States) -> bytes:
+    """A row as bytes, one tensor after the other."""
+    return b"".join(v.detach().cpu().contiguous().numpy().tobytes() for v in flat(states).values())
+
+
+def unpacked(raw: Any, like: States) -> States:
+    """The inverse, for a row of the same shapes as `like`."""
+    at, row = 0, States()
+    for part, tensors in like.items():
+        row[part] = {}
+        for name, v in tensors.items():
+            value = torch.frombuffer(raw, dtype=v.dtype, count=v.numel(), offset=at).view(v.shape)
+            row[part][name] = value.clone()
+            at += v.numel() * v.element_size()
+    return row
