@@ -203,7 +203,7 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
 def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> None:
     """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
     from steppe.config import resolve
-    from steppe.report import charts, records, tables
+    from steppe.report import charts, reading, tables
     from steppe.simulate.compare import compare
 
     shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
@@ -216,7 +216,7 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
     assert rows[1][columns.index("missing")] == f"{sam.missing:g}"
     assert float(rows[0][columns.index("simulated")]) == round(plain.simulated or 0) > 0
     assert set(columns) <= {*tables.LEGEND, "algorithm", "last ten", "best", "loss"}
-    found = records.read([tmp_path])
+    found = reading.read([tmp_path])
     titles = [chart.title for chart in charts.budgets(found).charts]
     assert titles[-1] == "For the time that it would take"
     seconds = [r["simulated_seconds"] for r in entries[0].histories[0]]

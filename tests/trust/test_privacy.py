@@ -26,7 +26,7 @@ from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
-from steppe.report.records import read
+from steppe.report.reading import read
 from tests.conformance.problem import CLIENTS, LR, algorithm, run, task
 from tests.simulate.scene import bits, blobs, launch, records, seeded
 
