@@ -47,7 +47,8 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
         terminal.show(f"[bold]warning:[/] without TLS, anybody on the way to {terminal.escaped(host)} can read the "
                       "updates, and any node may join")  # fmt: skip
     init(folder, _config(nodes, algorithm, config, sets, add, rounds), host, tls, own_data, telemetry=telemetry)
-    terminal.show(f"wrote {folder}: read README.md there, or start everything here: steppe federate up {folder}")
+    here = f", or start everything on this machine: steppe federate up {folder}" if is_loopback(host) else ""
+    terminal.show(f"wrote {folder}: README.md there says what to do{here}")
 
 
 @federate.command()

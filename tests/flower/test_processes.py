@@ -18,8 +18,8 @@ from steppe.flower.certificates import write_node_key
 from steppe.flower.charter import read
 from steppe.flower.init import CONNECTION, init
 from steppe.flower.launch import Local, end, standing
+from steppe.flower.nodes import NodeStore
 from steppe.simulate import checkpoint, folder
-from steppe.simulate.store import MemoryStore
 from tests.flower.memory import USUAL, replay, states_on_disk
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ class Trial:
         if schedule is None:
             schedule = [[0, 1, 2]] * len(history)
         assert [r["clients"] for r in history] == [len(ids) for ids in schedule]
-        saved, complaints = checkpoint.load(self.folder / out / "checkpoints", MemoryStore(dict))
+        saved, complaints = checkpoint.load(self.folder / out / "checkpoints", NodeStore(dict))
         assert saved is not None
         assert not complaints
         assert saved.round == len(schedule)

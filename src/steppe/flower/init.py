@@ -241,10 +241,10 @@ def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) 
             "-b 384 -N '' -f key`) and gives away `key.pub` alone.\n\n") if tls else ""  # fmt: skip
     data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
             f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
+    one_machine = f"On one machine, everything at once: `steppe federate up {here}`. " if is_loopback(host) else ""
     return f"""# {config.algorithm} on {config.clients} nodes
 
-On one machine, everything at once: `steppe federate up {here}`. How it stands: `steppe federate status {here}`. After a
-crash: `steppe federate resume {here}`.
+{one_machine}How it stands: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
 
 {data}{keys}By hand, or on several machines:
 
