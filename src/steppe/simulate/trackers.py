@@ -91,8 +91,9 @@ class WandB:
 
         id_ = remembered(self.out, "wandb", lambda: uuid4().hex[:8])
         quiet = wandb.Settings(silent=True, console="off")
+        mode: Any = self.mode
         self.run = wandb.init(project="steppe", name=title(self.out), id=id_, resume="allow", dir=str(self.out),
-                              mode=self.mode, config=config, settings=quiet)  # type: ignore[arg-type, unused-ignore]  # fmt: skip
+                              mode=mode, config=config, settings=quiet)  # fmt: skip
 
     def round(self, record: dict[str, Any]) -> None:
         self.run.log(numbers(record), step=record["round"])
