@@ -25,8 +25,9 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     said = steppe("reproduce", "fedsol-table1", "--scale", "tiny", "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)["tables"]["fedsol-table1"]
-    assert len(told["cells"]) == 112
-    assert not [c["cell"] for c in told["cells"] if c["verdict"] == "not run"]
+    cells = [c for c in told["cells"] if "tried_for" not in c]  # another precision is the same run on the digits
+    assert len(cells) == 112
+    assert not [c["cell"] for c in cells if c["verdict"] == "not run"]
     assert len(told["ranks"]) == 14
     assert len(rows.read(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
 

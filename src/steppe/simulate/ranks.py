@@ -25,7 +25,7 @@ def placed(work: Sequence[float], ranks: int, homes: Sequence[int | None]) -> li
     """A rank for each client: longest first, each to the rank with the least to do; its state's, if that is one.
 
     >>> placed([1, 5, 2, 3], 2, [None] * 4), placed([2, 2], 2, [1, 0])
-    ([1, 0, 1, 1], [1, 0])
+    ([0, 0, 1, 1], [1, 0])
     """
     load, owners = [0.0] * ranks, [0] * len(work)
     for k in sorted(range(len(work)), key=lambda k: -work[k]):
