@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
@@ -19,21 +20,26 @@ DROPOUT = 3  # keeps this use of (seed, round, client) apart
 
 def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States) -> Reply:
     """One client's whole round. Its last batches are cut to their real size, so nothing is padded."""
+    steps = sent.lr.new_tensor(float(federation.steps(client, algorithm.local_steps)))
+    with torch.no_grad():
+        live = begin(algorithm, task, sent, state, steps)
+        if steps:  # otherwise there is nothing to plan
+            live = _stepped(algorithm, task, federation, sent, client, live, steps)
+        return end(algorithm, task, sent, live, steps)
+
+
+def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, live: Live,
+             steps: Tensor) -> Live:  # fmt: skip
     round_, per_step = int(sent.round), algorithm.batches_per_step
     batches = federation.plan([client], round_, algorithm.local_steps, per_step)
     real = batches.mask[0].sum(1).tolist()
     index, keys = batches.index[0].to(sent.x.device), batches.keys[0].to(sent.x.device)
-    steps = sent.lr.new_tensor(float(batches.steps[0]))
     _seed(as_seed(key(federation.seed, round_, client, DROPOUT)), sent.x.is_cuda)
-    with torch.no_grad():
-        live = begin(algorithm, task, sent, state, steps)
-        for k in range(batches.steps[0]):
-            several = tuple(
-                federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step)
-            )
-            now = sent.lr.new_tensor(float(k))
-            live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
-        return end(algorithm, task, sent, live, steps)
+    for k in range(batches.steps[0]):
+        several = tuple(federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step))
+        now = sent.lr.new_tensor(float(k))
+        live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
+    return live
 
 
 def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:

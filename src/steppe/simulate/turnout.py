@@ -53,6 +53,8 @@ class Turnout(NamedTuple):
 def turnout(experiment: Experiment, t: int, called: list[int]) -> Turnout:
     """Who of the clients called in round t answers in time."""
     config = experiment.config
+    if not config.dropout and config.speed is None:
+        return Turnout(list(called), {})
     who = torch.tensor(called)
     fails = (uniform(key(config.seed, t, who, FAILS), 1)[:, 0] < config.dropout).tolist()
     told: dict[str, Any] = {}
