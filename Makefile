@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 
 .PHONY: setup demo test check bench bench-gpu bench-scale clean
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.complete
 
+# The library alone, for whoever wants to look.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+# With all that tests, checks and benchmarks use.
+$(VENV)/.complete: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,report,tensorboard,mlflow,optuna]'
 	@touch $@
 
-demo: setup
+demo: $(VENV)/.installed
 	$(BIN)/steppe compare fedavg fedsam scaffold --set 'partition=lda(0.1)' --rounds 30 --out runs/demo
 
 test: setup
