@@ -88,7 +88,7 @@ def measured(folders: list[Path], names: list[str], options: Options, say: Any,
                 if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
                     others.append(one)
             except SteppeError as error:
-                failed[where, i] = str(error)
+                failed[where, i] = str(error) if str(where) in str(error) else f"{where}{_whose(i)}: {error}"
     return {key: content for key, content in found.items() if content["measures"]}, failed
 
 

@@ -12,6 +12,7 @@ from small_problems import NETS, Matrix, make, matrix, quadratic
 from torch import nn
 from torch.testing import assert_close
 
+from steppe.core.layout import Layout
 from steppe.core.task import Task
 from steppe.errors import SteppeError
 from steppe.flatness import (
@@ -104,6 +105,8 @@ def test_blocks_are_the_dense_blocks(dense):
         assert small.size == int(mask.sum())
         assert_close(small(torch.eye(small.size, dtype=torch.float64)), H[mask][:, mask], rtol=1e-9, atol=1e-12)
     assert torch.equal(block(loss.layout, "0") ^ block(loss.layout, "2"), torch.ones(len(w), dtype=torch.bool))
+    alike = Layout({"1.weight": (2,), "10.weight": (3,), "1.bias": (1,)}, head="10")
+    assert block(alike, "1").tolist() == [True, True, False, False, False, True]  # and nothing of layer 10
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,9 @@ def test_layerwise_bound():
 
             M = torch.func.hessian(rest)(net[i](a[k]).detach()).detach()
             bounds.append(float(a[k].square().sum() * torch.linalg.eigvalsh(M)[-1]))
+            if k < 3:  # of a single example the bound is reached, so that the inequality below is not an empty one
+                one = Loss(task, Sample("one", x[k : k + 1], y[k : k + 1])).hessian(task.x0, str(i))
+                assert spectrum(one, top=1, tolerance=1e-9).lambda1 == pytest.approx(bounds[-1], rel=1e-7)
         blocks.append(spectrum(loss.hessian(task.x0, str(i)), top=1).lambda1)
         assert 0 < blocks[-1] <= np.mean(bounds) * (1 + 1e-9)
     assert max(blocks) <= whole * (1 + 1e-6)  # a block never exceeds the matrix that it is cut from

@@ -23,21 +23,22 @@ def markdown(c: Comparison) -> str:
 
 def latex(c: Comparison) -> str:
     """A document that compiles as it is; its tables (booktabs) can be copied into another."""
-    body = [tex(story.headline(c)), tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
+    body = [tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
     body += [tex(note) for note in story.notes(c)]
     body += [tabular(table) for table in story.tables(c).values()]
     commands = [tex(story.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
     body.append(
         "\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n" + "\n\n\\medskip\n".join(commands) + "\\par}"
     )
-    return document(body)
+    return document(story.headline(c), body)
 
 
-def document(body: list[str]) -> str:
+def document(title: str, body: list[str]) -> str:
     return "\n".join([
         "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx,textcomp}",
+        "\\IfFileExists{lmodern.sty}{\\usepackage{lmodern}}{}",  # without it, T1 may mean letters made of pixels
         "\\usepackage[margin=2.5cm]{geometry}", "\\setlength{\\parindent}{0pt}\\setlength{\\parskip}{1ex}",
-        "\\begin{document}", "\n\n".join(body), "\\end{document}", "",
+        "\\begin{document}", f"{{\\large\\bfseries\\raggedright {tex(title)}\\par}}", "\n\n".join(body), "\\end{document}", "",
     ])  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def tabular(table: Table) -> str:
     rows[1:1] = ["\\midrule"]
     columns = "l" + "r" * (len(table.columns) - 1)
     return "\n".join([
-        "\\begin{table}[ht]\\centering", f"\\caption{{{tex(table.title)}. {tex(table.note)}}}",
+        "\\begin{table}[!ht]\\centering", f"\\caption{{{tex(table.title)}. {tex(table.note)}}}\\smallskip",
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
         f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *rows, "\\bottomrule", "\\end{tabular}}", "\\end{table}",
     ])  # fmt: skip

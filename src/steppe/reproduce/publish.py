@@ -155,8 +155,8 @@ def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> st
 
 
 def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [table.title, *introduction(table, found, scale), *table.notes]
-    return document([*map(tex, told), *(tabular(part) for part in printed(table, found) if part.rows)])
+    told = [*introduction(table, found, scale), *table.notes]
+    return document(table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found) if part.rows)])
 
 
 def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
