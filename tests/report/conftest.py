@@ -21,10 +21,17 @@ def config(algorithm: str, **more: object) -> Config:
 
 
 NUMBERS = ["lambda1", "trace", "sharpness", "gradient_norm", "per_layer", "radius_profile", "lambda1_clients"]
-DRAWN = ["density", "landscape", "landscape_clients", "line_clients", "lines"]  # of the first seed, as a page shows it
-# Curves, budgets, during training, clients, layers, density, surfaces, contours, clients' contours, lines, lines to
+DRAWN = [
+    "density",
+    "density_layers",
+    "landscape",
+    "landscape_clients",
+    "line_clients",
+    "lines",
+]  # of the first seed, as a page shows it
+# Curves, budgets, during training, clients, layers, densities, surfaces, contours, clients' contours, lines, lines to
 # clients, classes, partition.
-FIGURES = 2 + 2 + 4 + 1 + 3 + 1 + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
+FIGURES = 2 + 2 + 4 + 1 + 4 + (1 + 5) + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,9 @@ def test_names_of_any_letters_compile(pages, compared: Path, tmp_path: Path) -> 
 def test_a_table_can_be_copied_into_a_paper(pages, compared: Path) -> None:
     """Two columns, the packages that the documentation names, and nothing else."""
     tables = [*story.tables(read([compared])).values(), Table("Wide", ["a"] * 30, [["1.23 ± 0.45 %"] * 30])]
-    paper = "\\documentclass[twocolumn]{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}{}\\end{{document}}"
+    paper = (
+        "\\documentclass[twocolumn]{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}{}\\end{{document}}"
+    )
     assert too_wide(pages(paper.format("\n\n".join(map(tabular, tables))))) == []
 
 

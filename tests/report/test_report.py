@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import reduce
 from html import escape
+from operator import getitem
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -20,7 +22,7 @@ import pytest
 from steppe import words
 from steppe.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import charts, layers, story
+from steppe.report import charts, layers, spectra, story
 from steppe.report.analysis import PROFILES
 from steppe.report.landscapes import landscapes
 from steppe.report.reading import read
@@ -269,11 +271,11 @@ def test_layers_are_those_of_the_analysis(compared: Path) -> None:
     panel = layers.profiles(c)
     assert panel is not None
     assert [ch.title for ch in panel.charts] == [p.title for p in PROFILES]
-    for chart, of in zip(panel.charts, (lambda m: m["per_layer"]["trace"], lambda m: m["per_layer"]["lambda1"],
-                                        lambda m: m["radius_profile"]), strict=True):  # fmt: skip
+    where = [("per_layer", "trace"), ("per_layer", "lambda1"), ("per_layer", "ratio"), ("radius_profile",)]
+    for chart, keys in zip(panel.charts, where, strict=True):
         trace = next(t for t in chart.traces if t["name"] == "fedsam")
         names = chart.layout["yaxis"]["ticktext"]
-        each = [[of(m)[name]["value"] for m in files] for name in names]
+        each = [[reduce(getitem, keys, m)[name]["value"] for m in files] for name in names]
         assert trace["x"] == pytest.approx([mean(v) for v in each], rel=1e-4)
         assert trace["error_x"]["array"] == pytest.approx([stdev(v) for v in each], rel=1e-4)
         table = next(t for t in story.profiles(c) if t.title == chart.title)
@@ -302,7 +304,7 @@ def test_clients_landscapes_and_lines(compared: Path) -> None:
 
 def test_the_density_shows_a_single_eigenvalue(compared: Path) -> None:
     c = read([compared])
-    panel = charts.density(c)
+    panel = spectra.density(c)
     assert panel is not None
     content = json.loads((compared / "fedavg/seed-0/analysis.json").read_text())["measures"]
     told = content["density"]
@@ -311,6 +313,19 @@ def test_the_density_shows_a_single_eigenvalue(compared: Path) -> None:
     found = re.search(r"fedavg from (\S+) to ([\d.]+)", panel.charts[0].words)
     assert found is not None
     assert float(found[2]) == pytest.approx(content["lambda1"]["lambda1"], rel=0.02)
+
+
+def test_blocks_have_densities_of_their_own(compared: Path) -> None:
+    panel = spectra.of_blocks(read([compared]))
+    assert panel is not None
+    content = json.loads((compared / "fedsam/seed-0/analysis.json").read_text())["measures"]
+    blocks = content["density_layers"]
+    assert [ch.title for ch in panel.charts] == list(blocks) == list(content["per_layer"]["trace"])
+    assert sum(told["size"] for name, told in blocks.items() if name in ("head", "body")) == content["density"]["size"]
+    for chart in panel.charts:
+        found = re.search(r"fedsam from (\S+) to ([\d.e-]+[\d])", chart.words)
+        assert found is not None
+        assert float(found[2]) == pytest.approx(content["per_layer"]["lambda1"][chart.title]["value"], rel=0.02)
 
 
 def test_over_the_last_rounds(compared: Path) -> None:
@@ -466,8 +481,8 @@ def test_the_reader_of_latex_stumbles() -> None:
 def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
     runs = [compared if ending == "png" else compared / "fedavg"]
     written = write(runs, tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
-    names = {"curves", "budgets", "measured", "clients", "layers", "density", "landscape", "landscape_3d", "lines",
-             "line_clients", "classes", "partition"}  # fmt: skip
+    names = {"curves", "budgets", "measured", "clients", "layers", "density", "density_layers", "landscape",
+             "landscape_3d", "lines", "line_clients", "classes", "partition"}  # fmt: skip
     names |= {"landscape_clients_1", "landscape_clients_2"} if ending == "png" else {"landscape_clients"}
     assert {p.name for p in written[1:]} == {f"{n}.{ending}" for n in names}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]

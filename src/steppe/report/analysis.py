@@ -88,6 +88,7 @@ class Profile(NamedTuple):
 PROFILES = [
     Profile("Trace of the Hessian's blocks", "trace", "per_layer", lambda m: m["trace"]),
     Profile("Largest eigenvalue of the Hessian's blocks", "λ1", "per_layer", lambda m: m["lambda1"]),
+    Profile("λ1/λ5 of the Hessian's blocks", "λ1/λ5", "per_layer", lambda m: m.get("ratio", {})),
     Profile("Mean of FedSoL's adaptive radius in every tensor", "radius", "radius_profile", lambda m: m),
 ]
 
@@ -151,7 +152,7 @@ def profiles(runs: Mapping[str, Content], among: Sequence[str]) -> list[Table]:
             if measure in content["measures"] and measure in among:
                 parts = {p.what: p.of(content["measures"][measure]) for p in PROFILES if p.measure == measure}
                 names = list(next(iter(parts.values())))
-                rows = [[name, *(told(number(p[name])) for p in parts.values())] for name in names]
+                rows = [[name, *(told(number(p.get(name))) for p in parts.values())] for name in names]
                 made.append(Table(label, ["part", *parts], rows))
     return made
 

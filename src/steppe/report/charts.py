@@ -223,34 +223,3 @@ def measured(c: Comparison) -> Panel | None:
     on = f", measured on {' and on '.join(samples)}" if samples else ""
     caption = f"During training{on}. " + " ".join(chart.words for chart in charts)
     return Panel(charts, caption, legend=True) if charts else None
-
-
-def density(c: Comparison) -> Panel | None:
-    """All algorithms on one pair of axes: the bulk at 0 is tall and the outliers are few, hence the logarithm."""
-    traces: list[dict[str, Any]] = []
-    told = []
-    floor = 0.3 * min((g.density.one for g in c.groups if g.density), default=1.0)  # a single eigenvalue is seen
-    for place, g in enumerate(c.groups):
-        d = g.density
-        if d is None:
-            continue
-        x = numbers(d.grid)
-        low, high = np.maximum(d.density - d.error, floor), np.maximum(d.density + d.error, floor)
-        traces.append({"type": "scatter", "x": x + x[::-1], "y": [*numbers(high), *reversed(numbers(low))],
-                       "fill": "toself", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip",
-                       "meta": {"series": place, "role": "band"}})  # fmt: skip
-        traces.append({"type": "scatter", "mode": "lines", "name": g.label, "x": x,
-                       "y": numbers(np.where(d.density > floor, d.density, np.nan)),
-                       "line": {"width": 1.8, "dash": DASHES[place // 8 % len(DASHES)]},
-                       "meta": {"series": place, "role": "line"},
-                       "hovertemplate": escape(g.label) + ": %{y:.2g} at λ = %{x:.3g}<extra></extra>"})  # fmt: skip
-        told.append(f"{g.label} from {d.ends[0]:.3g} to {d.ends[1]:.3g}")
-    if not traces:
-        return None
-    top = max(v for t in traces for v in t["y"] if v)
-    layout = {"xaxis": titled("eigenvalue λ", zeroline=True),
-              "yaxis": titled("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
-                             exponentformat="power", dtick=1)}  # fmt: skip
-    words = f"Density of the Hessian's eigenvalues: {'; '.join(told)}."
-    chart = Chart("", traces, layout, words, 320)
-    return Panel([chart], f"{words} Of the first analysed seed; bands are one standard error over probes.", 1, True)

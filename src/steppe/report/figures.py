@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 
-from steppe.report import charts, layers
+from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.landscapes import landscapes
 from steppe.report.records import Comparison
@@ -62,7 +62,8 @@ def _together(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[n
 def panels(c: Comparison) -> dict[str, Panel]:
     """Everything that a report draws, by the name of its file."""
     made = {"curves": charts.curves(c), "budgets": charts.budgets(c), "measured": charts.measured(c),
-            "clients": layers.clients(c), "layers": layers.profiles(c), "density": charts.density(c)}  # fmt: skip
+            "clients": layers.clients(c), "layers": layers.profiles(c), "density": spectra.density(c),
+            "density_layers": spectra.of_blocks(c)}  # fmt: skip
     for name, several in landscapes(c).items():
         solid, flat = ([p for p in several if ("scene" in p.charts[0].layout) == is_] for is_ in (True, False))
         made |= {f"{name}_3d": panel for panel in solid}

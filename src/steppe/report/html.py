@@ -12,7 +12,7 @@ from importlib.metadata import version
 from importlib.resources import files
 
 from steppe.errors import SteppeError
-from steppe.report import charts, layers, story
+from steppe.report import charts, layers, spectra, story
 from steppe.report.charts import VIRIDIS, Panel
 from steppe.report.figures import COLOURS
 from steppe.report.landscapes import TITLES, landscapes
@@ -102,7 +102,8 @@ class _Page:
                   self._panel(layers.clients(c)))  # fmt: skip
         self._add("layers", "Layer by layer", self._panel(layers.profiles(c)),
                   self._folded("the numbers", story.profiles(c)))  # fmt: skip
-        self._add("density", "Spectrum of the Hessian", self._panel(charts.density(c)))
+        self._add("density", "Spectrum of the Hessian", self._panel(spectra.density(c)),
+                  self._titled("Layer by layer", self._panel(spectra.of_blocks(c))))  # fmt: skip
         land = [f"<h3>{TITLES[name]}</h3>" + "".join(map(self._panel, panels))
                 for name, panels in landscapes(c).items()]  # fmt: skip
         self._add("landscapes", "Loss landscapes", *land)
@@ -113,6 +114,9 @@ class _Page:
     def _add(self, id_: str, name: str, *parts: str) -> None:
         if any(parts):
             self.sections.append((id_, name, "".join(parts)))
+
+    def _titled(self, title: str, body: str) -> str:
+        return f"<h3>{title}</h3>{body}" if body else ""
 
     def _panel(self, panel: Panel | None) -> str:
         if panel is None or not panel.charts:

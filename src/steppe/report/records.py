@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
@@ -123,20 +123,19 @@ class Run:
         return found
 
     @cached_property
-    def density(self) -> DensityCurve | None:
-        path = self.folder / "analysis" / "density.npz"
-        if "density" not in self.analysis.get("measures", {}):
-            return None
+    def densities(self) -> dict[str, DensityCurve]:
+        """Of the whole Hessian under the empty name, of its blocks by their own names."""
+        measures = self.analysis.get("measures", {})
+        told = ({"": measures["density"]} if "density" in measures else {}) | measures.get("density_layers", {})
 
-        def read() -> DensityCurve:
-            told = self.analysis["measures"]["density"]
-            sigma = float(told["sigma"])
-            with np.load(path, allow_pickle=False) as file:
+        def loaded(one: dict[str, Any]) -> DensityCurve:
+            height = 1 / (one["size"] * one["sigma"] * (2 * np.pi) ** 0.5)
+            with np.load(self.folder / one["file"], allow_pickle=False) as file:
                 met = file["nodes"][file["weights"] > 0]
-                return DensityCurve(file["grid"], file["density"], file["error"], (float(met.min()), float(met.max())),
-                                    1 / (int(told["size"]) * sigma * (2 * np.pi) ** 0.5))  # fmt: skip
+                ends = float(met.min()), float(met.max())
+                return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
 
-        return _intact(path, read)
+        return {name: _intact(self.folder / one["file"], partial(loaded, one)) for name, one in told.items()}
 
     @cached_property
     def measures(self) -> dict[str, Number]:
@@ -223,10 +222,9 @@ class Group:
         each = [_intact(r.folder / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]
         return over_seeds([one for one in each if one])
 
-    @property
-    def density(self) -> DensityCurve | None:
+    def density(self, block: str = "") -> DensityCurve | None:
         """Of the first seed that has one."""
-        return next((r.density for r in self.runs if r.density is not None), None)
+        return next((r.densities[block] for r in self.runs if block in r.densities), None)
 
     @property
     def measures(self) -> dict[str, Number]:

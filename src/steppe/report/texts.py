@@ -38,7 +38,8 @@ def document(title: str, body: list[str]) -> str:
         "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx,textcomp}",
         "\\IfFileExists{lmodern.sty}{\\usepackage{lmodern}}{}",  # without it, T1 may mean letters made of pixels
         "\\usepackage[margin=2.5cm]{geometry}", "\\setlength{\\parindent}{0pt}\\setlength{\\parskip}{1ex}",
-        "\\begin{document}", f"{{\\large\\bfseries\\raggedright {tex(title)}\\par}}", "\n\n".join(body), "\\end{document}", "",
+        "\\begin{document}", f"{{\\large\\bfseries\\raggedright {tex(title)}\\par}}", "\n\n".join(body),
+        "\\end{document}", "",
     ])  # fmt: skip
 
 

@@ -141,7 +141,7 @@ class Analysis:
         measure = MEASURES[name]
         if measure.clients:
             told["clients"] = self.options.clients
-        if measure.kind == "drawn" and name != "density":
+        if measure.kind == "drawn" and not name.startswith("density"):
             told["points"] = self.options.points
         if measure.runs > 1:
             told["others"] = [[str(o.where), o.digest] for o in others[: measure.runs - 1]]
@@ -155,7 +155,7 @@ class Analysis:
         if isinstance(result, Landscape):
             result.save(self.where / file)
             return {"file": file, "kind": result.kind, "sample": result.sample}
-        if isinstance(result, dict) and result and all(isinstance(v, Landscape) for v in result.values()):
+        if isinstance(result, dict) and result and all(isinstance(v, Landscape | Density) for v in result.values()):
             return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
         if isinstance(result, Density):
             with (self.where / file).open("wb") as opened:

@@ -44,12 +44,12 @@ def trace_pp(s: Subject) -> Any:
 
 @measure("hessian")
 def per_layer(s: Subject) -> Any:
-    """trace and largest eigenvalue of the Hessian's blocks: every layer, the head, the body"""
-    tops = {name: flatness.spectrum(s.loss.hessian(s.w, name), top=1, seed=s.seed).top
-            for name in s.traces if name != "all"}  # fmt: skip
-    return {"trace": {name: t for name, t in s.traces.items() if name != "all"},
-            "lambda1": {name: {"value": float(p.values[0]), "error": float(p.residuals[0])}
-                        for name, p in tops.items()}}  # fmt: skip
+    """trace, five largest eigenvalues and λ1/λ5 of the Hessian's blocks: every layer, the head, the body"""
+    found = {name: flatness.spectrum(s.loss.hessian(s.w, name), top=5, seed=s.seed) for name in s.blocks}
+    return {"trace": {name: s.traces[name] for name in found},
+            "lambda1": {name: {"value": f.lambda1, "error": float(f.top.residuals[0])} for name, f in found.items()},
+            "ratio": {name: {"value": f.ratio, "error": f.ratio_error} for name, f in found.items()},
+            "top": {name: _ends(f)["top"] for name, f in found.items()}}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------- sharpness

@@ -20,6 +20,13 @@ def density(s: Subject) -> Any:
     return flatness.density(s.hessian, seed=s.seed)
 
 
+@measure("drawn")
+def density_layers(s: Subject) -> Any:
+    """the densities of the Hessian's blocks: every layer, the head, the body (5 probes of 40 steps each)"""
+    return {name: flatness.density(s.loss.hessian(s.w, name), probes=5, steps=40, seed=s.seed)
+            for name in s.blocks}  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------------------------- planes
 def _around(s: Subject, loss: Loss, rows: Tensor, kind: str) -> Landscape:
     return flatness.landscape(loss, s.w, rows, [flatness.ticks(s.points)] * 2, kind, s.seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor
 
 from steppe import flatness
-from steppe.core.layout import Layout, Tensors
+from steppe.core.layout import Tensors
 from steppe.errors import SteppeError
 from steppe.evaluate.accuracy import Score, score
 from steppe.flatness import Estimate, Loss, Sample, Spectrum
@@ -60,9 +60,14 @@ class Subject:
     @cached_property
     def traces(self) -> dict[str, Estimate]:
         """Of the whole and of its parts: the same products give them all."""
+        return flatness.by_layer(self.hessian, self.experiment.task.layout, seed=self.seed, names=["all", *self.blocks])
+
+    @property
+    def blocks(self) -> list[str]:
+        """The head and the body, where the model has both, and every layer."""
         layout = self.experiment.task.layout
-        parts = ["all", *_blocks(layout), *flatness.layers(layout)]
-        return flatness.by_layer(self.hessian, layout, seed=self.seed, names=parts)
+        halves = [on for on in ("head", "body") if 0 < layout.size_of(on) < layout.size]
+        return [*halves, *flatness.layers(layout)]
 
     @cached_property
     def round(self) -> Round:
@@ -89,10 +94,6 @@ class Subject:
         federation = self.experiment.federation
         data, targets = federation.data, federation.targets(federation.data.test_targets)
         return score(self.experiment.task, w, self.buffers, data.test_inputs, targets, federation.plain)
-
-
-def _blocks(layout: Layout) -> list[str]:
-    return [on for on in ("head", "body") if 0 < layout.size_of(on) < layout.size]
 
 
 Kind = Literal["hessian", "sharpness", "clients", "drawn"]
