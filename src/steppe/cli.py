@@ -120,7 +120,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         print(json.dumps({"folder": str(where), **result.summary}))
         return
     s = result.summary
-    terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} rounds "
+    plural = "" if s["rounds"] == 1 else "s"
+    terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} round{plural} "
            f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
     if "epsilon" in s:

@@ -133,6 +133,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
     from steppe.algorithms import CATALOGUE
     from steppe.report.figures import curves
+    from steppe.report.story import counted
     from steppe.report.tables import comparison
     from steppe.simulate import folder
     from steppe.simulate.compare import compare as run_all
@@ -163,9 +164,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         raise typer.Exit(130) from None
     lines = comparison(entries)
     failed = {e.algorithm: e.failed for e in entries if e.failed}
-    title = (
-        f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, {first.rounds} rounds"
-    )
+    title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, "
+             f"{counted(first.rounds, 'round')}")  # fmt: skip
     histories = {e.algorithm: e.histories for e in entries if e.histories}
     if histories:
         curves(histories, where / "curves.png", title)

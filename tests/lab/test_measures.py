@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,17 @@ def test_any_number_of_clients(tmp_path: Path) -> None:
     assert found["lambda1_clients"]["ids"] == [0, 1, 2, 3, 4, 5]
     with pytest.raises(SteppeError, match="7 of 6 clients"):
         analyze(tmp_path, "lambda1_clients", clients=7, **own())
+
+
+def test_clients_curvature_looks_at_no_more_than_the_sample(tmp_path: Path) -> None:
+    """All of a client's data, many times over, would take hours where they are images."""
+    finished(tmp_path)
+    whole, few = (analyze(tmp_path, "lambda1_clients", samples=n, **own())["lambda1_clients"] for n in (90, 5))
+    assert all("all " in name for name in whole["samples"])
+    assert all(re.search(r", 5 of \d+, seed 0$", name) for name in few["samples"])
+    assert few["each"] != whole["each"]
+    alone = opened(tmp_path, samples=5, client=few["ids"][0]).measure(["lambda1"], say=lambda _: None)
+    assert alone["measures"]["lambda1"]["lambda1"] == pytest.approx(few["each"][0], rel=1e-3)  # as --client says it
 
 
 def test_every_measure_ends_up_in_the_folder(tmp_path: Path) -> None:
@@ -331,7 +343,7 @@ def test_tables_have_every_number(tmp_path: Path) -> None:
 
 def test_over_seeds() -> None:
     each: list[dict[str, Any]] = [{"λ1": (1.0, None), "trace": (5.0, 1.0)}, {"λ1": (3.0, None)}]
-    assert over_seeds(each) == {"λ1": (2.0, pytest.approx(2**0.5))}
+    assert over_seeds(each) == {"λ1": (2.0, pytest.approx(2**0.5)), "trace": (5.0, 1.0)}  # what only one seed has
     assert over_seeds(each[:1]) == each[0]
 
 

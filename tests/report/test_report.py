@@ -22,7 +22,7 @@ import pytest
 from steppe import words
 from steppe.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import charts, layers, spectra, story
+from steppe.report import analysis, charts, layers, spectra, story
 from steppe.report.analysis import PROFILES
 from steppe.report.landscapes import landscapes
 from steppe.report.reading import read
@@ -283,8 +283,38 @@ def test_layers_are_those_of_the_analysis(compared: Path) -> None:
     clients = layers.clients(c)
     assert clients is not None
     trace = next(t for t in clients.charts[0].traces if t["name"] == "fedsam")
-    assert trace["x"] == pytest.approx(files[0]["lambda1_clients"]["each"], rel=1e-4)
-    assert clients.charts[0].layout["yaxis"]["ticktext"] == [f"client {i}" for i in files[0]["lambda1_clients"]["ids"]]
+    ids = files[0]["lambda1_clients"]["ids"]
+    assert clients.charts[0].layout["yaxis"]["ticktext"] == [f"client {i}" for i in sorted(ids)]
+    values = dict(zip(ids, files[0]["lambda1_clients"]["each"], strict=True))
+    assert trace["x"] == pytest.approx([values[i] for i in sorted(ids)], rel=1e-4)
+
+
+def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None:
+    change(copy / "fedavg/seed-1/analysis.json", measures={})
+    path = copy / "fedsam/seed-1/analysis.json"
+    content = json.loads(path.read_text())
+    del content["measures"]["trace"]
+    path.write_text(json.dumps(content))
+    table = story.flatness(read([copy]))[0]
+    one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
+    row = next(r for r in table.rows if r[0] == "trace")
+    assert row[table.columns.index("fedsam")] == analysis.told((one["value"], one["error"]))
+    assert "of what one seed alone has" in table.note
+
+
+def test_axes_say_their_unit(compared: Path) -> None:
+    made = landscapes(read([compared]))
+    titles = [ch.layout["xaxis"]["title"]["text"] for ch in made["lines"][0].charts]
+    assert titles == ["distance"] * 2 + ["share of the length of every filter"] * 2
+    assert "Axes: distance" in made["landscape"][1].caption
+    axes = made["landscape"][1].charts[0].layout
+    assert axes["xaxis"]["range"] == axes["yaxis"]["range"] == [-1.0, 1.0]
+    classes = charts.classes(read([compared]))
+    assert classes is not None
+    assert "in % by class, over the rounds" in classes.caption
+    during = charts.measured(read([compared]))
+    assert during is not None
+    assert "FD: FedScar's flatness discrepancy" in during.caption
 
 
 def test_clients_landscapes_and_lines(compared: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor, isfinite, log10
 from pathlib import Path
 from statistics import fmean, stdev
@@ -73,7 +73,9 @@ LEGEND = {  # what a heading alone does not say
     "local accuracy": "local accuracy: of clients' models on the whole test set",
     "forgetting": "forgetting: what they lose there by local training",
 }
-NOTES = {"clients, one more round": ["clients' losses are over all of their training data"]}
+OWN_DATA = "its own training data, or as many of them as the sample has"  # a client's loss where curvature is meant
+NOTES = {"clients, one more round": ["clients' losses are over all of their training data, for λ1 over no more than "
+                                     "the sample has"]}  # fmt: skip
 
 
 class Profile(NamedTuple):
@@ -132,6 +134,11 @@ def numbers(content: Content, among: Sequence[str] | None = None) -> dict[str, N
     return found
 
 
+def explained(headings: Iterable[str]) -> list[str]:
+    """What those of them mean that do not say it themselves."""
+    return [LEGEND[h] for h in headings if h in LEGEND]
+
+
 def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list[Table]:
     """A table for each kind of measure that there is, a row a run."""
     made = []
@@ -139,7 +146,7 @@ def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list
         shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
         if shown:
             rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
-            legend = "; ".join([*(LEGEND[h] for h in shown if h in LEGEND), *NOTES.get(title, [])])
+            legend = "; ".join([*explained(shown), *NOTES.get(title, [])])
             made.append(Table(title, [first, *shown], rows, legend))
     return made
 
@@ -165,12 +172,13 @@ def profile(content: Content, which: Profile) -> dict[str, Number]:
 
 
 def over_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
-    """Mean and standard deviation of what all seeds have; one seed keeps its own uncertainty."""
-    if len(each) == 1:
-        return dict(each[0])
-    common = [h for h in each[0] if all(h in one for one in each)] if each else []
-    values = {h: [one[h][0] for one in each] for h in common}
-    return {h: (fmean(v), stdev(v)) for h, v in values.items()}
+    """Mean and standard deviation over the seeds that have a number; a single one keeps its own uncertainty."""
+    found = {h: [one[h] for one in each if h in one] for h in dict.fromkeys(h for one in each for h in one)}
+    return {h: several[0] if len(several) == 1 else _over([v for v, _ in several]) for h, several in found.items()}
+
+
+def _over(values: Sequence[float]) -> Number:
+    return fmean(values), stdev(values)
 
 
 def told(found: Number | None) -> str:

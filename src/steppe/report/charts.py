@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from steppe.report import story
+from steppe.report.analysis import explained
 from steppe.report.records import Axis, Comparison, Curve
 
 # Viridis: even steps of brightness, readable without colour vision; the page draws one bar of it for all landscapes.
@@ -179,7 +180,8 @@ def classes(c: Comparison) -> Panel | None:
         last = [(k.mean[-1], i) for i in range(count) if (k := g.class_curve(i)) is not None]
         (low, worst), (high, best) = min(last), max(last)
         told.append(f"{g.label} ends between {100 * low:.0f} % ({name(worst)}) and {100 * high:.0f} % ({name(best)})")
-    caption = f"Test accuracy by class, mean over seeds: {'; '.join(told)}."
+    over = ", mean over seeds" if any(g.seeds > 1 for g in c.groups) else ""
+    caption = f"Test accuracy in % by class, over the rounds{over}: {'; '.join(told)}."
     charts = []
     if count <= MANY_CLASSES:
         for i in range(count):
@@ -189,7 +191,8 @@ def classes(c: Comparison) -> Panel | None:
                 if curve is not None:
                     traces += _line(curve, place, g.label, 100.0, "%{y:.3g} %", band=False, width=1.5)
                     words.append(f"{g.label} {100 * curve.mean[-1]:.0f} %")
-            layout = {"xaxis": {"nticks": 4}, "yaxis": {"range": [0, 102], "nticks": 4}, "hovermode": "x unified",
+            halves = {"tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]}
+            layout = {"xaxis": {"nticks": 4}, "yaxis": {"range": [0, 102], **halves}, "hovermode": "x unified",
                       "margin": {"l": 28, "r": 6, "t": 4, "b": 22}}  # fmt: skip
             charts.append(Chart(name(i), traces, layout, f"Accuracy on {name(i)} at the end: {', '.join(words)}.", 140))
         return Panel([ch for ch in charts if ch.traces], caption, columns=5, legend=True)
@@ -221,5 +224,6 @@ def measured(c: Comparison) -> Panel | None:
             charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(told)}.", 260))
     samples = dict.fromkeys(str(r["sample"]) for run in c.runs for r in run.records if "sample" in r)
     on = f", measured on {' and on '.join(samples)}" if samples else ""
-    caption = f"During training{on}. " + " ".join(chart.words for chart in charts)
+    means = "".join(f"{text[0].upper()}{text[1:]}. " for text in explained(headings))
+    caption = f"During training{on}. {means}" + " ".join(chart.words for chart in charts)
     return Panel(charts, caption, legend=True) if charts else None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steppe.flatness.landscape import Landscape
+from steppe.report.analysis import OWN_DATA
 from steppe.report.charts import DASHES, SCALE, Chart, Panel, numbers, titled
 from steppe.report.records import Comparison, Group, Run
 
@@ -119,7 +120,7 @@ def _directions(found: list[Found]) -> Panel:
         those = [f for f in found if key in f.lands]
         title = key.replace("-", " ").replace("random", "random direction")
         words = f"Loss along {title}: {'; '.join(_span(f.group.label, f.lands[key]) for f in those)}."
-        layout = {"xaxis": titled("distance"), "yaxis": titled("loss"), "hovermode": "x unified"}
+        layout = {"xaxis": titled(_unit(those[0].lands[key].kind)), "yaxis": titled("loss"), "hovermode": "x unified"}
         charts.append(Chart(title[0].upper() + title[1:], [_line(f.group.label, f.place, f.lands[key]) for f in those],
                             layout, words, 240))  # fmt: skip
     return Panel(charts, f"{' '.join(ch.words for ch in charts)} {_sample(found)}", legend=True)
@@ -167,8 +168,9 @@ def _contour(title: str, land: Landscape, heights: Heights, small: bool = False)
             "marker": {"symbol": "cross", "size": 9, "color": "#ffffff",
                        "line": {"width": 1, "color": "#222"}}}  # fmt: skip
     x, y = ("", "") if small else (_direction(land, 1), _direction(land, 2))
-    layout: dict[str, Any] = {"xaxis": titled(x, constrain="domain"),
-                              "yaxis": titled(y, scaleanchor="x", constrain="domain")}  # fmt: skip
+    layout: dict[str, Any] = {"xaxis": titled(x, constrain="domain", range=[float(a[0]), float(a[-1])]),
+                              "yaxis": titled(y, constrain="domain", range=[float(b[0]), float(b[-1])],
+                                              scaleanchor="x")}  # fmt: skip
     if small:
         layout["margin"] = {"l": 24, "r": 4, "t": 4, "b": 20}
         layout["xaxis"]["nticks"] = layout["yaxis"]["nticks"] = 3
@@ -198,7 +200,7 @@ def _planes(found: list[Found]) -> list[Panel]:
     above = (f"Height and colour are the loss; drag to rotate, all turn together. {heights.told} Losses: {told}. "
              f"{_sample(found)}")  # fmt: skip
     crosses = "crosses are the models" if found[0].only.marks else "the cross is the final model"
-    below = f"The same planes from above; {crosses}. Losses: {told}."
+    below = f"The same planes from above; {crosses}. Axes: {_unit(found[0].only.kind)}. Losses: {told}."
     return [Panel([_surface(f.title, f.only, heights) for f in found], above, screen_only=True, **bar),
             Panel([_contour(f.title, f.only, heights) for f in found], below, **bar)]  # fmt: skip
 
@@ -212,7 +214,7 @@ def _client_planes(found: list[Found]) -> list[Panel]:
         charts = [_contour(key.replace("-", " "), land, heights, small=True) for key, land in shown.items()]
         some = f" The first {MOST} of {len(f.lands)} clients." if len(f.lands) > MOST else ""
         told = "; ".join(_span(key.replace("-", " "), land) for key, land in shown.items())
-        caption = f"{f.title}: each client's loss over all of its training data, {told}.{some} {heights.told}"
+        caption = f"{f.title}: each client's loss over {OWN_DATA}, {told}.{some} {heights.told}"
         panels.append(Panel(charts, caption, columns=5, bar=heights.ticks, bar_name=f"{f.title}: loss"))
     return panels
 
@@ -228,6 +230,15 @@ def _span(label: str, land: Landscape) -> str:
 def _direction(land: Landscape, which: int) -> str:
     kinds = {"eigenvectors": f"eigenvector {which}", "random": f"random direction {which}"}
     return kinds.get(land.kind, f"direction {which}")
+
+
+def _unit(kind: str) -> str:
+    """What 1 is on an axis: eigenvectors and the directions of a plane have length 1, random ones that of the filters.
+
+    >>> _unit("eigenvectors"), _unit("random")
+    ('distance', 'share of the length of every filter')
+    """
+    return "share of the length of every filter" if kind == "random" else "distance"
 
 
 def _sample(found: list[Found]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from steppe.report.analysis import PROFILES, Number, told
+from steppe.report.analysis import OWN_DATA, PROFILES, Number, told
 from steppe.report.charts import Chart, Panel, numbers, titled
 from steppe.report.records import Comparison
 
@@ -31,12 +31,12 @@ def clients(c: Comparison) -> Panel | None:
         if (run := g.analysed("lambda1_clients")) is not None:
             m = run.analysis["measures"]["lambda1_clients"]
             found[g.label] = {f"client {i}": (float(v), float(e)) for i, v, e in
-                              zip(m["ids"], m["each"], m["residuals"], strict=True)}  # fmt: skip
+                              sorted(zip(m["ids"], m["each"], m["residuals"], strict=True))}  # fmt: skip
     chart = _dots("Largest eigenvalue of each client's Hessian", "λ1", found, c)
     if chart is None:
         return None
-    told_ = f"{chart.words} At the final model of the first analysed seed, over all of a client's training data; bars "
-    return Panel([chart], f"{told_}are residuals.", columns=1, legend=True)
+    told_ = f"{chart.words} At the final model of the first analysed seed, over {OWN_DATA}; bars are residuals."
+    return Panel([chart], told_, columns=1, legend=True)
 
 
 def _dots(title: str, what: str, found: dict[str, dict[str, Number]], c: Comparison) -> Chart | None:

@@ -87,12 +87,20 @@ def setting(c: Comparison) -> str:
     run, config = c.runs[0], c.runs[0].config
     model = config["model"] if run.about.get("model") else "an own model"
     shown = {"partition": config["partition"], "clients": f"{config['clients']} clients",
-             "per_round": f"{config['per_round']} a round", "rounds": f"{config['rounds']} rounds",
+             "per_round": f"{config['per_round']} a round", "rounds": counted(config["rounds"], "round"),
              "model": f"{model}, {run.about['parameters']:,} parameters"}  # fmt: skip
     kept = [text for key, text in shown.items() if key not in c.differences]
     seeds = sorted({g.seeds for g in c.groups})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return " · ".join([config["data"], *kept, f"{count} seed{'s' if seeds[-1] > 1 else ''}"])
+
+
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(1, "round"), counted(30, "round")
+    ('1 round', '30 rounds')
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def paired(a: Group, b: Group) -> list[float]:
@@ -238,9 +246,11 @@ def flatness(c: Comparison) -> list[Table]:
     samples = list(dict.fromkeys(r.analysis["sample"] for r in c.runs if r.analysis.get("sample")))
     several = any(sum(bool(r.measures) for r in g.runs) > 1 for g in c.groups)
     how = "mean ± standard deviation over seeds" if several else "value ± its standard error"
+    if several and len({frozenset(r.measures) for r in c.runs}) > 1:
+        how += ", or of what one seed alone has, ± its standard error"
     note = f"Measured on {' and on '.join(samples)}; {how}."
     if len(samples) > 1:
-        note += " Flatness depends on the sample, so columns on different ones do not compare."
+        note += " Flatness depends on the sample, so numbers on different ones do not compare, nor do their means."
     made = []
     for kind in analysis.tables(shown):
         rows = [[heading, *(row[i + 1] for row in kind.rows)] for i, heading in enumerate(kind.columns[1:])]
@@ -268,7 +278,9 @@ def during(c: Comparison) -> Table | None:
         rows.append(cells)
     several = any(g.seeds > 1 for g in shown)
     how = "standard deviation over seeds" if several else "standard error over those rounds"
-    note = f"Mean of the last 50 measured rounds ± {how}, and the minimum, which is optimistic."
+    note = "; ".join([*analysis.explained(headings), f"mean of the last 50 measured rounds ± {how}, and the minimum, "
+                      "which is optimistic"])  # fmt: skip
+    note = f"{note[0].upper()}{note[1:]}."
     return Table("During training", ["measure", *(g.label for g in shown)], rows, note, series=False) if rows else None
 
 

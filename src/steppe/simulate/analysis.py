@@ -113,7 +113,8 @@ class Analysis:
 
     def _warn(self, name: str, say: Say) -> None:
         """Of a measure that will take long, how long; known from the products that were made before."""
-        known, count = self.subject.hessian, MEASURES[name].products
+        known, measure = self.subject.hessian, MEASURES[name]
+        count = measure.products * (len(self.subject.blocks) if measure.blocks else 1)
         expected = count * known.seconds / known.products if known.products else 0.0
         if expected > LONG:
             say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")

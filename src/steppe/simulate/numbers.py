@@ -154,10 +154,10 @@ def local_accuracy(s: Subject) -> Any:
 @measure("clients")
 def lambda1_clients(s: Subject) -> Any:
     """largest eigenvalue of each client's own Hessian at the final model, and their mean"""
-    pairs = [flatness.spectrum(f.hessian(s.w), top=1, seed=s.seed).top for f in s.clients]
+    pairs = [flatness.spectrum(f.hessian(s.w), top=1, seed=s.seed).top for f in s.few]
     values = [float(p.values[0]) for p in pairs]
     return {"mean": Estimate.of(values), "each": values, "residuals": [float(p.residuals[0]) for p in pairs],
-            "ids": s.round.ids, "samples": [f.sample.name for f in s.clients]}  # fmt: skip
+            "ids": s.round.ids, "samples": [f.sample.name for f in s.few]}  # fmt: skip
 
 
 def _ends(found: Spectrum) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def density(s: Subject) -> Any:
     return flatness.density(s.hessian, seed=s.seed)
 
 
-@measure("drawn")
+@measure("drawn", products=200, blocks=True)
 def density_layers(s: Subject) -> Any:
     """the densities of the Hessian's blocks: every layer, the head, the body (5 probes of 40 steps each)"""
     return {name: flatness.density(s.loss.hessian(s.w, name), probes=5, steps=40, seed=s.seed)
@@ -41,7 +41,7 @@ def _through(s: Subject, models: Sequence[Tensor], names: Sequence[str]) -> Land
 
 
 def _each(s: Subject) -> list[tuple[str, Loss]]:
-    return [(f"client-{i}", f) for i, f in zip(s.round.ids, s.clients, strict=True)]
+    return [(f"client-{i}", f) for i, f in zip(s.round.ids, s.few, strict=True)]
 
 
 @measure("drawn")

@@ -81,6 +81,12 @@ class Subject:
         return [self.loss_on(flatness.of_client(self.experiment.federation, i)) for i in self.round.ids]
 
     @cached_property
+    def few(self) -> list[Loss]:
+        """The same, each over at most as many examples as the sample has, because curvature takes many passes."""
+        held, count = self.experiment.federation, len(self.sample)
+        return [self.loss_on(flatness.of_client(held, i, count, self.seed)) for i in self.round.ids]
+
+    @cached_property
     def given(self) -> Score:
         """On the test set: the model that the clients were given."""
         return self._judged(self.round.x)
@@ -107,6 +113,7 @@ class Measure:
     clients: bool  # needs a round of local training
     runs: int  # how many runs it takes: more than 1, and it looks at those that were given before
     products: int  # with the Hessian, where it takes many and their number is known
+    blocks: bool  # that many for each block
 
     @property
     def about(self) -> str:
@@ -117,12 +124,13 @@ MEASURES: dict[str, Measure] = {}
 
 
 def measure(kind: Kind, usual: bool = False, clients: bool = False,
-            runs: int = 1, products: int = 0,
+            runs: int = 1, products: int = 0, blocks: bool = False,
             ) -> Callable[[Callable[[Subject], Any]], Callable[[Subject], Any]]:  # fmt: skip
     """The function below becomes a measure of its own name."""
 
     def register(function: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
-        MEASURES[function.__name__] = Measure(function, kind, usual, clients or kind == "clients", runs, products)
+        asks = clients or kind == "clients"
+        MEASURES[function.__name__] = Measure(function, kind, usual, asks, runs, products, blocks)
         return function
 
     return register
