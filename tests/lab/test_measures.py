@@ -207,13 +207,27 @@ def test_nothing_is_computed_twice(tmp_path: Path) -> None:
     assert again("lambda1", samples=30, seed=1) == ["lambda1"]
 
 
+def test_two_processes_may_measure_one_run(tmp_path: Path) -> None:
+    finished(tmp_path)
+
+    def meanwhile(said: str) -> None:
+        if "loss," in said:  # it is written, and the next one not yet
+            opened(tmp_path).measure(["gradient_norm"], say=lambda _: None)
+
+    opened(tmp_path).measure(["loss", "sharpness"], say=meanwhile)
+    assert set(opened(tmp_path).stored()["measures"]) == {"loss", "sharpness", "gradient_norm"}
+
+
 def test_a_measure_that_takes_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished(tmp_path)
     said: list[str] = []
     monkeypatch.setattr("steppe.simulate.analysis.LONG", 0.0)
-    analyze(tmp_path, ["lambda1", "trace"], **own(), say=said.append)
-    assert [s for s in said if "100 products" in s and s.endswith(" s")]
-    assert len(said) == 3  # lambda1's number is not known beforehand
+    analyze(tmp_path, ["lambda1", "trace", "density_layers"], **own(), say=said.append)
+    blocks = len(opened(tmp_path).subject.blocks)
+    assert blocks > 2
+    for count in (100, 200 * blocks):
+        assert [s for s in said if f" {count} products" in s and s.endswith(" s")]
+    assert len(said) == 5  # lambda1's number is not known beforehand
 
 
 def test_what_was_found_before_an_error_is_kept(tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ COMMANDS_OF_TEX = {
     "ttfamily", "raggedright", "medskip", "par", "textbackslash", "textasciitilde", "textasciicircum", "textless",
     "textgreater", "textasciigrave", "textquotedbl", "textbar", "textendash", "textquotesingle", "ldots", "pm", "times",
     "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma", "alpha", "beta", "delta", "mu", "le", "ge", "surd",
-    "dag", "IfFileExists", "large", "bfseries", "smallskip",
+    "dag", "IfFileExists", "large", "bfseries", "smallskip", "clearpage",
 }  # fmt: skip
 
 

@@ -185,6 +185,8 @@ def told(found: Number | None) -> str:
     """
     >>> told((18.16279, 2.897)), told((1.8652, 0.0144)), told((0.00012345, None)), told((1234.5, None)), told(None)
     ('18 ± 3', '1.865 ± 0.014', '0.000123', '1234', '–')
+    >>> told((22.485731, 0.000081)), told((1.0972345, 1.2e-6)), told((2.5e-9, 1e-10))
+    ('22.486 ± 8e-05', '1.0972 ± 1e-06', '2.50e-09 ± 1e-10')
     """
     if found is None:
         return "–"
@@ -193,6 +195,8 @@ def told(found: Number | None) -> str:
         return _plain(value, 3)
     digits = 2 if f"{error:.0e}"[0] == "1" else 1  # of the error: rounding 0.14 to 0.1 would say too little
     decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
+    if abs(value) > 1e4 * error and 1e-4 <= abs(value) < 1e6:  # five digits are enough to read
+        return f"{_plain(value, 5)} ± {error:.0e}"
     if not -4 <= decimals <= 6:
         return f"{value:.2e} ± {error:.0e}"
     shown = round(value, decimals) + 0.0  # no minus before a zero

@@ -152,9 +152,11 @@ def _trace(axis: Any, trace: dict[str, Any]) -> Any:
         if "series" not in meta:  # models on a map
             axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
             if "text" in trace["mode"]:
-                for at in zip(trace["text"], x, y, strict=True):
-                    axis.annotate(_text(at[0]), at[1:], color="white", fontsize=8, ha="center", xytext=(0, 6),
-                                  textcoords="offset points")  # fmt: skip
+                for name, place, *at in zip(trace["text"], trace["textposition"], x, y, strict=True):
+                    up, side = place.split()
+                    axis.annotate(_text(name), at, color="white", fontsize=8, textcoords="offset points",
+                                  xytext=(0, 6 if up == "top" else -6), va="bottom" if up == "top" else "top",
+                                  ha={"left": "right", "right": "left"}.get(side, "center"))  # fmt: skip
             return None
         style = _style(meta["series"])
         if meta["role"] == "band":

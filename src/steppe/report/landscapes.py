@@ -164,7 +164,8 @@ def _contour(title: str, land: Landscape, heights: Heights, small: bool = False)
             "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}}  # fmt: skip
     dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers", "showlegend": False,
             "x": [m[0] for m in marks.values()], "y": [m[1] for m in marks.values()], "text": list(marks),
-            "textposition": "top center", "textfont": {"color": "#ffffff"}, "hoverinfo": "text", "cliponaxis": False,
+            "textposition": _beside(marks, a), "textfont": {"color": "#ffffff"}, "hoverinfo": "text",
+            "cliponaxis": False,
             "marker": {"symbol": "cross", "size": 9, "color": "#ffffff",
                        "line": {"width": 1, "color": "#222"}}}  # fmt: skip
     x, y = ("", "") if small else (_direction(land, 1), _direction(land, 2))
@@ -175,6 +176,18 @@ def _contour(title: str, land: Landscape, heights: Heights, small: bool = False)
         layout["margin"] = {"l": 24, "r": 4, "t": 4, "b": 20}
         layout["xaxis"]["nticks"] = layout["yaxis"]["nticks"] = 3
     return Chart(title, [flat, dots], layout, f"Loss around the model, {_span(title, land)}.", None)
+
+
+def _beside(marks: dict[str, list[float]], axis: np.ndarray) -> list[str]:
+    """Where each name stands: on the coloured ground, where white can be read, and the second below the first.
+
+    >>> _beside({"global": [0.0, 0.0], "client 1": [3.0, 0.0], "client 2": [1.4, 2.0]}, np.linspace(-1.0, 4.0, 5))
+    ['top right', 'bottom left', 'top center']
+    """
+    third = (axis[-1] - axis[0]) / 3
+    sides = ["right" if x < axis[0] + third else "left" if x > axis[-1] - third else "center"
+             for x, *_ in marks.values()]  # fmt: skip
+    return [f"{'bottom' if i == 1 else 'top'} {side}" for i, side in enumerate(sides)]
 
 
 def _surface(title: str, land: Landscape, heights: Heights) -> Chart:

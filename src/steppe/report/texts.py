@@ -28,7 +28,9 @@ def latex(c: Comparison) -> str:
     body += [tabular(table) for table in story.tables(c).values()]
     commands = [tex(story.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
     body.append(
-        "\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n" + "\n\n\\medskip\n".join(commands) + "\\par}"
+        "\\clearpage\n\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n"
+        + "\n\n\\medskip\n".join(commands)
+        + "\\par}"
     )
     return document(story.headline(c), body)
 

@@ -102,6 +102,7 @@ class Analysis:
                 result = MEASURES[name].of(subject)
             if result is None:
                 continue
+            content = self.stored()  # once more: another process may have measured this run meanwhile
             content["sample"] = subject.sample.name
             content["measures"][name] = self._kept(name, result)
             content["options"][name] = wanted
