@@ -228,6 +228,9 @@ def test_a_measure_that_takes_long_says_so(tmp_path: Path, monkeypatch: pytest.M
     for count in (100, 200 * blocks):
         assert [s for s in said if f" {count} products" in s and s.endswith(" s")]
     assert len(said) == 5  # lambda1's number is not known beforehand
+    said.clear()
+    analyze(tmp_path, "density", **own(), say=said.append)  # nothing was timed before
+    assert " 800 products" in said[0]
 
 
 def test_what_was_found_before_an_error_is_kept(tmp_path: Path) -> None:

@@ -113,10 +113,12 @@ class Analysis:
         return content
 
     def _warn(self, name: str, say: Say) -> None:
-        """Of a measure that will take long, how long; known from the products that were made before."""
+        """Of a measure that will take long, how long; known from the products that were made before, or from one."""
         known, measure = self.subject.hessian, MEASURES[name]
         count = measure.products * (len(self.subject.blocks) if measure.blocks else 1)
-        expected = count * known.seconds / known.products if known.products else 0.0
+        if count and not known.products:
+            known(known.w)
+        expected = count * known.seconds / known.products if count else 0.0
         if expected > LONG:
             say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
 
