@@ -195,7 +195,7 @@ def told(found: Number | None) -> str:
         return _plain(value, 3)
     digits = 2 if f"{error:.0e}"[0] == "1" else 1  # of the error: rounding 0.14 to 0.1 would say too little
     decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
-    if abs(value) > 1e4 * error and 1e-4 <= abs(value) < 1e6:  # five digits are enough to read
+    if abs(value) > 1e5 * error and 1e-4 <= abs(value) < 1e6:  # five digits are enough to read
         return f"{_plain(value, 5)} ± {error:.0e}"
     if not -4 <= decimals <= 6:
         return f"{value:.2e} ± {error:.0e}"

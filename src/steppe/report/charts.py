@@ -93,11 +93,16 @@ def _over(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title
     if not traces:
         return None
     layout = {
-        "xaxis": titled(x_title, rangemode="tozero", **x_axis),
+        "xaxis": titled(x_title, rangemode="tozero", **(_whole(traces) if axis == "round" else {}), **x_axis),
         "yaxis": titled(y_title),
         "hovermode": "x unified",
     }
     return Chart(title, traces, layout, words)
+
+
+def _whole(traces: list[dict[str, Any]]) -> dict[str, int]:
+    """Few rounds get a tick each: there is no round 1.5."""
+    return {"dtick": 1} if max(trace["x"][-1] for trace in traces if trace["meta"]["role"] == "line") <= 10 else {}
 
 
 def curves(c: Comparison) -> Panel:
@@ -220,7 +225,8 @@ def measured(c: Comparison) -> Panel | None:
                 traces += _line(curve, place, g.label, 1.0, "%{y:.4g}")
                 told.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")
         if traces:
-            layout = {"xaxis": titled("round", rangemode="tozero"), "yaxis": titled(heading), "hovermode": "x unified"}
+            xaxis = titled("round", rangemode="tozero", **_whole(traces))
+            layout = {"xaxis": xaxis, "yaxis": titled(heading), "hovermode": "x unified"}
             charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(told)}.", 260))
     samples = dict.fromkeys(str(r["sample"]) for run in c.runs for r in run.records if "sample" in r)
     on = f", measured on {' and on '.join(samples)}" if samples else ""
