@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import WORDS
-from benchmarks.cpu import TARGETS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.growth import WORDS as AXES
+from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->", "<!-- end -->"

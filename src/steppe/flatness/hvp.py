@@ -35,6 +35,8 @@ from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
 
+IN_CACHE = 125  # examples in a piece on a CPU: the FedAvg-CNN's products take 0.86 of the time that they take with 500
+
 
 class Loss:
     """f(w) over a sample. `each` replaces the task's loss (outputs, targets) -> one value an example.
@@ -138,8 +140,8 @@ class Loss:
         return min(self.chunk, len(self.sample))
 
     def _fitting(self, w: Tensor) -> int:
-        """The chunk, halved until the graph of a gradient fits."""
-        size = self._size
+        """The chunk, smaller where a processor's cache gains by it, and halved until the graph of a gradient fits."""
+        size = self._size if self.by_batch or self.device.type != "cpu" else min(self._size, IN_CACHE)
         while size > 1 and size * self._bytes(w) > self.memory_limit:
             if self.by_batch:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
@@ -249,7 +251,9 @@ class Hessian:
 
     @cached_property
     def _fits(self) -> bool:
-        return len(self.loss.sample) * self.loss._bytes(self.w) <= self.loss.memory_limit
+        """All pieces keep what they saved; only one of them at a time needs as much again to work with."""
+        loss = self.loss
+        return (len(loss.sample) + loss._fitting(self.w)) * loss._bytes(self.w) // 2 <= loss.memory_limit
 
 
 def block(layout: Layout, on: str) -> Tensor:
