@@ -97,7 +97,11 @@ def cpu_seconds() -> float:
 def descendants(pid: str) -> list[str]:
     """All that a process has started and that is still there, itself not."""
     try:
-        mine = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in _read(pid, f"task/{task.name}/children").split()]
+        mine = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in _read(pid, f"task/{task.name}/children").split()
+        ]
     except OSError:
         return []
     return mine + [below for child in mine for below in descendants(child)]

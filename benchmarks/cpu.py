@@ -4,7 +4,7 @@ Contenders take turns, a round each, so that whatever else the machine does fall
 median of the rounds are shown. Then what a step consists of, what bf16 does to accuracy, what a round costs in which
 nobody trains, how cost grows, and the Hessian beside scipy's solver. Writes a JSON file to benchmarks/results/.
 
-On two idle cores it takes about 22 minutes, `--quick` about two. Flower's simulation and pfl-research take part where
+On two idle cores it takes about 20 minutes, `--quick` about two. Flower's simulation and pfl-research take part where
 they are installed; benchmarks/others.py says how.
 """
 
@@ -33,7 +33,7 @@ RESULTS = Path(__file__).with_name("results")
 # What is measured, and about how many seconds it takes on two idle cores, in full and --quick.
 STAGES = {
     "fedavg": (270, 30), "fedsam": (170, 60), "profile": (40, 15), "precision": (120, 25), "framework": (150, 30),
-    "growth": (45, 15), "flatness": (520, 15),
+    "growth": (45, 15), "flatness": (400, 15),
 }  # fmt: skip
 QUICK = [stage for stage in STAGES if stage != "fedsam"]
 ONLY_FEDAVG = {"batched", *NEEDS}  # to keep the whole run short

@@ -9,8 +9,8 @@ Neither is installed by `make setup`. Into the same environment:
     .venv/bin/pip install -c constraints.txt 'ray==2.55.1' 'multiprocess<0.71' 'prv-accountant<0.3'
     .venv/bin/pip install --no-deps 'pfl==0.6.0'
 
-Ray is what Flower (extra `flower`) simulates with. pfl stands by itself because it asks for dp-accounting below 0.6, and
-the extra `dp` is tested with 0.6: FedAvg does not use it, so that it runs all the same, and `pip check` names the clash.
+Ray is what Flower (extra `flower`) simulates with. pfl stands by itself because it asks for dp-accounting below 0.6,
+and the extra `dp` is tested with 0.6. FedAvg does not use it, so it runs all the same; `pip check` names the clash.
 """
 
 from __future__ import annotations
