@@ -30,12 +30,16 @@ class GaveUp(Exception):
     """A contender failed, or took too long."""
 
 
+def command(name: str, algorithm: str, rounds: int) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.contenders", name, algorithm, str(rounds)]
+
+
 class Child:
     """A contender in its own process. Its first round, start-up included, is the warm-up."""
 
     def __init__(self, name: str, algorithm: str, rounds: int, limit: float) -> None:
         self.name, self.limit, self.rounds = name, limit, list[dict[str, Any]]()
-        self.command = [sys.executable, "-m", "benchmarks.contenders", name, algorithm, str(rounds)]
+        self.command = command(name, algorithm, rounds)
         self.process: subprocess.Popen[str] | None = None
 
     def round(self) -> None:
@@ -59,10 +63,14 @@ class Child:
         assert process.stdout is not None
         if not select.select([process.stdout], [], [], self.limit)[0]:
             raise GaveUp(f"took more than {self.limit:g} s for {'a round' if self.rounds else 'start and first round'}")
-        if line := process.stdout.readline():
+        line = process.stdout.readline()
+        if not line:
+            raise GaveUp(f"ended early, exit status {process.wait()}: {self._last_words()}")
+        try:
             answer: dict[str, Any] = json.loads(line)
-            return answer
-        raise GaveUp(f"ended early, exit status {process.wait()}: {self._last_words()}")
+        except json.JSONDecodeError:
+            raise GaveUp(f"said {line.strip()[:100]!r} instead of an answer") from None
+        return answer
 
     def _last_words(self) -> str:
         self.words.seek(0)
