@@ -102,8 +102,8 @@ def flatness(told: dict[str, Any]) -> str:
     ours, other, trace = told["ours"], told["eigsh"], told["trace"]
     share = ours["seconds"] / other["seconds"]
     return (f"Top five eigenvalues of the FedAvg-CNN's Hessian on {told['images']:,} CIFAR-10 images ({told['data']}), "
-            f"{told['product']:.1f} s a product: ours {ours['seconds']:.0f} s with {ours['products']} products, scipy's "
-            f"eigsh {other['seconds']:.0f} s with {other['products']}: **{share:.2f}** of its time (target 1: "
+            f"{told['product']:.1f} s a product: ours {ours['seconds']:.0f} s with {ours['products']} products, "
+            f"scipy's eigsh {other['seconds']:.0f} s with {other['products']}: **{share:.2f}** of its time (target 1: "
             f"{_met(share, 1)}). The trace from {trace['products']} probes takes {trace['seconds']:.0f} s more "
             f"({trace['value']:.3g} ± {trace['error']:.2g}).")  # fmt: skip
 
