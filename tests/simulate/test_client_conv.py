@@ -269,7 +269,7 @@ def patched(tensor, scope):  # NumPy 2.4 no longer makes an int of an array with
 interpreter._patch_lang_tensor = patched
 
 import torch
-from steppe.simulate import client_conv as ours
+from steppe.simulate import client_conv_kernels as ours
 from tests.simulate.test_client_conv import SHAPES, case, near, wanted
 
 def check(shape, dtype, tolerance, blocks=None):
