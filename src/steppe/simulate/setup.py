@@ -220,6 +220,7 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
     """The first key whose name is unknown or whose settings are wrong, with what to say about it."""
     checks: dict[str, Callable[[], Any]] = {
         "algorithm": lambda: build_algorithm(config),
+        "add": lambda: trust.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: Path(config.partition).is_file() or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
