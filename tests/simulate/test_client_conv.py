@@ -290,7 +290,9 @@ print("all near")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which is not a dependency")
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which PyTorch brings where it has CUDA"
+)
 def test_kernels_equal_conv2d_in_the_interpreter():
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=env)
