@@ -34,7 +34,7 @@ def plotly_js() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise missing("An HTML report needs plotly", "report", ", or choose --format md") from None
+        raise missing("An HTML report needs plotly", "report", ", or choose --format md.") from None
     return str(get_plotlyjs())
 
 
