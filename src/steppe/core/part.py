@@ -181,7 +181,7 @@ def require(**settings: tuple[float, float, float]) -> None:
 
 
 def nothing(x: Tensor) -> Tensor:
-    """Zeros of x's shape that take no memory, for a `round_state` which the first step replaces; not to be written to.
+    """Zeros of x's shape that take no memory: for a `round_state` that the first step replaces. Not to be written to.
 
     >>> nothing(torch.ones(3)).tolist()
     [0.0, 0.0, 0.0]

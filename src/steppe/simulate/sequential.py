@@ -45,11 +45,10 @@ def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sen
 
 def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
     """Whether a step may overwrite w and the optimiser's state: no two tensors share memory, here or with what was
-    sent, and none is smaller in memory than it looks; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
+    sent; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
     held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
     places = memory(*held)
-    apart = len(places) == len(held) and all(t.is_contiguous() for t in held)
-    apart = apart and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
+    apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
     return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
 
 
@@ -62,6 +61,8 @@ def _seed(seed: int, cuda: bool) -> None:
 
 class Sequential:
     """Trains the round's clients in this process."""
+
+    ours = True  # what it tells of a reply is so
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation

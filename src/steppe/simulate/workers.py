@@ -39,6 +39,8 @@ class CannotShareError(Exception):
 class Workers:
     """Trains the round's clients in `count` child processes; the same numbers as `Sequential` with one thread."""
 
+    ours = True  # what it tells of a reply is so
+
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int,
                  own_buffers: bool = False) -> None:  # fmt: skip
         try:
