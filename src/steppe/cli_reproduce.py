@@ -25,6 +25,8 @@ def reproduce(
     scale: Annotated[str, typer.Option("--scale", help="paper, or tiny: the embedded digits, in a minute.")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at once; several may share one GPU.")] = 1,
+    sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Processes on this device in "
+                       "all, where other commands use it too: seconds of the device are divided by it.")] = 0,
     budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start nothing that would "
                       "not end in this time, and count what then still runs as not run.")] = None,
     tried: Annotated[bool, typer.Option("--tried", help="Also the alternative recipes of the tables.")] = False,
@@ -71,7 +73,8 @@ def reproduce(
 
     def keep(job: work.Job, row: rows.Row) -> None:
         first = job.cells[0]
-        rows.append(rows_in / f"{first.table}.jsonl", {"table": first.table, "cell": first.id, "scale": scale, **row})
+        rows.append(rows_in / f"{first.table}.jsonl", {"table": first.table, "cell": first.id, "scale": scale, **row,
+                                                      "processes": max(sharing, row["processes"])})  # fmt: skip
 
     not_run, failed = work.in_stages(stages, jobs, budget, keep, _say)
     told_all: dict[str, Any] = {}

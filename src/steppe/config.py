@@ -113,7 +113,11 @@ class Config(BaseModel):
         "average", description="what happens to batch norm's running statistics"
     )
     store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
-    memory: float = Field(4.0, gt=0, description="GiB for client states and a round's vectors; auto: more goes to disk")
+    memory: float | None = Field(
+        None,
+        gt=0,
+        description="GiB for client states and a round's vectors (default: what is free); auto: more go to disk",
+    )
     reduction: Literal["sum", "ordered"] = Field(
         "sum", description="over ranks: partial sums, or in the clients' order, to the bits of one process"
     )

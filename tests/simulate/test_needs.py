@@ -59,6 +59,16 @@ def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
         launch(tmp_path / "other", memory=1e-9)
 
 
+def test_without_a_limit_and_a_folder_there_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint is written then, so the states are there once; nothing else is in the way of a large federation."""
+    whole = needs.needs(built(), disk=False)
+    monkeypatch.setattr(needs, "free", lambda device: whole.states + whole.round)
+    assert launch(None).summary["rounds"] == USUAL["rounds"]
+    monkeypatch.setattr(needs, "free", lambda device: whole.states + whole.round - 1)
+    with pytest.raises(SteppeError, match="are free"):
+        launch(None)
+
+
 def test_what_is_not_there_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(needs, "free", lambda device: 100)

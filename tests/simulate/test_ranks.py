@@ -35,7 +35,8 @@ TOLERANCE = 1e-9  # in float64, relative to the largest number of a vector
 
 def torchrun(ranks: int, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE, **options)
 
 

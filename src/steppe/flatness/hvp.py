@@ -35,6 +35,8 @@ from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
 
+MOST_MEMORY = 16 << 30  # more makes nothing faster, and others may be using the card
+
 
 class Loss:
     """f(w) over a sample. `each` replaces the task's loss (outputs, targets) -> one value an example.
@@ -50,7 +52,7 @@ class Loss:
         self.loss_each = each or task.loss_each
         self.chunk = chunk
         self.device = sample.inputs.device
-        self.memory_limit = memory.free(self.device) // 4 if memory_limit is None else memory_limit
+        self.memory_limit = min(memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
         norms = [m for m in task.judge.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)
 

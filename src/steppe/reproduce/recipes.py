@@ -23,7 +23,8 @@ from steppe.errors import SteppeError, nearest
 from steppe.simulate.setup import catalogue_settings
 
 # Where and how a run is computed, not what: these keys do not belong to a recipe.
-MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "checkpoint_every"}
+MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "memory",
+           "checkpoint_every"}  # fmt: skip
 # What is looked at beside the training, which it does not change.
 EXTRAS = {"personal", "measure"}
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.

@@ -50,7 +50,7 @@ def on_disk(experiment: Experiment, out: Path | None) -> bool:
     if config.store != "auto":
         return config.store == "disk"
     some = needs(experiment, False)
-    return out is not None and (some.states > REWRITTEN or some.memory > config.memory * GIB)
+    return out is not None and (some.states > REWRITTEN or some.memory > _allowed(experiment))
 
 
 def client_store(experiment: Experiment, out: Path | None) -> Store:
@@ -84,16 +84,16 @@ def checked(experiment: Experiment, disk: bool, out: Path | None) -> str:
     need, there = needs(experiment, disk), free(device)
     if config.reduction == "ordered":  # every rank has all replies
         need = need._replace(round=need.round * torchrun.size())
-    extra = need.memory
-    limit = round(config.memory * GIB)
+    extra = need.memory if out else need.states + need.round
     told = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
             f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip
     remedy = "lower per_round or take a smaller model"
     if not disk and need.states > need.round:
         remedy = "keep them on disk (store = disk" + (")" if out else " and an output folder)")
-    if extra > limit:
+    if extra > _allowed(experiment):
         raise SteppeError(f"This run needs {_size(extra)} of memory beside the program and its data ({told}), and "
-                          f"memory = {config.memory:g} allows {_size(limit)}: {remedy}, or raise memory.")  # fmt: skip
+                          f"memory = {config.memory:g} allows {_size(_allowed(experiment))}: {remedy}, or raise "
+                          "memory.")  # fmt: skip
     if extra > there:
         raise SteppeError(f"This run needs {_size(extra)} of memory beside the program and its data ({told}), but "
                           f"{_size(there)} are free: {remedy}.")  # fmt: skip
@@ -107,6 +107,11 @@ def checked(experiment: Experiment, disk: bool, out: Path | None) -> str:
                           f"{_size(rest)} are free at {place}: choose another --out, fewer clients or a smaller "
                           "model.")  # fmt: skip
     return f"{line}; disk: up to {_size(need.disk)}, {_size(rest)} free"
+
+
+def _allowed(experiment: Experiment) -> float:
+    """Bytes; without the key, what is free is the only limit."""
+    return float("inf") if experiment.config.memory is None else experiment.config.memory * GIB
 
 
 def _written(out: Path) -> int:
