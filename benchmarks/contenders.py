@@ -78,9 +78,9 @@ def peak_memory() -> dict[str, float]:
 
     Linux knows it for each process. Elsewhere there is ru_maxrss, which sees children only when they have ended.
     """
-    try:
-        mine, *children = [_high_water(pid) for pid in ("self", *_descendants("self"))]
-    except OSError:
+    if Path("/proc/self/status").exists():
+        mine, *children = [_high_water(pid) for pid in ("self", *descendants("self"))]
+    else:
         unit = 2**20 if sys.platform == "darwin" else 2**10
         mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
         children = [resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit]
@@ -89,24 +89,34 @@ def peak_memory() -> dict[str, float]:
 
 def cpu_seconds() -> float:
     """Of this process and of its children, so far; of this one alone where there is no /proc."""
+    stats = [_read(pid, "stat").rpartition(")")[2].split() for pid in ("self", *descendants("self"))]
+    ticks = sum(int(s[11]) + int(s[12]) for s in stats if s)
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else time.process_time()
+
+
+def descendants(pid: str) -> list[str]:
+    """All that a process has started and that is still there, itself not."""
     try:
-        stats = [
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in ("self", *_descendants("self"))
+        mine = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in _read(pid, f"task/{task.name}/children").split()
         ]
-        return sum(int(s[11]) + int(s[12]) for s in stats) / os.sysconf("SC_CLK_TCK")
     except OSError:
-        return time.process_time()
+        return []
+    return mine + [below for child in mine for below in descendants(child)]
 
 
 def _high_water(pid: str) -> float:
-    line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
+    line = next((x for x in _read(pid, "status").splitlines() if x.startswith("VmHWM")), "- 0")  # none: it has ended
     return int(line.split()[1]) / 1024
 
 
-def _descendants(pid: str) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    mine = [child for task in tasks for child in task.read_text().split()]
-    return mine + [below for child in mine for below in _descendants(child)]
+def _read(pid: str, name: str) -> str:
+    try:
+        return (Path("/proc") / pid / name).read_text()
+    except OSError:  # it ended while we looked
+        return ""
 
 
 def roof(_: str, repeats: int) -> dict[str, float]:

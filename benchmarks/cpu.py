@@ -1,7 +1,11 @@
 """`make bench`: this library on a CPU beside hand-written loops and other programs, on the same job in one run.
 
 Contenders take turns, a round each, so that whatever else the machine does falls on all of them; the best and the
-median of the rounds are shown. Writes a JSON file to benchmarks/results/.
+median of the rounds are shown. Then what a step consists of, what bf16 does to accuracy, what a round costs in which
+nobody trains, how cost grows, and the Hessian beside scipy's solver. Writes a JSON file to benchmarks/results/.
+
+On two idle cores it takes about 20 minutes, `--quick` about two. Flower's simulation and pfl-research take part where
+they are installed; benchmarks/others.py says how.
 """
 
 from __future__ import annotations
@@ -10,10 +14,10 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,91 +25,19 @@ from typing import Any
 import torch
 
 import steppe
-from benchmarks import flatness, framework, growth, jobs, precision, profile
-from benchmarks.contenders import ENVIRONMENT, NEEDS, PROGRAMS, WORDS, cores, missing
+from benchmarks import flatness, framework, growth, jobs, precision, profile, race
+from benchmarks.contenders import NEEDS, PROGRAMS, WORDS, cores, missing
+from benchmarks.progress import spoken
 
 RESULTS = Path(__file__).with_name("results")
-TARGETS = {"fedavg": 0.75, "fedsam": 0.80}  # of the plain loop's time, for one process a core
+# What is measured, and about how many seconds it takes on two idle cores, in full and --quick.
+STAGES = {
+    "fedavg": (270, 30), "fedsam": (170, 60), "profile": (40, 15), "precision": (120, 25), "framework": (150, 30),
+    "growth": (45, 15), "flatness": (400, 15),
+}  # fmt: skip
+QUICK = [stage for stage in STAGES if stage != "fedsam"]
 ONLY_FEDAVG = {"batched", *NEEDS}  # to keep the whole run short
 NOT_QUICK = {"batched", "bf16", *NEEDS}
-
-
-class EndedEarlyError(Exception):
-    """A contender gave up."""
-
-
-class Child:
-    """A contender in its own process. Its first round, start-up included, is the warm-up."""
-
-    def __init__(self, name: str, algorithm: str, rounds: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.contenders", name, algorithm, str(rounds)]
-        environment = {**os.environ, **ENVIRONMENT.get(name, {})}
-        began = time.perf_counter()
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-        )
-        self.name, self.rounds = name, [self._read()]
-        self.first = time.perf_counter() - began
-
-    def round(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        self.rounds.append(self._read())
-
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise EndedEarlyError(f"{self.name} ended early (exit status {self.process.wait()})")
-        return json.loads(line)
-
-    def result(self) -> dict[str, Any]:
-        """The last round evaluates, so it is kept out of the times."""
-        self.process.wait()
-        times = [r["seconds"] for r in self.rounds[1:-1]]
-        return {"best": min(times), "median": statistics.median(times), "times": times,
-                "cpu_seconds": min(r["cpu_seconds"] for r in self.rounds[1:-1]), "first_with_start": self.first,
-                "round_with_evaluation": self.rounds[-1]["seconds"], "accuracy": self.rounds[-1]["accuracy"],
-                "peak_mb": self.rounds[-1]["peak_mb"], "threads": self.rounds[-1]["threads"]}  # fmt: skip
-
-
-def compete(algorithm: str, names: list[str], timed: int, left_out: dict[str, str]) -> dict[str, Any]:
-    """Every contender does a warm-up, `timed` rounds, and one that evaluates; they take turns."""
-    children = []
-    for name in names:
-        try:
-            children.append(Child(name, algorithm, timed + 2))
-        except EndedEarlyError as error:
-            if name not in NEEDS:  # of ours, that is a mistake; of another framework, a fact
-                raise
-            left_out[name] = str(error)
-            print(f"{WORDS[name]}: left out, {error}")
-    for _ in range(timed + 1):
-        for child in children:
-            child.round()
-    return {child.name: child.result() for child in children}
-
-
-def table(algorithm: str, results: dict[str, Any], roof: dict[str, float]) -> None:
-    work = roof["gradient_gflop"] * jobs.STEPS * (2 if algorithm == "fedsam" else 1)
-    limit = roof["gflops"] * cores()
-    plain = results["plain"]
-    print(f"\n{algorithm}: seconds a round, of {work:.0f} GFLOP; the roof of {cores()} cores is {limit:.0f} GFLOP/s")
-    heads = ("best", "median", "of plain", "(median)", "CPU s", "GFLOP/s", "of roof", "peak MB", "start+1st",
-             "accuracy")  # fmt: skip
-    print(" " * 28 + "".join(f"{h:>10}" for h in heads))
-    for name, r in results.items():
-        speed = work / r["best"]
-        r |= {"ratio_best": r["best"] / plain["best"], "ratio_median": r["median"] / plain["median"],
-              "gflops": speed, "of_roof": speed / limit}  # fmt: skip
-        cells = (f"{r['best']:.2f}", f"{r['median']:.2f}", f"{r['ratio_best']:.2f}", f"{r['ratio_median']:.2f}",
-                 f"{r['cpu_seconds']:.2f}", f"{speed:.0f}", f"{r['of_roof']:.0%}", f"{max(r['peak_mb'].values()):.0f}",
-                 f"{r['first_with_start']:.1f}", f"{r['accuracy']:.3f}")  # fmt: skip
-        print(f"{WORDS[name]:28}" + "".join(f"{c:>10}" for c in cells))
-    mine, memory = results["workers"], max(results["workers"]["peak_mb"].values()) / max(plain["peak_mb"].values())
-    print(f"one process a core takes {mine['ratio_best']:.2f} of the plain loop's time (target {TARGETS[algorithm]}, "
-          f"aim 0.65) and {memory:.2f} of its memory (target 1.5)")  # fmt: skip
 
 
 def about(note: str) -> dict[str, Any]:
@@ -133,13 +65,37 @@ def _read(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
+def present(only: list[str] | None, left_out: dict[str, str]) -> list[str]:
+    """The contenders that can take part; a line for each that cannot."""
+    names = []
+    for name in PROGRAMS:
+        if only and name not in ("plain", "workers", *only):
+            continue
+        if packages := missing(name):
+            left_out[name] = f"not installed: {packages}"
+            print(f"{WORDS[name]}: left out, {left_out[name]}")
+        else:
+            names.append(name)
+    return names
+
+
+def measured_roof() -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.contenders", "roof", "-", "30"]
+    roof: dict[str, float] = json.loads(subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout)
+    return {**roof, "gflops": max(roof["convolution"], roof["matrix product"])}
+
+
 def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
+    options = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     options.add_argument("--quick", action="store_true", help="about two minutes: one timed round, FedAvg, fewer sizes")
     options.add_argument("--rounds", type=int, help="timed rounds of each contender (default: 5, FedSAM 3)")
-    options.add_argument("--only", nargs="+", choices=PROGRAMS, help="these contenders beside the plain loop")
+    options.add_argument("--only", nargs="+", choices=PROGRAMS, help="these contenders beside the plain loop and ours")
+    options.add_argument("--stages", nargs="+", choices=STAGES, help="these measurements (default: all)")
+    options.add_argument("--limit", type=float, default=120, help="seconds for a contender's round (default: 120)")
     options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu[-quick].json)")
     chosen = options.parse_args()
+    quick, stages = chosen.quick, chosen.stages or (QUICK if chosen.quick else list(STAGES))
 
     facts = about(jobs.data()[1])
     print(f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}; data: {facts['data']}")
@@ -148,44 +104,54 @@ def main() -> None:
         print(
             f"the machine is not idle (load {busy:.1f}): trust `best` more than `median`, and ratios more than seconds"
         )
-    names, left_out = [], dict[str, str]()
-    for name in PROGRAMS:
-        if chosen.only and name not in ("plain", "workers", *chosen.only):
-            continue
-        if packages := missing(name):
-            left_out[name] = f"not installed: {packages}"
-            print(f"{WORDS[name]}: left out, {left_out[name]}")
-        else:
-            names.append(name)
-    roof = json.loads(subprocess.run([sys.executable, "-m", "benchmarks.contenders", "roof", "-", "30"], text=True,
-                                     stdout=subprocess.PIPE, check=True).stdout)  # fmt: skip
-    roof["gflops"] = max(roof["convolution"], roof["matrix product"])
-    report: dict[str, Any] = {"about": facts, "roof": roof, "left_out": left_out, "rounds": {}}
-    out = chosen.out or RESULTS / ("cpu-quick.json" if chosen.quick else "cpu.json")
+    left_out, failed = dict[str, str](), list[str]()
+    names = present(chosen.only, left_out)
+    report: dict[str, Any] = {"about": facts, "roof": (roof := measured_roof()), "left_out": left_out, "rounds": {}}
+    out = chosen.out or RESULTS / ("cpu-quick.json" if quick else "cpu.json")
 
-    def keep() -> None:  # after every stage, so that a run that is cut off has not measured for nothing
+    def compete(algorithm: str) -> None:
+        some = [n for n in names if algorithm == "fedavg" or n not in ONLY_FEDAVG]
+        some = some if chosen.only or not quick else [n for n in some if n not in NOT_QUICK]
+        timed = chosen.rounds or (1 if quick else {"fedavg": 5, "fedsam": 3}[algorithm])
+        results = race.compete(algorithm, some, timed, chosen.limit, left_out)
+        failed.extend(f"{WORDS[n]} ({left_out[n]})" for n in some if n not in results and n not in NEEDS)
+        if race.YARDSTICK in results:
+            race.table(algorithm, results, roof)
+            report["rounds"][algorithm] = results
+
+    def into(key: str, measure: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: report.update({key: measure()})
+
+    work: dict[str, Callable[[], None]] = {
+        "fedavg": lambda: compete("fedavg"), "fedsam": lambda: compete("fedsam"),
+        "profile": into("profile", lambda: profile.measure(quick)),
+        "precision": into("precision", lambda: precision.measure(quick)),
+        "framework": into("framework_cpu_seconds", lambda: framework.measure(quick)),
+        "growth": into("growth", lambda: growth.measure(quick)),
+        "flatness": into("flatness", lambda: flatness.apart(100 if quick else flatness.IMAGES, flatness.FEW_PROBES)),
+    }  # fmt: skip
+    began, expected = time.perf_counter(), {stage: STAGES[stage][quick] for stage in stages}
+    seconds = report["stage_seconds"] = dict[str, float]()
+    for number, stage in enumerate(stages):
+        # What the stages so far took of what was expected of them tells how fast this machine is.
+        pace = sum(seconds.values()) / sum(expected[s] for s in seconds) if seconds else 1.0
+        left = pace * sum(expected[s] for s in stages[number:])
+        print(f"\n[{number + 1} of {len(stages)}] {stage}: about {spoken(pace * expected[stage])}, "
+              f"{spoken(left)} until the end", flush=True)  # fmt: skip
+        start = time.perf_counter()
+        try:
+            work[stage]()
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{stage} (exit status {error.returncode})")
+            print(f"{stage} failed, with exit status {error.returncode}; going on with the next")
+        seconds[stage] = round(time.perf_counter() - start, 1)
+        # After every stage, so that a run that is cut off has not measured for nothing.
         facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
-
-    for algorithm in jobs.ALGORITHMS[: 1 if chosen.quick else 2]:
-        some = [n for n in names if algorithm == "fedavg" or n not in ONLY_FEDAVG]
-        some = [n for n in some if n not in NOT_QUICK] if chosen.quick else some
-        timed = chosen.rounds or (1 if chosen.quick else {"fedavg": 5, "fedsam": 3}[algorithm])
-        report["rounds"][algorithm] = compete(algorithm, some, timed, left_out)
-        table(algorithm, report["rounds"][algorithm], roof)
-        keep()
-    report["profile"] = profile.measure(chosen.quick)
-    keep()
-    report["precision"] = precision.measure(chosen.quick)
-    keep()
-    report["framework_cpu_seconds"] = framework.measure(chosen.quick)
-    keep()
-    report["growth"] = growth.measure(chosen.quick)
-    keep()
-    report["flatness"] = flatness.measure("cpu", 100 if chosen.quick else 5000, probes=10)
-    keep()
-    print(f"\nwritten to {out}; as Markdown: python -m benchmarks.tables {out}")
+    print(f"\n{spoken(time.perf_counter() - began)}; written to {out}; as Markdown: python -m benchmarks.tables {out}")
+    if failed:  # of another framework it is a fact, of ours a mistake
+        raise SystemExit("these should not have failed: " + "; ".join(failed))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 CIFAR-10 shapes, 10 clients × 500 samples × 5 epochs, batch 50, augmentation on; random images unless real ones are in
 $STEPPE_DATA (the time does not depend on them). On FedAvg the hand-written loops and our executors take turns, a round
-each; the other jobs follow one by one. Compilation is told apart. Writes a JSON file.
+each; the other jobs follow one by one, and at last how cost grows. Compilation is told apart. Writes a JSON file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import steppe
-from benchmarks import flatness, jobs
+from benchmarks import flatness, gpu_growth, jobs
 from benchmarks.gpu_hand_loop import HandLoop
 from steppe.config import resolve
 from steppe.core.server import Server
@@ -173,6 +173,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this long")
     parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True, help="the Hessian, too")
+    parser.add_argument("--growth", type=float, default=120, help="seconds for how cost grows; 0: leave it out")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, and PyTorch sees none here.")
@@ -181,13 +182,17 @@ def main() -> None:
     found = roofs()
     rows: list[dict[str, Any]] = []
     curvature: dict[str, Any] = {}
+    growth: dict[str, Any] = {}
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
+        write()
+
+    def write() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
-                "flatness": curvature}  # fmt: skip
+                "flatness": curvature, "growth": growth}  # fmt: skip
         given.out.write_text(json.dumps(told, indent=1) + "\n")
 
     for name in given.full:  # first, so that nothing is compiled yet
@@ -216,6 +221,9 @@ def main() -> None:
             keep({"job": name, "failed": f"{type(error).__name__}: {str(error)[:400]}"})
     print(json.dumps(found))
     show(rows, found)
+    if given.growth:
+        growth |= gpu_growth.measure("cuda", given.growth)
+        write()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 A perceptron on made-up vectors, in one process with one thread, so that it is short and shows the library's own
 share. SCAFFOLD, because its clients keep a state between rounds. Each size is the best of several rounds.
+
+    python -m benchmarks.growth                         this, on a CPU; part of `make bench`
+    python -m benchmarks.growth --device cuda --help    on a GPU, with a larger model: benchmarks/gpu_growth.py
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ AXES: dict[str, tuple[int, ...]] = {
     "hidden": (64, 256, 1024, 2048),
     "steps": (1, 2, 5, 10, 50),
 }
-WORDS = {"per_round": "clients a round", "clients": "clients in all", "hidden": "model size", "steps": "local steps"}
+WORDS = {"per_round": "clients a round", "clients": "clients in all", "hidden": "model size", "steps": "local steps",
+         "width": "model width"}  # fmt: skip
 
 
 def one(clients: int, per_round: int, hidden: int, steps: int, rounds: int) -> dict[str, float]:
@@ -79,7 +83,11 @@ def measure(quick: bool = False) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] in (["quick"], ["full"]):
+    if "--device" in sys.argv:
+        from benchmarks.gpu_growth import main
+
+        main()
+    elif sys.argv[1:] in (["quick"], ["full"]):
         print(json.dumps(all_sizes(sys.argv[1] == "quick")))
     else:
         measure()

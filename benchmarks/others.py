@@ -1,15 +1,24 @@
 """FedAvg on the same job in two other frameworks, where they are installed: Flower's simulation and pfl-research.
 
-Both get the loop's own model, data and optimiser, and are told nothing that would slow them: no evaluation on
+Both get the plain loop's own first model, data, optimiser and clients of each round, so that after as many rounds their
+accuracy is the loop's, up to the order of the batches. They are told nothing that would slow them: no evaluation on
 clients, one thread an actor for Flower.
+
+Neither is installed by `make setup`. Into the same environment:
+
+    .venv/bin/pip install -c constraints.txt 'ray==2.55.1' 'multiprocess<0.71' 'prv-accountant<0.3'
+    .venv/bin/pip install --no-deps 'pfl==0.6.0'
+
+Ray is what Flower (extra `flower`) simulates with. pfl stands by itself because it asks for dp-accounting below 0.6,
+and the extra `dp` is tested with 0.6. FedAvg does not use it, so it runs all the same; `pip check` names the clash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import chain, count
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,7 +36,7 @@ def loop() -> HandLoop:
 
 
 def flower(rounds: int, answer: Answer, actors: int) -> None:
-    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
@@ -35,12 +44,21 @@ def flower(rounds: int, answer: Answer, actors: int) -> None:
 
     client, server = ClientApp(), ServerApp()
 
+    class SameClients(FedAvg):
+        """FedAvg's own messages to nodes of its own choice, and in each the client that the node shall be."""
+
+        def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid):  # type: ignore[no-untyped-def]
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            for message, one in zip(messages, jobs.active(server_round - 1), strict=True):
+                message.content = RecordDict({"arrays": arrays, "config": ConfigRecord({**config, "client": one})})
+            return messages
+
     @client.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         mine = loop()
         mine.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        state = mine._train(mine.clients[context.node_config["partition-id"]])
+        state = mine._train(mine.clients[message.content["config"]["client"]])
         told = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": jobs.SAMPLES})}
         return Message(content=RecordDict(told), reply_to=message)
 
@@ -53,7 +71,7 @@ def flower(rounds: int, answer: Answer, actors: int) -> None:
                 answer(judged.evaluate() if number == rounds else None)
             return MetricRecord({})
 
-        strategy = FedAvg(fraction_train=jobs.PER_ROUND / jobs.CLIENTS, fraction_evaluate=0.0)
+        strategy = SameClients(fraction_train=jobs.PER_ROUND / jobs.CLIENTS, fraction_evaluate=0.0)
         strategy.start(grid, ArrayRecord(loop().model.state_dict()), num_rounds=rounds, evaluate_fn=after)
 
     run_simulation(server, client, jobs.CLIENTS, backend_config={
@@ -82,18 +100,21 @@ def pfl(rounds: int, answer: Answer) -> None:
 
     class Clock(TrainingProcessCallback):
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
-            mine.model.load_state_dict(model.pytorch_model.state_dict())
-            answer(mine.evaluate() if central_iteration + 1 == rounds else None)
+            last = central_iteration + 1 == rounds
+            if last:
+                mine.model.load_state_dict(model.pytorch_model.state_dict())
+            answer(mine.evaluate() if last else None)
             return False, Metrics()
 
     set_framework_module(pytorch_ops)
     mine, net = loop(), Net()
-    rng = np.random.default_rng(0)
+    net.load_state_dict(mine.model.state_dict())
+    drawn = chain.from_iterable(jobs.active(number) for number in count())
 
     def client(i: int) -> Dataset:
         return Dataset((mine.images[mine.clients[i]], mine.labels[mine.clients[i]]))
 
-    users = FederatedDataset(client, lambda: int(rng.integers(jobs.CLIENTS)))
+    users = FederatedDataset(client, lambda: next(drawn))
     model = PyTorchModel(net, lambda parameters, lr: torch.optim.SGD(parameters, lr, jobs.MOMENTUM),
                          torch.optim.SGD(net.parameters(), lr=1.0))  # fmt: skip
     recipe = NNAlgorithmParams(rounds, 10 * rounds, train_cohort_size=jobs.PER_ROUND, val_cohort_size=0)

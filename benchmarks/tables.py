@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import WORDS
-from benchmarks.cpu import TARGETS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.growth import WORDS as AXES
+from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 BEGIN, END = "<!-- begin: python -m benchmarks.tables -->", "<!-- end -->"
@@ -43,6 +43,11 @@ def markdown(report: dict[str, Any]) -> str:
         lines += ["", *precision(report["precision"])]
     if "growth" in report:
         lines += ["", *growth(report["growth"])]
+    if "flatness" in report:
+        lines += ["", flatness(report["flatness"])]
+    if seconds := report.get("stage_seconds"):
+        each = ", ".join(f"{stage} {s / 60:.1f}" for stage, s in seconds.items())
+        lines += ["", f"Minutes that the measurements took: {each}; together {sum(seconds.values()) / 60:.0f}."]
     return "\n".join(lines)
 
 
@@ -91,6 +96,16 @@ def growth(axes: dict[str, Any]) -> list[str]:
             cells.append(f"{size}: {1e3 * r['seconds']:.1f}")
         lines.append(f"- {AXES[axis]}: " + ", ".join(cells))
     return lines
+
+
+def flatness(told: dict[str, Any]) -> str:
+    ours, other, trace = told["ours"], told["eigsh"], told["trace"]
+    share = ours["seconds"] / other["seconds"]
+    return (f"Top five eigenvalues of the FedAvg-CNN's Hessian on {told['images']:,} CIFAR-10 images ({told['data']}), "
+            f"{told['product']:.1f} s a product: ours {ours['seconds']:.0f} s with {ours['products']} products, "
+            f"scipy's eigsh {other['seconds']:.0f} s with {other['products']}: **{share:.2f}** of its time (target 1: "
+            f"{_met(share, 1)}). The trace from {trace['products']} probes takes {trace['seconds']:.0f} s more "
+            f"({trace['value']:.3g} ± {trace['error']:.2g}).")  # fmt: skip
 
 
 def _met(value: float, target: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from steppe.errors import SteppeError
+from steppe.errors import missing
 
 ORDERS = [1.25, 1.5, 1.75, *range(2, 65), 80, 96, 128, 256, 512, 1024]
 
@@ -18,7 +18,7 @@ def check_installed() -> None:
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
-        raise SteppeError("dp needs an accountant to tell ε: pip install 'steppe[dp]'.") from None
+        raise missing("dp needs an accountant to tell ε", "dp") from None
 
 
 @lru_cache(maxsize=4096)

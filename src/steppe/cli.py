@@ -83,7 +83,8 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 
 
 @app.command()
-def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
+def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), with settings "
+                             "and parts if you like: fedsam:rho=0.5+man.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
         measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "

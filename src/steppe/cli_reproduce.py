@@ -93,6 +93,8 @@ def reproduce(
     else:
         if is_league:
             _show_league(told_all["league"])
+        if scale == "tiny":
+            terminal.show(publish.TINY)
         terminal.show(f"written: {', '.join(map(str, written))}")
     if not_run:
         _say(f"{len(not_run)} runs were not made for want of time; the same command goes on with them")

@@ -51,6 +51,9 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     from steppe.simulate.sweep import sweep as run_all
 
     choices = words.grid(grid)
+    if algorithm:
+        algorithm, own, parts = words.spelled_out(algorithm)
+        sets, add = [*own, *sets], [*parts, *add]
     names = choices.get("algorithm") or [algorithm or _named_in(config)]
     spans = _spans(ranges, names, taken=list(choices))
     for text, key in zip([*grid, *ranges], [*choices, *spans], strict=True):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SteppeError(Exception):
@@ -30,3 +34,14 @@ def nearest(word: str, options: Iterable[str]) -> str:
     close = get_close_matches(word, known, n=1)
     listed = ", ".join(known)
     return f"; did you mean {close[0]!r}? Known: {listed}" if close else f"; known: {listed}"
+
+
+def missing(what: str, extra: str, otherwise: str = "") -> SteppeError:
+    """What to raise where an optional package is not installed: what needs it, and the command that installs it.
+
+    The command is for the Python that is running; the pip on the path may be another's.
+    """
+    python, found = Path(sys.executable), shutil.which("pip")
+    short = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    pip = "pip" if found and Path(found).parent == python.parent else f"{shlex.quote(str(short))} -m pip"
+    return SteppeError(f"{what}; install it with: {pip} install 'steppe[{extra}]'{otherwise}")

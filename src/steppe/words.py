@@ -29,6 +29,8 @@ def configuration(algorithm: str | None, path: Path | None, sets: list[str], add
     below = read(path) if path else begun or {}
     values = dict(below)
     if algorithm:
+        algorithm, own_sets, parts = spelled_out(algorithm)
+        sets, add = [*own_sets, *sets], [*parts, *add]
         if algorithm != values.get("algorithm", "fedavg"):
             values.pop("settings", None)  # they were meant for another algorithm
         values["algorithm"] = algorithm

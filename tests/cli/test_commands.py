@@ -202,6 +202,18 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
 # --- compare, cost, plot, partition, trace
 
 
+def test_a_name_with_settings_and_parts(steppe: Steppe) -> None:
+    ok(steppe, "run", "fedsam:rho=0.5+man:weight=0.2", *QUICK, "--add", "ema", "--rounds", "1", "--out", "a")
+    config = json.loads(Path("a/config.json").read_text())
+    assert (config["algorithm"], config["settings"]["rho"]) == ("fedsam", 0.5)
+    assert config["add"] == ["man:weight=0.2", "ema"]
+    words = ("sweep", "fedsam:rho=0.5+man", "--grid", "lr=0.01", *QUICK, "--rounds", "1", "--jobs", "1", "--out", "b")
+    ok(steppe, *words)
+    (run,) = Path("b").rglob("config.json")
+    config = json.loads(run.read_text())
+    assert (config["settings"]["rho"], config["add"], config["lr"]) == (0.5, ["man"], 0.01)
+
+
 def test_compare(steppe: Steppe) -> None:
     names = ("fedavg", "fedsam:rho=0.5+ema", "scaffold")
     words = ("compare", *names, *QUICK, "--rounds", "2", "--seeds", "2", "--out", "cmp")

@@ -147,7 +147,7 @@ def test_bad_input():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_cuda_equals_cpu_without_waiting(name):
     x, keys = images(4, 7), keyed.key(1, torch.arange(4))

@@ -25,7 +25,7 @@ def test_digits():
 
 
 def test_digits_are_those_of_scikit_learn():
-    source = pytest.importorskip("sklearn.datasets").load_digits()
+    source = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed").load_digits()
     test = stratified(torch.as_tensor(source.target), 360, seed=0).numpy()
     data = load("digits")
     assert data.test_targets.tolist() == source.target[test].tolist()

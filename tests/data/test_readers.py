@@ -167,7 +167,7 @@ def test_the_unpickler_builds_nothing_but_arrays(tmp_path, attack, protocol):
 
 
 def test_svhn(tmp_path):
-    savemat = pytest.importorskip("scipy.io").savemat
+    savemat = pytest.importorskip("scipy.io", reason="the extra `mat` is not installed").savemat
     (tmp_path / "svhn").mkdir()
     images = RNG.integers(0, 256, (32, 32, 3, 10), np.uint8)
     for part in ("train", "test"):
@@ -337,7 +337,7 @@ def test_unknown_names_and_missing_folders(tmp_path):
         load("nowhere.npz")
 
 
-real = pytest.mark.skipif("STEPPE_DATA" not in os.environ, reason="STEPPE_DATA names no data folder")
+real = pytest.mark.skipif("STEPPE_DATA" not in os.environ, reason="STEPPE_DATA names no folder with the official files")
 
 
 @real

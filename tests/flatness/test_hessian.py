@@ -84,6 +84,27 @@ def test_chunks_change_nothing(name, options):
     assert_close(parts.hvp(w, v), whole.hvp(w, v), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("kept", [True, False])
+def test_threads_change_nothing(name, kept):
+    """A thread a piece, with graphs that are kept and with graphs that are made anew and thrown away."""
+    alone, w, _ = make(name, chunk=7)
+    limit = alone.memory_limit if kept else 20 * alone._bytes(w)  # room for two pieces at work, not for all graphs
+    several, _, _ = make(name, chunk=7, memory_limit=limit)
+    v, before = torch.randn(3, len(w), dtype=torch.float64), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        wanted = alone.hessian(w)(v)
+        torch.set_num_threads(2)
+        hessian = several.hessian(w)
+        assert (hessian._threads, hessian._fits) == (2, kept)
+        for _ in range(3):
+            assert_close(hessian(v), wanted, rtol=1e-9, atol=1e-12)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_batch_statistics_are_those_of_the_stated_chunk():
     loss, w, _ = make("batch statistics", chunk=20)
     halves = [Loss(loss.task, Sample("half", *(t[i : i + 20] for t in (loss.sample.inputs, loss.sample.targets))))

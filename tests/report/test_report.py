@@ -200,7 +200,7 @@ def test_many_classes_become_a_map(copy: Path) -> None:
 
 
 def test_sections_without_data_are_left_out(copy: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
+    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     for run in copy.glob("*/seed-*"):
         shutil.rmtree(run / "analysis", ignore_errors=True)  # the second seed has no arrays
         (run / "analysis.json").unlink()
@@ -384,7 +384,7 @@ def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: P
 
 
 def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
+    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     strange = '<b>&"$x_y^{$</b>'.replace("/", "∕")
     shutil.copytree(compared / "fedsam/seed-0", tmp_path / strange / "seed-0")
     for kind in ("html", "md", "tex"):

@@ -39,6 +39,7 @@ RESULTS = Path("out/results/fedsol-table1.jsonl")
 def test_what_is_there_is_not_run_again(steppe):
     first = steppe(*ONE)
     assert first.code == 0, first.err
+    assert "This is the tiny scale" in first.out
     before = RESULTS.read_text()
     (row,) = rows.read(RESULTS)
     config = row["config"]

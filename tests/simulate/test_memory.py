@@ -13,9 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import steppe
-from steppe.core.client import Live, Sent, by_autograd, step
+from steppe.core.client import Live, Reply, Sent, begin, by_autograd, step
 from steppe.core.validate import finite
+from steppe.errors import RunFailed
+from steppe.parts.relaxed_start import RelaxedStart
 from steppe.simulate import sequential
+from steppe.simulate.run import simulate
 from tests.simulate.scene import launch
 
 
@@ -39,7 +42,7 @@ class Keeps(steppe.Part):
         return delta + s.state["w"] + s.state["d"]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedsam", "scaffold", Keeps()])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsam", "scaffold", RelaxedStart(), Keeps()])
 def test_overwriting_vectors_changes_no_bit(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spent = []
 
@@ -107,6 +110,67 @@ def test_rows_that_are_finite() -> None:
     assert finite(rows[:, :1, None]).tolist() == [True, True, True, False, True]
     assert finite(rows[2, :1]).tolist() == [True]
     assert finite(rows[:0]).tolist() == []
+
+
+class Spoils:
+    """An executor from outside: a client's update is not a number, and its drift looks decent."""
+
+    def __init__(self, inner: sequential.Sequential) -> None:
+        self.inner, self.close = inner, inner.close
+
+    def __call__(self, *round_: Any) -> Reply:
+        replies = self.inner(*round_)
+        replies.update[1, 0] = torch.nan
+        return replies
+
+
+def test_only_our_own_executors_are_believed_about_lengths() -> None:
+    built = launch(algorithm="fedavg", rounds=1).experiment
+    ours = sequential.Sequential(built.algorithm, built.task, built.federation)
+    with pytest.raises(RunFailed, match=r"round 1: the update of client \d is not finite"):
+        simulate(built, executor=Spoils(ours))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_client_that_diverges_is_named(workers: int) -> None:
+    with pytest.raises(RunFailed, match=r"round 1: the update of client \d.* is not finite"):
+        launch(algorithm="fedavg", rounds=1, lr=1e38, executor="sequential", workers=workers)
+
+
+@dataclass(frozen=True)
+class Remembers(steppe.Part):
+    """Keeps and uploads the very update that it was shown."""
+
+    name = "remembers"
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"last": torch.zeros_like(x)}
+
+    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+        s.up["before"], s.state["last"] = s.state["last"], delta
+        return delta
+
+    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+        return delta + 0.1 * s.up["before"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_update_made_at_its_place_in_the_round_is_not_lost_with_it(workers: int) -> None:
+    options: dict[str, Any] = {"momentum": 0.9, "rounds": 4, "dtype": "float64"}
+    one = launch(algorithm=Remembers(), executor="sequential", workers=workers, **options)
+    batched = launch(algorithm=Remembers(), executor="batched", **options)
+    torch.testing.assert_close(one.x, batched.x, rtol=0, atol=1e-12)
+    assert not torch.allclose(one.x, launch(algorithm="fedavg", **options).x)
+
+
+def test_a_client_without_steps_holds_no_momentum() -> None:
+    built = launch(algorithm="fedavg", momentum=0.9, rounds=1).experiment
+    x = built.task.x0
+    sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(0.0))
+    live = begin(built.algorithm, built.task, sent, built.algorithm.client_state(x), x.new_tensor(0.0))
+    m = live.parts["sgd"]["m"]
+    assert m.untyped_storage().nbytes() == m.element_size()
+    assert torch.equal(m, torch.zeros_like(x))
 
 
 # --- a model that no other process knows

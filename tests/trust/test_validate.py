@@ -54,6 +54,18 @@ def test_numbers_and_norms() -> None:
     assert faults(reply(torch.zeros(0, 3))) == []
 
 
+def test_known_lengths_spare_a_look_and_hide_nothing() -> None:
+    update, c = torch.ones(4, 3), torch.ones(4, 2)
+    c[1, 0] = math.nan
+    looked_away = reply(torch.full((4, 3), math.nan), c=c)  # lengths are believed: a caller must have measured them
+    assert faults(looked_away, lengths=torch.ones(4)) == ["", "is not finite", "", ""]
+    update[0], update[2, 1], update[3, 2] = 3e38, math.nan, -math.inf
+    many = reply(update, c=c)
+    lengths = torch.linalg.vector_norm(update, dim=1)
+    assert lengths[0] == math.inf  # although each of its numbers is finite
+    assert faults(many, lengths=lengths) == faults(many) == ["", "is not finite", "is not finite", "is not finite"]
+
+
 def test_huge_numbers_have_a_norm() -> None:
     assert faults(reply(torch.full((1, 3), 3e38)), 1e30)[0].startswith("has norm 5.196e+38")
 

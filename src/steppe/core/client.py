@@ -220,10 +220,10 @@ def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, Scope]]) -> Oracl
     return oracle
 
 
-def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor) -> Reply:
-    """What the client uploads and what it keeps."""
+def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor, into: Tensor | None = None) -> Reply:
+    """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
-    update = moved = live.w - sent.x
+    update = moved = torch.sub(live.w, sent.x, out=into)
     up = {}
     for p in algorithm.parts:
         s = _scope(p, algorithm, task, sent, parts, live.core.get("start", sent.x), steps)

@@ -180,6 +180,15 @@ def require(**settings: tuple[float, float, float]) -> None:
             raise SettingError(f"{name} is {value:g}, but must be {bound}")
 
 
+def nothing(x: Tensor) -> Tensor:
+    """Zeros of x's shape that take no memory: for a `round_state` that the first step replaces. Not to be written to.
+
+    >>> nothing(torch.ones(3)).tolist()
+    [0.0, 0.0, 0.0]
+    """
+    return x.new_zeros(()).expand_as(x)
+
+
 def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     """v at length one; zero where its norm is at most `floor`, because noise must not become an ascent.
 

@@ -50,15 +50,18 @@ def misfit(reply: Reply, like: Reply) -> str:
     return ""
 
 
-def faults(replies: Reply, limit: float | None = None) -> list[str]:
+def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
     """What is wrong with each of the stacked replies; empty where nothing is.
 
     Every number that travels or is kept must be finite; with a limit, the norm of all that travels, running statistics
-    apart, must not exceed it.
+    apart, must not exceed it. Whoever has the lengths of the updates already spares a look through them: a vector of
+    finite length is finite.
     """
     kept = [v for tensors in replies.state.values() for v in tensors.values()]
     travels = dict(named(replies))
-    good = torch.stack([finite(v) for v in (*travels.values(), *kept)]).all(0).tolist()
+    known = lengths is not None and bool(lengths.isfinite().all())
+    looked_at = {**travels, "update": lengths} if known else travels
+    good = torch.stack([finite(v) for v in (*looked_at.values(), *kept)]).all(0).tolist()
     told = ["" if fine else "is not finite" for fine in good]
     if limit is None:
         return told

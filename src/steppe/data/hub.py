@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from steppe.data.image_folder import stack
-from steppe.errors import SteppeError
+from steppe.errors import SteppeError, missing
 
 
 def _column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: str) -> str:
@@ -28,9 +28,7 @@ def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tup
     try:
         import datasets
     except ImportError as error:
-        raise SteppeError(
-            "Reading a data set of the hub needs datasets; install it with: pip install 'steppe[hub]'"
-        ) from error
+        raise missing("Reading a data set of the hub needs datasets", "hub") from error
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:  # the network, a wrong name and a broken file all have their own types

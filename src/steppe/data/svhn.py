@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from steppe.data.files import find
-from steppe.errors import SteppeError
+from steppe.errors import SteppeError, missing
 
 
 def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
@@ -19,9 +19,7 @@ def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
     try:
         from scipy.io import loadmat
     except ImportError as error:
-        raise SteppeError(
-            "Reading SVHN's .mat files needs scipy; install it with: pip install 'steppe[mat]'"
-        ) from error
+        raise missing("Reading SVHN's .mat files needs scipy", "mat") from error
     arrays: list[np.ndarray] = []
     for part in ("train", "test"):
         path = find(folder, [f"{part}_32x32.mat"])

@@ -5,7 +5,9 @@
 No weight decay; the model as it is tested (dropout off, running statistics fixed). A product with the Hessian is
 
     H v = ∇ (g(w)ᵀ v)      by differentiating the gradient g again, which works for every layer. The graph of g is
-                           kept where memory allows: on a CPU a product is then 2.2 times as fast as by forward mode.
+                           kept where memory allows: on a CPU a product is then 2.2 times as fast as by forward mode,
+                           and six convolutions for each of the model's are all that it consists of. The sample is
+                           cut into pieces that a cache can hold, and each thread takes its own.
     H v = ∂/∂t g(w + t v)  by forward mode: on an H200 1.7 times as fast, and 2.6 times for several v at once. PyTorch
                            lacks it for some layers and was wrong for others, so it is used on a GPU alone, and
                            only if both ways agree on a few examples.
@@ -21,7 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from math import ceil
+from itertools import islice
+from math import ceil, inf
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +38,10 @@ from steppe.flatness import memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
+from steppe.flatness.threads import in_threads
+
+# Bytes of a piece's graph on a CPU: for the FedAvg-CNN 125 images, which takes 0.86 of the time that 500 take.
+PIECE, FEWEST = 128 << 20, 50
 
 MOST_MEMORY = 16 << 30  # more makes nothing faster, and others may be using the card
 
@@ -140,8 +148,10 @@ class Loss:
         return min(self.chunk, len(self.sample))
 
     def _fitting(self, w: Tensor) -> int:
-        """The chunk, halved until the graph of a gradient fits."""
+        """The chunk, smaller where a processor's cache gains by it, and halved until the graph of a gradient fits."""
         size = self._size
+        if self.device.type == "cpu" and not self.by_batch:
+            size = min(size, max(PIECE // self._bytes(w), FEWEST))
         while size > 1 and size * self._bytes(w) > self.memory_limit:
             if self.by_batch:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
@@ -182,6 +192,8 @@ class Hessian:
         self.keep = None if bool(mask.all()) else torch.nonzero(mask).flatten().to(w.device)
         self.size = loss.layout.size if self.keep is None else len(self.keep)
         self.products, self.seconds = 0, 0.0  # how many were asked for, and how long they took
+        self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}  # the graphs of each thread's pieces
+        self._one_at_a_time = Lock()  # threads share the model, which holds one's parameters during a forward pass
         _finite(w, "The model")
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -196,13 +208,19 @@ class Hessian:
         return total if v.ndim == 2 else total[0]
 
     def by_two_backwards(self, rows: Tensor) -> Tensor:
-        total = torch.zeros_like(rows)
-        with _exact():
-            for leaf, g in self._graphs():
+        def share(i: int) -> Tensor:
+            total = torch.zeros_like(rows)
+            for leaf, g in self._graphs(i):
                 if g.requires_grad:  # a loss that is linear in w has no curvature, and no graph
                     for row, sum_ in zip(rows, total, strict=True):
                         sum_ += torch.autograd.grad(g, leaf, row, retain_graph=True, materialize_grads=True)[0]
-        return total
+            return total
+
+        with _exact():
+            first, *others = in_threads(share, self._threads)
+        for total in others:
+            first += total
+        return first
 
     def by_forward_mode(self, rows: Tensor) -> Tensor:
         total, size = torch.zeros_like(rows), self.loss._fitting(self.w)
@@ -238,20 +256,36 @@ class Hessian:
         wanted = small.by_two_backwards(torch.cat([rows, rows[:1]]))
         return bool(torch.linalg.vector_norm(found - wanted) <= 1e-3 * torch.linalg.vector_norm(wanted))
 
-    def _graphs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self._kept) if self._fits else self._made()
+    def _graphs(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pieces of one thread."""
+        if not self._fits:
+            return self._made(share)
+        if share not in self._kept:
+            self._kept[share] = list(self._made(share))
+        return iter(self._kept[share])
 
-    def _made(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in self.loss._chunks(self.w, self.loss._fitting(self.w)):
-            yield self.loss._slope(self.w, x, y, create_graph=True)
+    def _made(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
+        chunks = self.loss._chunks(self.w, self.loss._fitting(self.w))
+        for x, y in islice(chunks, share, None, self._threads):
+            with self._one_at_a_time:
+                graph = self.loss._slope(self.w, x, y, create_graph=True)
+            yield graph
 
     @cached_property
-    def _kept(self) -> list[tuple[Tensor, Tensor]]:
-        return list(self._made())
+    def _threads(self) -> int:
+        """On a CPU as many as PyTorch has, where there are so many pieces and memory to work on them."""
+        if self.w.device.type != "cpu":
+            return 1
+        size, fits = self.loss._fitting(self.w), self._fits
+        room = self.loss.memory_limit // (size * self.loss._bytes(self.w)) if not fits else inf
+        return int(max(1, min(torch.get_num_threads(), ceil(len(self.loss.sample) / size), room)))
 
     @cached_property
     def _fits(self) -> bool:
-        return len(self.loss.sample) * self.loss._bytes(self.w) <= self.loss.memory_limit
+        """All pieces keep what they saved; only those in work, one a thread, need as much again."""
+        loss, size = self.loss, self.loss._fitting(self.w)
+        in_work = size * (torch.get_num_threads() if self.w.device.type == "cpu" else 1)
+        return (len(loss.sample) + in_work) * loss._bytes(self.w) // 2 <= loss.memory_limit
 
 
 def block(layout: Layout, on: str) -> Tensor:

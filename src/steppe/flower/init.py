@@ -19,7 +19,7 @@ import numpy as np
 
 from steppe.config import Config
 from steppe.data import load, partition
-from steppe.errors import SteppeError
+from steppe.errors import SteppeError, missing
 from steppe.flower.charter import FILE, Charter, read
 
 CONNECTION, PORT, NODE_PORT = "federation", 8000, 9094
@@ -193,7 +193,7 @@ def _flower_version() -> str:
     try:
         return metadata.version("flwr")
     except metadata.PackageNotFoundError:
-        raise SteppeError("A federation needs Flower: pip install 'steppe[flower]'.") from None
+        raise missing("A federation needs Flower", "flower") from None
 
 
 def _charter(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:

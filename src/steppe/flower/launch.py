@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steppe.errors import RunFailed, SteppeError
+from steppe.errors import RunFailed, missing
 from steppe.flower.charter import read
 from steppe.flower.init import CONNECTION, connect
 from steppe.flower.watch import LOG, STATUS, lives
@@ -89,7 +89,7 @@ class Local:
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
         if shutil.which("flower-superlink", path=_path()) is None:
-            raise SteppeError("A federation needs Flower: pip install 'steppe[flower]'.")
+            raise missing("A federation needs Flower", "flower")
         with (script.parent / log).open("ab") as file:
             return subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                     env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Oracle, Part, Scope, nothing, require
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class AdamW(Part):
         require(beta1=(self.beta1, 0, 1), beta2=(self.beta2, 0, 1), weight_decay=(self.decay, 0, float("inf")))
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": torch.zeros_like(x), "v": torch.zeros_like(x)}
+        return {"m": nothing(x), "v": nothing(x)}
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         g = grad(w)

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Oracle, Part, Scope, nothing, require, unit
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ConsistentSAM(Part):
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         more = {"paper": "last", "early": "moved"}.get(self.variant)
-        return {more: torch.zeros_like(x)} if more else {}
+        return {more: nothing(x)} if more else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         ascent = self.rho * unit(grad(w) - s.state["mu"] - s.down["s"], 1e-7)

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Tensors
-from steppe.core.part import Oracle, Part, Scope, SettingError, require, unit
+from steppe.core.part import Oracle, Part, Scope, SettingError, nothing, require, unit
 
 MEMORY = 1024  # rounds of which s_i is remembered
 
@@ -80,7 +80,7 @@ class GeometricBias(Part):
         return state | {"when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"kick": torch.zeros_like(x)} if self.variant == "lagged" else {}
+        return {"kick": nothing(x)} if self.variant == "lagged" else {}
 
     def _bias(self, own: Tensors, x: Tensor, now: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor]:
         """b_i of this round, and what has just been added to it."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Oracle, Part, Scope, nothing, require
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SGD(Part):
         return self.momentum > 0
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": torch.zeros_like(x)} if self.momentum else {}
+        return {"m": nothing(x)} if self.momentum else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         s.decay[self.name] = self.decay  # said before asking: a part inside may make a move of its own

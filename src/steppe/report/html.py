@@ -11,7 +11,7 @@ from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 
-from steppe.errors import SteppeError
+from steppe.errors import missing
 from steppe.report import charts, layers, spectra, story
 from steppe.report.charts import VIRIDIS, Panel
 from steppe.report.figures import COLOURS
@@ -34,7 +34,7 @@ def plotly_js() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise SteppeError("An HTML report needs plotly: pip install 'steppe[report]', or choose --format md.") from None
+        raise missing("An HTML report needs plotly", "report", ", or choose --format md.") from None
     return str(get_plotlyjs())
 
 

@@ -21,7 +21,8 @@ from steppe.reproduce.work import traced
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round"}  # fmt: skip
-
+TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the table is made; "
+        "its numbers say nothing about the paper's.")  # fmt: skip
 
 STYLE = """:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
@@ -130,8 +131,7 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     origins = sorted({o for f in found for o in f.origins})
     told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
-        told.append("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the "
-                    "table is made; its numbers say nothing about the paper's.")  # fmt: skip
+        told.append(TINY)
     if table.unit == "%":
         told.append(f"{unit} Compared is the {usual}, averaged over seeds where there are several; the band is two of "
                     "the paper's standard deviations or 1.5 points, whichever is more (1.5 points where the deviation "

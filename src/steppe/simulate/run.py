@@ -251,7 +251,9 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     if mine and hasattr(executor, "answered"):  # the nodes of a real federation may be away
         ids = mine = executor.answered
         owners = [0] * len(ids)
-    told = ranks.listed(list(zip(faults(replies, config.refuse_above), _facts(replies), strict=True)), owners)
+    # Without a part that changes it, the update is w − x, and its length the drift; from outside neither is believed.
+    lengths = replies.drift if getattr(executor, "ours", False) and not algorithm.using("finish") else None
+    told = ranks.listed(list(zip(faults(replies, config.refuse_above, lengths), _facts(replies), strict=True)), owners)
     refused = {i: why for i, (why, _) in zip(ids, told, strict=True) if why}
     if refused:
         _complain(experiment, refused, len(ids), t, say)

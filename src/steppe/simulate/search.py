@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from steppe.errors import SteppeError
+from steppe.errors import SteppeError, missing
 from steppe.simulate.folder import write_json
 from steppe.simulate.sweep import Point
 
@@ -64,7 +64,7 @@ class Search:
         try:
             import optuna
         except ImportError:
-            raise SteppeError("A search needs Optuna: pip install 'steppe[optuna]'") from None
+            raise missing("A search needs Optuna", "optuna") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.ranges, self.choices, self.trials, self.make = ranges, choices, trials, make
         self.path = out / FILE

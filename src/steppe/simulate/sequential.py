@@ -9,23 +9,24 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Live, Reply, Sent, begin, end, memory, step, vectors
+from steppe.core.client import Live, Reply, Sent, begin, end, memory, nobody, step, vectors
 from steppe.core.keyed import as_seed, key
 from steppe.core.task import Task
 from steppe.data.federation import Federation
-from steppe.simulate.stacking import stack
+from steppe.simulate.stacking import put, stack
 
 DROPOUT = 3  # keeps this use of (seed, round, client) apart
 
 
-def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States) -> Reply:
+def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States,
+          into: Tensor | None = None) -> Reply:  # fmt: skip
     """One client's whole round. Its last batches are cut to their real size, so nothing is padded."""
     steps = sent.lr.new_tensor(float(federation.steps(client, algorithm.local_steps)))
     with torch.no_grad():
         live = begin(algorithm, task, sent, state, steps)
         if steps:  # otherwise there is nothing to plan
             live = _stepped(algorithm, task, federation, sent, client, live, steps)
-        return end(algorithm, task, sent, live, steps)
+        return end(algorithm, task, sent, live, steps, into)
 
 
 def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, live: Live,
@@ -61,20 +62,23 @@ def _seed(seed: int, cuda: bool) -> None:
 class Sequential:
     """Trains the round's clients in this process."""
 
+    ours = True  # what it tells of a reply is so
+
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation
         self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
         """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        if self.rows is None or len(self.rows.loss) < len(ids):
+            like = nobody(self.algorithm, self.task, sent, states[0])._replace(state={})
+            self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape[1:])), like)
         kept = []
         for place, (client, state) in enumerate(zip(ids, states, strict=True)):
-            reply = train(self.algorithm, self.task, self.federation, sent, client, state)
+            into = self.rows.update[place]
+            reply = train(self.algorithm, self.task, self.federation, sent, client, state, into)
             kept.append(reply.state)
-            told = reply._replace(state={})
-            if self.rows is None or len(self.rows.loss) < len(ids):
-                self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape)), told)
-            tree_map(lambda rows, new, place=place: rows[place].copy_(new), self.rows, told)
+            put(self.rows, place, reply._replace(state={}))
         together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
         return together._replace(state=stack(kept))
 

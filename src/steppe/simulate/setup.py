@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from steppe.errors import SteppeError, nearest
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
-from steppe.simulate import torchrun, trackers, trust, turnout
+from steppe.simulate import fitting, torchrun, trackers, trust, turnout
 from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured, best_width
 from steppe.simulate.measure import needs_clients, schedule
@@ -40,8 +39,6 @@ from steppe.simulate.workers import CannotShareError, Workers
 
 Executor = Callable[..., Reply]
 WORTH_WORKERS = 2e10  # FLOPs a round above which child processes pay for their start
-
-
 CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
 
 
@@ -91,7 +88,7 @@ class Experiment:
             batched = False
             self.notes.append("this model's batch statistics would see padding, so clients are trained one after "
                               "the other; a model with group norm can be batched")  # fmt: skip
-        if batched and (why := _not_batchable(self.task, self.federation)):
+        if batched and (why := fitting.not_batchable(self.task, self.federation)):
             batched = False
             self.notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
         if batched and cuda and c.compile:
@@ -157,10 +154,9 @@ def experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algori
         model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
     task = _task(model, data, loss, metric, head).to(device, dtype)
     _set_precision(config, chosen, task, notes)
-    batch = _check_batch(task, federation)
-    _check_statistics(task, federation)
-    if "features" in chosen.needs or "activations" in chosen.needs:
-        _check_taps(chosen, task)
+    batch = fitting.check_batch(task, federation)
+    fitting.check_statistics(task, federation)
+    fitting.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
@@ -224,6 +220,7 @@ def check_names(config: Config) -> tuple[str, SteppeError] | None:
     """The first key whose name is unknown or whose settings are wrong, with what to say about it."""
     checks: dict[str, Callable[[], Any]] = {
         "algorithm": lambda: build_algorithm(config),
+        "add": lambda: trust.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: Path(config.partition).is_file() or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
@@ -298,89 +295,12 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
     return Task(model, loss, metric, head)
 
 
-def _check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
-    """Run one small batch, so that a model that does not fit the data is refused before anything starts."""
-    data = federation.data
-    inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
-    x, targets = federation.plain(inputs), federation.targets(targets)
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            logits = task.forward(task.x0, x, task.buffers, learning=False).logits
-    except Exception as error:
-        raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
-    if not isinstance(logits, Tensor):
-        raise SteppeError(f"The model gives a {type(logits).__name__}, but must give one tensor: its predictions.")
-    if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
-        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} "
-                          f"has {data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
-    try:
-        each = task.loss_each(logits, targets)
-    except Exception as error:
-        raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
-                          f"{error}") from error  # fmt: skip
-    if each.ndim == 0 or len(each) != len(x):
-        raise SteppeError("The loss must give one value for each sample, because clients' last batches differ in "
-                          "size: use reduction='none'.")  # fmt: skip
-    return {"x": x, "y": targets}
-
-
-def _check_statistics(task: Task, federation: Federation) -> None:
-    """Tell running statistics from buffers that are constants, and refuse batches that batch norm cannot take.
-
-    A pass changes running statistics; a buffer that it leaves alone (a table of positions, a mask full of −∞) is not
-    averaged over clients, nor asked to be finite.
-    """
-    if not task.buffers:
-        return
-    size = federation.batch_size
-    single = [i for i, n in enumerate(federation.sizes) if n % size == (1 if size > 1 else 0)]
-    x = federation.plain(federation.data.train_inputs[: max(size, 2)])
-    with torch.no_grad():
-        after = task.forward(task.x0, x, task.buffers).buffers
-        constant = {k: b for k, b in task.buffers.items() if torch.equal(b, after[k])}
-        task.buffers = {k: b for k, b in task.buffers.items() if k not in constant}
-        task.constants = {**task.constants, **constant}
-        if task.uses_batch_statistics and single:
-            try:
-                task.forward(task.x0, x[:1], task.buffers)
-            except ValueError as error:
-                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm "
-                                  "needs more: choose another batch size.") from error  # fmt: skip
-
-
-def _not_batchable(task: Task, federation: Federation) -> str:
-    """Why vmap cannot differentiate this model over clients (some layers have no rule for it); empty when it can."""
-    x = federation.plain(federation.data.train_inputs[:2])
-    y = federation.targets(federation.data.train_targets[:2])
-
-    def loss(w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        return task.loss(task.forward(w, inputs, task.buffers).logits, {"y": targets})
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            two = [torch.stack([v, v]) for v in (task.x0, x, y)]
-            torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
-    except (RuntimeError, NotImplementedError) as error:
-        return str(error).strip().partition("\n")[0].partition(". ")[0]
-    return ""
-
-
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
     """By tracing without data, or by a real step for a model that looks at its numbers or makes tensors of its own."""
     try:
         return cost(algorithm, task, batch)
     except (RuntimeError, NotImplementedError):
         return cost(algorithm, task, batch, task.x0.device)
-
-
-def _check_taps(algorithm: Algorithm, task: Task) -> None:
-    if "activations" in algorithm.needs and not task.taps:
-        raise SteppeError(f"{algorithm.name} looks at hidden activations, and this model has none that are modules: "
-                          "use nn.ReLU modules, or name them in an attribute `taps` of the model.")  # fmt: skip
-    if "features" in algorithm.needs and not task.head:
-        raise SteppeError(f"{algorithm.name} looks at what enters the head, and this model has no head: give head=….")
 
 
 def catalogue_settings(name: str) -> dict[str, Any]:

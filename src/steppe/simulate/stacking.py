@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 
 def stack(trees: Sequence[Any]) -> Any:
     """Many trees of one shape as one tree of stacked rows."""
     return tree_map(lambda *rows: torch.stack(rows), *trees)
+
+
+def put(tree: Any, i: int, new: Any) -> None:
+    """Write one client's tree into a stacked one; what was made at its place already is there."""
+
+    def one(rows: Tensor, value: Tensor) -> None:
+        if rows[i].data_ptr() != value.data_ptr():
+            rows[i].copy_(value)
+
+    tree_map(one, tree, new)
 
 
 def row(tree: Any, i: int) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from steppe.errors import SteppeError, nearest
+from steppe.errors import SteppeError, missing, nearest
 
 
 class Tracker(Protocol):
@@ -156,7 +156,7 @@ def check(words: Sequence[str]) -> None:
         if colon and how not in ways:
             raise SteppeError(f"track: {word!r} is unknown{nearest(word, [name, *(f'{name}:{way}' for way in ways)])}")
         if find_spec(module) is None:
-            raise SteppeError(f"track: {name} is not installed; install it with: pip install 'steppe[{name}]'")
+            raise missing(f"track: {name} is not here", name)
 
 
 def named(words: Sequence[str], out: Path | None) -> list[Tracker]:

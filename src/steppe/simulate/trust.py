@@ -17,6 +17,11 @@ def privacy(algorithm: Algorithm) -> DifferentialPrivacy | None:
     return next((p for p in algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
 
 
+def check_accountant(algorithm: Algorithm) -> None:
+    if privacy(algorithm) is not None:
+        check_installed()
+
+
 def check(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
     """Refuse a run whose promise would be empty; otherwise, what the user should know."""
     for p in algorithm.using("reduce"):

@@ -27,7 +27,7 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.errors import RunFailed
 from steppe.simulate.memory import MEMORY
-from steppe.simulate.stacking import row
+from steppe.simulate.stacking import put, row
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -38,6 +38,8 @@ class CannotShareError(Exception):
 
 class Workers:
     """Trains the round's clients in `count` child processes; the same numbers as `Sequential` with one thread."""
+
+    ours = True  # what it tells of a reply is so
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int,
                  own_buffers: bool = False) -> None:  # fmt: skip
@@ -83,7 +85,7 @@ class Workers:
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
-            tree_map(lambda shared, new: shared.copy_(new), row(self.states, i), state)
+            put(self.states, i, state)
         # Longest first, so that the last worker to finish does not start late.
         waiting = sorted(range(len(ids)), key=lambda i: self.federation.steps(ids[i], self.algorithm.local_steps))
         with selectors.DefaultSelector() as ready:
@@ -149,8 +151,7 @@ def work() -> None:
             slot, client = pickle.load(asks)
             # A clone, so that a client's numbers do not depend on the slot that it happened to get.
             state = tree_map(torch.clone, row(states, slot))
-            reply = train(algorithm, task, federation, sent, client, state)
-            tree_map(lambda shared, new: shared.copy_(new), row(replies, slot), reply)
+            put(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)

@@ -1,0 +1,307 @@
+"""The kernels of `client_conv.py` in Triton, and how they are launched.
+
+Matrix products over pixels with the patches gathered on the fly ("implicit GEMM"), the client being one more axis of
+the launch:
+
+    forward       y[p, o]  = Σ_{tap, i}  x[p·stride − padding + tap, i] · w[o, tap, i]
+    input         dx[q, i] = Σ_{tap, o}  dy[(q + padding − tap) / stride, o] · w[o, tap, i]
+    weight        dw[o, tap, i] = Σ_p    dy[p, o] · x[p·stride − padding + tap, i]
+
+Everything is channels-last in memory, so that the summed index is contiguous; shapes stay PyTorch's.
+"""
+
+# mypy: disable-error-code="no-any-return,no-untyped-def,untyped-decorator"
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+FEW = 16  # with fewer channels than this, a block of the sum runs over several taps
+WEIGHT_FORWARD, WEIGHT_BACK = (0, 1, 3, 4, 2), (0, 2, 3, 4, 1)  # (C, O, I, kh, kw) with the summed channels last
+PIXELS, CHANNELS = (0, 1, 3, 4, 2), (0, 2, 1, 3, 4)  # (C, B, ch, h, w) with the channels, or the pixels, last
+
+
+class Blocks(NamedTuple):
+    """The part of the product that one program computes, and how."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def laid(t: Tensor, order: Sequence[int]) -> Tensor:
+    """t with its axes in this order in memory; nothing happens to one that lies so already."""
+    return t.permute(*order).contiguous()
+
+
+def _size(inner: int, kernel: int, stride: int, padding: int) -> int:
+    return (inner + 2 * padding - kernel) // stride + 1
+
+
+def _power(n: int, least: int, most: int) -> int:
+    return max(least, min(most, 1 << (n - 1).bit_length()))
+
+
+@cache
+def _kernels() -> tuple[Any, Any] | None:
+    """The two Triton kernels, or None where Triton is missing."""
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:
+        return None
+
+    # H, W, I are the source's rows, columns and channels, OH, OW, N the result's. Only taps H0 … H1 − 1, W0 … W1 − 1
+    # ever meet a pixel. BACK: the result's pixels fall into SH·SW phases by their remainder, and the pixels of a phase
+    # share the taps that reach them, kh0 + j·SH; within a phase it is a convolution with stride 1 that walks backwards.
+    @triton.jit
+    def conv(
+        x, w, y, batch, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+        N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr,
+        PW: tl.constexpr, H0: tl.constexpr, H1: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr, BACK: tl.constexpr,
+        FLAT: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    ):  # fmt: skip
+        tile = tl.program_id(0)
+        n = tl.program_id(1) * BN + tl.arange(0, BN)
+        client = tl.program_id(2).to(tl.int64)
+        GH: tl.constexpr = (OH + SH - 1) // SH if BACK else OH
+        GW: tl.constexpr = (OW + SW - 1) // SW if BACK else OW
+        DH: tl.constexpr = SH if BACK else 1  # the steps between taps
+        DW: tl.constexpr = SW if BACK else 1
+        SIGN: tl.constexpr = -1 if BACK else 1
+        kh0 = H0
+        kw0 = W0
+        th = H1 - H0
+        tw = W1 - W0
+        phase_h = 0
+        phase_w = 0
+        if BACK and SH * SW > 1:
+            tiles = tl.cdiv(batch * GH * GW, BM)
+            phase_h = tile // tiles // SW
+            phase_w = tile // tiles % SW
+            tile = tile % tiles
+            kh0 = H0 + (phase_h + PH - H0) % SH
+            kw0 = W0 + (phase_w + PW - W0) % SW
+            th = (H1 - kh0 + SH - 1) // SH
+            tw = (W1 - kw0 + SW - 1) // SW
+        m = tile * BM + tl.arange(0, BM)
+        b = m // (GH * GW)
+        oh = m // GW % GH
+        ow = m % GW
+        if BACK:
+            h = oh + (phase_h + PH - kh0) // SH
+            v = ow + (phase_w + PW - kw0) // SW
+            oh = oh * SH + phase_h
+            ow = ow * SW + phase_w
+        else:
+            h = oh * SH - PH + H0
+            v = ow * SW - PW + W0
+        kept = (b < batch) & (oh < OH) & (ow < OW)
+        x += client * (batch * H * W * I)
+        w += client * (N * KH * KW * I)
+        row = ((b * H + h) * W + v) * I
+        column = n * (KH * KW * I)
+        total = tl.zeros((BM, BN), dtype=tl.float32)
+        if FLAT:
+            for start in range(0, th * tw * I, BK):
+                k = start + tl.arange(0, BK)
+                real = k < th * tw * I
+                i = k % I
+                jh = k // I // tw
+                jw = k // I % tw
+                hh = h[:, None] + SIGN * jh[None, :]
+                vv = v[:, None] + SIGN * jw[None, :]
+                inside = (hh >= 0) & (hh < H) & (vv >= 0) & (vv < W) & kept[:, None] & real[None, :]
+                there = (SIGN * (jh * W + jw)) * I + i
+                tap = (kh0 + DH * jh) * KW + kw0 + DW * jw
+                left = tl.load(x + row[:, None] + there[None, :], mask=inside, other=0.0)
+                right = tl.load(w + column[None, :] + (tap * I + i)[:, None], mask=(n < N)[None, :] & real[:, None],
+                                other=0.0)  # fmt: skip
+                total = tl.dot(left, right, total, input_precision=PRECISION)
+        else:
+            for step in range(0, th * tw * ((I + BK - 1) // BK)):
+                i = step // (th * tw) * BK + tl.arange(0, BK)
+                jh = step % (th * tw) // tw
+                jw = step % (th * tw) % tw
+                hh = h + SIGN * jh
+                vv = v + SIGN * jw
+                inside = ((hh >= 0) & (hh < H) & (vv >= 0) & (vv < W) & kept)[:, None]
+                there = (SIGN * (jh * W + jw)) * I + i
+                tap = (kh0 + DH * jh) * KW + kw0 + DW * jw
+                real = (n < N)[None, :]
+                if I % BK != 0:
+                    inside = inside & (i < I)[None, :]
+                    real = real & (i < I)[:, None]
+                left = tl.load(x + row[:, None] + there[None, :], mask=inside, other=0.0)
+                right = tl.load(w + column[None, :] + (tap * I + i)[:, None], mask=real, other=0.0)
+                total = tl.dot(left, right, total, input_precision=PRECISION)
+        y += client * (batch * OH * OW * N)
+        at = ((b * OH + oh) * OW + ow) * N
+        tl.store(y + at[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=kept[:, None] & (n < N)[None, :])
+
+    # One program sums `length` pixels for a block of (output channel) × (tap, input channel). TURNED: dy has its pixels
+    # contiguous, which the tensor cores want of 32-bit numbers, since they cannot transpose those.
+    @triton.jit
+    def weight_grad(
+        dy, x, out, batch, length, clients, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
+        OW: tl.constexpr, O: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+        PH: tl.constexpr, PW: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr,
+        BN: tl.constexpr, BK: tl.constexpr,
+    ):  # fmt: skip
+        K: tl.constexpr = KH * KW * I
+        TILES: tl.constexpr = (K + BN - 1) // BN
+        o = tl.program_id(0) // TILES * BM + tl.arange(0, BM)
+        n = tl.program_id(0) % TILES * BN + tl.arange(0, BN)
+        part = tl.program_id(1)
+        client = tl.program_id(2).to(tl.int64)
+        kh = n // I // KW
+        kw = n // I % KW
+        column = (kh * W + kw) * I + n % I
+        pixels = batch * OH * OW
+        dy += client * (pixels * O)
+        x += client * (batch * H * W * I)
+        total = tl.zeros((BM, BN), dtype=tl.float32)
+        for start in range(part * length, tl.minimum((part + 1) * length, pixels), BK):
+            m = start + tl.arange(0, BK)
+            b = m // (OH * OW)
+            h = m // OW % OH * SH - PH
+            v = m % OW * SW - PW
+            real = m < pixels
+            if TURNED:
+                left = tl.load(dy + o[:, None] * pixels + m[None, :], mask=(o < O)[:, None] & real[None, :], other=0.0)
+            else:
+                left = tl.load(dy + (m * O)[:, None] + o[None, :], mask=real[:, None] & (o < O)[None, :], other=0.0)
+                left = tl.trans(left)
+            hh = h[:, None] + kh[None, :]
+            vv = v[:, None] + kw[None, :]
+            inside = (hh >= 0) & (hh < H) & (vv >= 0) & (vv < W) & real[:, None] & (n < K)[None, :]
+            row = ((b * H + h) * W + v) * I
+            right = tl.load(x + row[:, None] + column[None, :], mask=inside, other=0.0)
+            total = tl.dot(left, right, total, input_precision=PRECISION)
+        out += (part * clients + client) * (O * K)
+        at = (o * K)[:, None] + n[None, :]
+        tl.store(out + at, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (n < K)[None, :])
+
+    return conv, weight_grad
+
+
+def _precision(t: Tensor) -> str:
+    """Three TF32 products of factors in two pieces are as exact as float32's own, and faster."""
+    return "tf32" if t.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "tf32x3"
+
+
+def turned(t: Tensor, channels: int) -> bool:
+    """Whether the weight gradient wants dy with its pixels contiguous: if that is worth a copy."""
+    return t.dtype == torch.float32 and _precision(t) == "tf32" and channels % 4 == 0 and channels >= FEW
+
+
+def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: int) -> Blocks:
+    """Tall blocks, as wide as the channels allow, but enough of them for all multiprocessors."""
+    m = 64 if pixels <= 64 else 128
+    n = _power(results, 16, 128 if t.element_size() == 2 else 64)
+    while n > 32 and clients * -(-pixels // m) * -(-results // n) < 132:
+        n //= 2
+    wide = 32 if t.element_size() == 4 or channels < 64 else 64
+    k = wide if channels < FEW else _power(channels, 16, wide)
+    return Blocks(m, n, k, 8 if m * n > 128 * 64 else 4, 3)
+
+
+def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blocks:
+    """Blocks of the weight gradient. Hopper's larger instructions want four warps and 64 rows, and then also x with its
+    pixels contiguous if numbers have 32 bits; two warps keep those on the older ones, which take x as it is."""
+    m = _power(results, 16, 64)
+    n = _power(taps * channels, 16, 128)
+    k = 64 if t.element_size() == 2 and channels >= FEW else 32
+    return Blocks(m, n, k, 2 if t.element_size() == 4 and _precision(t) == "tf32" and m == 64 else 4, 3)
+
+
+def parts(clients: int, tiles: int, pixels: int, k: int, wanted: int = 528) -> tuple[int, int]:
+    """Into how many sums a weight gradient is cut, and the pixels of each: about four programs a multiprocessor."""
+    count = max(1, min(-(-wanted // (clients * tiles)), -(-pixels // (8 * k))))
+    length = -(-pixels // (count * k)) * k
+    return -(-pixels // length), length
+
+
+def _taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """The taps that meet a pixel at all: of a 3×3 kernel on a 1×1 image only the middle one does."""
+    first = min(max(0, padding - (outer - 1) * stride), kernel - 1)
+    return first, max(first + 1, min(kernel, inner + padding))
+
+
+def triton_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int],
+                blocks: Blocks | None = None) -> Tensor:  # fmt: skip
+    return _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks)
+
+
+def triton_input_grad(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+                      blocks: Blocks | None = None) -> Tensor:  # fmt: skip
+    return _convolve(dy, w, size, stride, padding, True, blocks)
+
+
+def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
+    return [_size(*each) for each in zip(x.shape[3:], w.shape[3:], stride, padding, strict=True)]
+
+
+def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], back: bool,
+              blocks: Blocks | None) -> Tensor:  # fmt: skip
+    clients, batch, channels, *inner = x.shape
+    results, kernel = w.shape[2] if back else w.shape[1], w.shape[3:]
+    large, small = (size, inner) if back else (inner, size)  # of the forward convolution's input and output
+    taps = [_taps(*each) for each in zip(large, small, kernel, stride, padding, strict=True)]
+    phases = stride[0] * stride[1] if back else 1
+    pixels = batch * (-(-size[0] // stride[0]) * -(-size[1] // stride[1]) if back else size[0] * size[1])
+    blocks = blocks or conv_blocks(x, clients * phases, pixels, channels, results)
+    y = x.new_empty(clients, batch, *size, results)
+    grid = (phases * -(-pixels // blocks.m), -(-results // blocks.n), clients)
+    kernels = _kernels()
+    assert kernels is not None
+    with torch.cuda.device_of(x):
+        kernels[0][grid](
+            laid(x, PIXELS), laid(w, WEIGHT_BACK if back else WEIGHT_FORWARD), y, batch, H=inner[0], W=inner[1],
+            I=channels, OH=size[0], OW=size[1], N=results, KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1],
+            PH=padding[0], PW=padding[1], H0=taps[0][0], H1=taps[0][1], W0=taps[1][0], W1=taps[1][1], BACK=back,
+            FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k,
+            num_warps=blocks.warps, num_stages=blocks.stages,
+        )  # fmt: skip
+    return y.movedim(-1, -3)
+
+
+def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+                       blocks: Blocks | None = None, is_turned: bool | None = None,
+                       wanted: int = 528) -> Tensor:  # fmt: skip
+    clients, batch, channels, *inner = x.shape
+    results, *outer = dy.shape[2:]
+    is_turned = turned(x, channels) if is_turned is None else is_turned
+    columns, pixels = size[0] * size[1] * channels, batch * outer[0] * outer[1]
+    blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1])
+    tiles = -(-results // blocks.m) * -(-columns // blocks.n)
+    count, length = parts(clients, tiles, pixels, blocks.k, wanted)
+    # One sum is written as it is; several are added afterwards, always in the same order.
+    out = x.new_empty(count, clients, results, *size, channels, dtype=x.dtype if count == 1 else torch.float32)
+    kernels = _kernels()
+    assert kernels is not None
+    with torch.cuda.device_of(x):
+        kernels[1][(tiles, count, clients)](
+            laid(dy, CHANNELS if is_turned else PIXELS), laid(x, PIXELS), out, batch, length, clients, H=inner[0],
+            W=inner[1], I=channels, OH=outer[0], OW=outer[1], O=results, KH=size[0], KW=size[1], SH=stride[0],
+            SW=stride[1], PH=padding[0], PW=padding[1], TURNED=is_turned, PRECISION=_precision(x), BM=blocks.m,
+            BN=blocks.n, BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
+        )  # fmt: skip
+    total = out[0] if count == 1 else out.sum(0).to(x.dtype)
+    return total.movedim(-1, 2)
+
+
+@cache
+def _can(device: torch.device) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0) and _kernels() is not None
+
+
+def by_triton(*tensors: Tensor) -> bool:
+    """Offsets within a client are 32-bit numbers in the kernels."""
+    known = all(t.is_cuda and t.dtype in (torch.float32, torch.bfloat16) for t in tensors)
+    return known and all(t[0].numel() < 2**31 for t in tensors) and _can(tensors[0].device)
