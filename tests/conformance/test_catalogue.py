@@ -164,6 +164,7 @@ def scope_for(alg, part, x0):
     s.effective_steps = s.steps
     s.gradient_of = lambda term, w: torch.ones_like(w)
     s.head_gradient_of = lambda term, w, features: torch.ones_like(w)
+    part.receive(s)
     return s
 
 

@@ -106,6 +106,8 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     """A client's parameters and states at the start of its round."""
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
+    for p in algorithm.using("receive"):
+        p.receive(_scope(p, algorithm, task, sent, parts, w, steps))
     for p in algorithm.using("start"):
         w = p.start(w, _scope(p, algorithm, task, sent, parts, w, steps))
     core = {"loss": torch.zeros_like(sent.lr)}

@@ -115,6 +115,9 @@ class Part:
         """What is broadcast instead of x."""
         return x
 
+    def receive(self, s: Scope) -> None:
+        """On a client, before its first step: may write s.state, for what stays as it is during the round."""
+
     def start(self, w: Tensor, s: Scope) -> Tensor:
         """Where a client begins."""
         return w

@@ -50,9 +50,13 @@ class LocallyEstimatedSAM(Part):
             return {}
         return {"old": x.clone()} | ({"seen": x.new_zeros(())} if self.variant == "paper" else {})
 
+    def receive(self, s: Scope) -> None:
+        if not self.down:
+            ascent = unit(s.state["old"] - s.x, 1e-7)
+            s.state["ascent"] = s.state["seen"] * ascent if "seen" in s.state else ascent
+
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
-        ascent = s.down["ascent"] if self.down else unit(s.state["old"] - s.x, 1e-7)
-        return grad(w + self.rho * (s.state["seen"] * ascent if "seen" in s.state else ascent))
+        return grad(w + self.rho * (s.down if self.down else s.state)["ascent"])
 
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
         if not self.down:
