@@ -61,3 +61,17 @@ def test_who_gives_up_does_not_stop_the_others(tmp_path: Path, monkeypatch: pyte
     assert len(pids) == 2
     assert all(map(gone, pids))
     assert os.getpid() not in pids
+
+
+def test_starts_are_compared_by_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    bests = {"plain": iter([4.0, 3.0]), "workers": iter([1.0, 2.0])}
+
+    def compete(algorithm: str, names: list[str], *rest: object) -> dict[str, dict[str, float]]:
+        return {name: {"best": next(bests[name])} for name in names}
+
+    monkeypatch.setattr(race, "compete", compete)
+    results = {"plain": {"best": 2.0}, "workers": {"best": 1.5}, "tuned": {"best": 1.0}}
+    race.start_again("fedavg", results, 2, 3, 5.0)
+    assert results["plain"] == {"best": 2.0, "starts": [2.0, 4.0, 3.0]}
+    assert results["workers"] == {"best": 1.5, "starts": [1.5, 1.0, 2.0], "ratio_starts": 0.5}
+    assert results["tuned"] == {"best": 1.0}
