@@ -120,9 +120,13 @@ def test_an_interrupted_sweep_leaves_no_child(tmp_path: Path) -> None:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts with &
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        _run([_point(lr=5, rho=0.1), _point(lr=5, rho=0.2), _point(lr=5, rho=0.3)], tmp_path)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _run([_point(lr=5, rho=0.1), _point(lr=5, rho=0.2), _point(lr=5, rho=0.3)], tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     started = [p.read_text().split()[0] for p in tmp_path.rglob("starts")]
     assert len(started) == 2  # of two places; the third never began
     for pid in started:
