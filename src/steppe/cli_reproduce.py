@@ -36,7 +36,7 @@ def reproduce(
     out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Published tables beside ours: run the cells that are missing, then write the tables."""
-    from steppe.reproduce import league, plan, publish, recipes, rows, work
+    from steppe.reproduce import league, league_page, plan, publish, recipes, rows, work
 
     if tables == ["list"]:
         _list(as_json)
@@ -81,7 +81,7 @@ def reproduce(
     written: list[Path] = []
     if is_league:
         told_all["league"] = league.standings(known(), scale)
-        written += publish.write(league.texts(known(), scale), tables_in)
+        written += publish.write(league_page.texts(known(), scale), tables_in)
     for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
         found = publish.findings(table, known())
         told_all[table.name] = publish.facts(table, found, scale)
@@ -108,7 +108,7 @@ def _say(text: str) -> None:
 
 def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
     """Everything that is made from rows, in a checkout: its tables, their index, and the league's page beside them."""
-    from steppe.reproduce import audit, league, publish, rows
+    from steppe.reproduce import audit, league_page, publish, rows
 
     page = tables.parent / "league.md"
     if only_check:
@@ -116,7 +116,7 @@ def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
         terminal.show(f"every row in {results} traces to a recipe, and {tables} is what the rows say")
         return
     known = rows.known([results])
-    texts = league.texts(known)
+    texts = league_page.texts(known, folder=f"{tables.name}/")
     publish.write({"league.md": texts.pop("league.md")}, page.parent)
     written = publish.write({**publish.everything(known), **texts}, tables)
     terminal.show(f"wrote {page} and {len(written)} files in {tables}")
@@ -155,11 +155,10 @@ def _show(table: Any, found: Any) -> None:
 
 
 def _show_league(found: list[dict[str, Any]]) -> None:
-    from steppe.reproduce import league, recipes
+    from steppe.reproduce import league_page, recipes
 
     for column in recipes.read("league")["column"]:
-        part = league.printed(found, column["id"], column["title"])
-        ran = [row for row in part.rows if row[2] != "not run"]
-        if ran:
-            terminal.print_table(part.title, part.columns, ran, ("seconds", "seeds", "gradients", "best", "last"))
-        terminal.show(league.verdict(found, column["id"]))
+        part = league_page.printed(found, column["id"], column["title"])
+        if part.rows:
+            terminal.print_table(part.title, part.columns, part.rows, ("seconds", "seeds", "gradients", "best", "last"))
+        terminal.show(league_page.verdict(found, column["id"]))

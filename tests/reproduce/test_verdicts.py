@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, publish
+from steppe.reproduce import league, league_page, publish
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
@@ -112,7 +112,7 @@ def committed(tmp_path, rows):
     for row in rows:
         append(tmp_path / "results" / f"{row['table']}.jsonl", row)
     everything = known([tmp_path / "results"])
-    texts = league.texts(everything)
+    texts = league_page.texts(everything, folder="reproductions/")
     publish.write({"league.md": texts.pop("league.md")}, tmp_path / "docs")
     publish.write({**publish.everything(everything), **texts}, tmp_path / "docs" / "reproductions")
     return tmp_path / "results", tmp_path / "docs" / "reproductions", tmp_path / "docs" / "league.md"
@@ -177,13 +177,34 @@ def test_the_leagues_sentence(row_for):
             row_for(made[id_].final[2], final, measures={"lambda1": {"lambda1": 5.0}, "trace": {"value": 50.0}})
         )
     found = league.standings(rows)
-    told = league.verdict(found, "lda-0.1")
+    told = league_page.verdict(found, "lda-0.1")
     assert "The best is FedSAM (60.00 %)" in told
     assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
-    assert league.verdict(found, "sharding-2") == "Nothing was run in this column."
+    assert league_page.verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
-    assert sum("| not run |" in row for row in league.markdown(rows).splitlines()) == len(found) - 3
+    page = league_page.markdown(found)
+    assert "Not run: FedAvgM, FedAdam" in page
+    assert page.count("| rho=0.1 | 60.00 |") == 1
+    assert "published method is FedSAM (60.00 %); 0 of 1 compositions are above it" in page
+    assert "One seed each" in page
+    drawn = league_page.picture(found, "lda-0.1", "A & B")
+    assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
+    assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
+
+
+def test_sharpness_beside_accuracy(row_for):
+    """Four methods, the sharper the better: a rank correlation of one; the fifth is at chance and does not count."""
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, final in (("fedavg", 0.5), ("fedsam", 0.55), ("fedgmt", 0.6), ("feddyn", 0.65), ("fednsam", 0.1)):
+        entrant = made[f"lda-0.1/{id_}"]
+        rows += candidates(row_for, entrant, (0.1, 0.2, 0.3))
+        sharp = {"lambda1": {"lambda1": 100 * final}, "trace": {"value": -final}}
+        rows.append(row_for(entrant.final[2], final, measures=sharp))
+    told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
+    assert "Among the 4 with more than 20 %" in told
+    assert "+1.00 (λ1) and -1.00 (trace)" in told
 
 
 def test_where_it_was_run_is_told(row_for):

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.errors import SteppeError
-from steppe.reproduce import league, publish, recipes, rows
+from steppe.reproduce import league, league_page, publish, recipes, rows
 from steppe.reproduce.recipes import EXTRAS, MACHINE, Cell, recipe_hash
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
@@ -20,7 +20,8 @@ def complaints(results: Path, tables: Path, page: Path) -> list[str]:
     if told:
         return told
     wanted = {tables / name: text for name, text in publish.everything(known).items()}
-    wanted |= {page if name == "league.md" else tables / name: text for name, text in league.texts(known).items()}
+    pages = league_page.texts(known, folder=f"{tables.name}/")
+    wanted |= {page if name == "league.md" else tables / name: text for name, text in pages.items()}
     return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 

@@ -1,8 +1,10 @@
-"""One league: every method under one protocol, tuned on held-out training data, then judged once on the test set."""
+"""One league: every method under one protocol, tuned on held-out training data, then judged once on the test set.
+
+`league_page` tells what came out.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,15 +12,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from steppe.errors import SteppeError, nearest
-from steppe.report.story import Table as Printed
-from steppe.report.texts import markdown_table, md
 from steppe.reproduce.plan import runs_for
 from steppe.reproduce.recipes import Cell, configuration, layered, read
 from steppe.reproduce.rows import Row, value
 from steppe.reproduce.work import Job, traced
 
 TUNED, JUDGED = "validation_mean_of_last_ten", "mean_of_last_ten"
-CHEAP = {"bytes_x": 1.005, "flops_x": 1.335}  # no more than FedAvg's bytes, and 1.33 times its FLOPs
 
 
 @dataclass(frozen=True)
@@ -130,66 +129,3 @@ def standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]
 
 def _percent(value_: float | None) -> float | None:
     return None if value_ is None else -1.0 if value_ < 0 else round(100 * value_, 2)
-
-
-def printed(found: Sequence[dict[str, Any]], column: str, title: str) -> Printed:
-    mine = sorted((f for f in found if f["column"] == column), key=lambda f: -(f["accuracy"] or -1.0))
-    head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
-            "seconds"]  # fmt: skip
-    rows = []
-    for f in mine:
-        spread = f" ± {f['std']:.2f}" if f["std"] is not None else ""
-        state = "failed" if f["failed"] and f["accuracy"] is None else "not run" if f["accuracy"] is None else ""
-        passes = f"{f['gradients']}" + (f" + {f['forwards']} fwd" if f["forwards"] else "")
-        rows.append([f["title"] + (" *" if f["composition"] else ""), f["chosen"] or "",
-                     state or f"{f['accuracy']:.2f}{spread}",
-                     *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
-                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
-                     f"{f['seconds']:.0f}" if f["seeds"] else ""])  # fmt: skip
-    return Printed(title, head, rows)
-
-
-def verdict(found: Sequence[dict[str, Any]], column: str) -> str:
-    """Does anything cheap beat everything?"""
-    ran = [f for f in found if f["column"] == column and f["accuracy"] is not None]
-    if not ran:
-        return "Nothing was run in this column."
-    cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
-    top, of = max(ran, key=lambda f: f["accuracy"]), sum(f["column"] == column for f in found)
-    told = f"{len(ran)} of {of} were run. The best is {top['title']} ({top['accuracy']:.2f} %)."
-    if not cheap:
-        return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
-    best = max(cheap, key=lambda f: f["accuracy"])
-    if best is top:
-        kind = "a composition of ours" if best["composition"] else "a published method"
-        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
-    return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
-                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: nothing that "
-                   "cheap beats all others here.")  # fmt: skip
-
-
-def markdown(rows: Sequence[Row], scale: str = "paper") -> str:
-    content, found = read("league"), standings(rows, scale)
-    tuning_, final = content["tuning"], content["final"]
-    parts = [f"# {content['title']}", md(
-        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
-        "passes. Each method has three candidates (src/steppe/reproduce/tables/league.toml), tried for "
-        f"{tuning_['rounds']} rounds on {100 - 100 * tuning_['validation']:.0f} % of the training data and chosen by "
-        "the accuracy on the rest (mean of the last ten rounds). The chosen one is trained on all training data for "
-        f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
-        "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
-        "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip
-    if scale != "paper":
-        parts.append(
-            "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."
-        )
-    for column in content["column"]:
-        table = printed(found, column["id"], column["title"])
-        parts += [f"## {md(table.title)}", md(verdict(found, column["id"])), markdown_table(table)]
-    return "\n\n".join(parts) + "\n"
-
-
-def texts(rows: Sequence[Row], scale: str = "paper") -> dict[str, str]:
-    """Its files: the page, and everything for programs."""
-    facts = json.dumps(standings(rows, scale), indent=1, ensure_ascii=False) + "\n"
-    return {"league.md": markdown(rows, scale), "league.json": facts}
