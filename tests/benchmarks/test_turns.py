@@ -75,6 +75,7 @@ def test_it_takes_turns_with_ours_and_has_an_accuracy(name: str, monkeypatch: py
     rows = turns.compete({"plain": turns.clocked(plain.round)}, [name], {"plain": lambda: settled.append(1)}, 120)
     assert [(row["job"], len(row["times"]), row["rounds"]) for row in rows] == [("plain", 2, 4), ("pfl-research", 2, 4)]
     assert rows[0]["accuracy"] == rows[1]["accuracy"] == plain.evaluate()
+    assert plain.evaluate() > tiny_job.make().evaluate()
     assert settled == [1]
 
 
