@@ -28,7 +28,6 @@ class Bytes(gpu_hand_loop.HandLoop):
 
 
 def make() -> gpu_hand_loop.HandLoop:
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     half = torch.randint(256, (12, 3, 32, 16), dtype=torch.uint8)
     images, labels = torch.cat([half, half.flip(-1)], dim=-1).numpy(), torch.arange(12).numpy() % 10
