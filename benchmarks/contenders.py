@@ -1,6 +1,7 @@
 """The programs that are compared, each in a process of its own that trains one round whenever it is told to.
 
-Run by `benchmarks.cpu`, as `python -m benchmarks.contenders NAME ALGORITHM ROUNDS`. The clock is the same for all:
+Run by `benchmarks.cpu`, as `python -m benchmarks.contenders NAME ALGORITHM ROUNDS`, and the other frameworks by
+`benchmarks.gpu` with `gpu` for the algorithm. The clock is the same for all:
 it starts when the order arrives and stops when the program comes back with a finished round.
 """
 
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 import torch
 import torch.nn.functional as F
@@ -57,8 +59,8 @@ PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
     "bf16": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=cores(), precision="bf16"),
     "in-process": lambda a, r, answer: ours(a, r, answer, executor="sequential", workers=0),
     "batched": lambda a, r, answer: ours(a, r, answer, executor="batched"),
-    "flower": lambda a, r, answer: others.flower(r, answer, cores()),
-    "pfl": lambda a, r, answer: others.pfl(r, answer),
+    "flower": lambda a, r, answer: others.flower(*others.JOBS[a], r, answer, cores()),
+    "pfl": lambda a, r, answer: others.pfl(*others.JOBS[a], r, answer),
 }
 WORDS = {
     "plain": "plain hand-written loop", "tuned": "tuned hand-written loop",
@@ -142,9 +144,15 @@ def roof(_: str, repeats: int) -> dict[str, float]:
     return {**reached, "gradient_gflop": counter.get_total_flops() / 1e9}
 
 
-def main(name: str, algorithm: str, rounds: int) -> None:
+def private_stdout() -> TextIO:
+    """Where to say the answers; what others print from now on goes to stderr, and not between our lines."""
     said = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a framework prints must not get between our lines
+    os.dup2(2, 1)
+    return said
+
+
+def main(name: str, algorithm: str, rounds: int) -> None:
+    said = private_stdout()
     began, spent, done = time.perf_counter(), cpu_seconds(), 0
 
     def say(told: dict[str, object]) -> None:

@@ -1,25 +1,25 @@
 """`make bench-gpu`: seconds a round on one GPU in the steady state, evaluation on the test set included.
 
 CIFAR-10 shapes, 10 clients × 500 samples × 5 epochs, batch 50, augmentation on; random images unless real ones are in
-$STEPPE_DATA (the time does not depend on them). On FedAvg the hand-written loops and our executors take turns, a round
-each; the other jobs follow one by one, and at last how cost grows. Compilation is told apart. Writes a JSON file.
+$STEPPE_DATA (the time does not depend on them). On FedAvg the hand-written loops, our executors and, where they are
+installed, Flower's simulation and pfl-research take turns, a round each; the other jobs follow one by one, and at last
+how cost grows. Compilation is told apart. Writes a JSON file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import steppe
-from benchmarks import flatness, gpu_growth, jobs
+from benchmarks import flatness, gpu_full, gpu_growth, jobs
+from benchmarks.contenders import NEEDS
 from benchmarks.gpu_hand_loop import HandLoop
+from benchmarks.turns import clocked, compete, timed, together
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.data import Data
@@ -28,7 +28,7 @@ from steppe.simulate.folder import versions
 from steppe.simulate.run import client_store, evaluate, play
 from steppe.simulate.setup import experiment
 
-FEDSOL = {"recipe": "fedsol", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsol"}
+FEDSOL = gpu_full.RECIPE
 FEDSMOO = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsmoo", "sampling": "fixed"}
 HEAD = {"settings": {"on": "head", "radius": "fixed"}}
 # job: (algorithm, model, options)
@@ -54,7 +54,6 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cnn fedavg tf32, uncompiled": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "compile": False}),
 }  # fmt: skip
 RACE = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedlesam tf32", "cnn fedsol head tf32")  # in turns with the loops
-Round = Callable[[], Any]
 
 
 class Ours:
@@ -81,9 +80,10 @@ class Ours:
             for begun in range(0, len(everyone), at_once):
                 self._play(list(everyone[begun : begun + at_once]))
 
-    def round(self) -> None:
+    def round(self) -> float:
+        """Accuracy after it."""
         self._play(self.experiment.sample(self.t))
-        evaluate(self.experiment, self.server, self.t)
+        return float(evaluate(self.experiment, self.server, self.t)["accuracy"])
 
     def _play(self, ids: list[int]) -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.flags
@@ -92,51 +92,12 @@ class Ours:
         self.t += 1
 
 
-def timed(step: Round) -> float:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
-def together(rounds: dict[str, Round], count: int, settle: dict[str, Round] | None = None) -> dict[str, dict[str, Any]]:
-    """Everybody's first round alone (it compiles), and what it takes to `settle`; then `count` rounds in turns."""
-    first, times, peaks = {}, {name: [] for name in rounds}, {}  # type: ignore[var-annotated]
-    for name, step in rounds.items():
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        first[name] = timed(step)
-        (settle or {}).get(name, step)()
-        timed(step)  # libraries choose their kernels
-        peaks[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
-    for _ in range(count):
-        for name, step in rounds.items():
-            times[name].append(timed(step))
-    return {
-        name: {"job": name, "best": min(t), "median": statistics.median(t), "times": t, "first_round": first[name],
-               "peak_GiB": peaks[name]}
-        for name, t in times.items()
-    }  # fmt: skip
-
-
 def alone(name: str, data: Data, count: int = 5) -> dict[str, Any]:
     began = time.perf_counter()
     job = Ours(name, data)
-    row = together({name: job.round}, count, {name: job.meet_everyone})[name]
-    return {**row, "flops": job.flops, "whole": time.perf_counter() - began, "notes": job.experiment.notes}
-
-
-def full_run(algorithm: str, data: Data, rounds: int = 300, **options: Any) -> dict[str, Any]:
-    """A whole training, compilation included: LDA(0.1), 10 of 100 clients, the FedSoL recipe."""
-    began = time.perf_counter()
-    told: list[dict[str, Any]] = []
-    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device="cuda", watch=told.append,
-                        **FEDSOL, **options)  # fmt: skip
-    seconds = time.perf_counter() - began
-    return {"job": f"full run, {rounds} rounds, {algorithm}, lda(0.1)", "options": options, "notes": result.notes,
-            "seconds": seconds, "first_round": told[0]["seconds"]["all"],
-            "later_rounds": sum(r["seconds"]["all"] for r in told[1:]), **result.summary}  # fmt: skip
+    row = together({name: clocked(job.round)}, count, {name: job.meet_everyone})[name]
+    return {**row, "rounds": job.t, "flops": job.flops, "whole": time.perf_counter() - began,
+            "notes": job.experiment.notes}  # fmt: skip
 
 
 def roofs() -> dict[str, float]:
@@ -158,19 +119,20 @@ def roofs() -> dict[str, float]:
 
 def show(rows: list[dict[str, Any]], found: dict[str, float]) -> None:
     plain = next((r["best"] for r in rows if r["job"].startswith("hand-written loop, plain")), float("nan"))
-    print(f"\n{'job':44}{'best s':>9}{'median':>9}{'of plain':>9}{'TFLOP/s':>9}{'of roof':>9}{'first s':>9}{'GiB':>7}")
+    print(f"\n{'job':44}{'best s':>9}{'median':>9}{'of plain':>9}{'TFLOP/s':>9}{'of roof':>9}{'first s':>9}{'GiB':>7}"
+          f"{'accuracy':>10}{'after':>7}")  # fmt: skip
     for r in rows:
         if "times" not in r:
-            told = (
-                r.get("failed") or r.get("skipped") or f"{r['seconds']:.1f} s, mean of ten {r['mean_of_last_ten']:.4f}"
-            )
-            print(f"{r['job']:44}{told}")
+            told = next((f"{why}: {r[why]}" for why in ("failed", "skipped") if why in r), None)
+            print(f"{r['job']:44}" + (told or f"{r['seconds']:.1f} s, mean of ten {r['mean_of_last_ten']:.4f}; compile "
+                  f"caches {r['caches']}"))  # fmt: skip
             continue
         rate = r.get("flops", 0) / r["best"] / 1e12
         roof = next((found[f"{p}_TFLOPs"] for p in ("tf32", "bf16", "fp32") if p in r["job"]), None)
         share = f"{rate / roof:.0%}" if rate and roof else ""
         print(f"{r['job']:44}{r['best']:9.4f}{r['median']:9.4f}{r['best'] / plain:9.3f}"
-              f"{rate or '':9.4}{share:>9}{r['first_round']:9.1f}{r['peak_GiB']:7.1f}")  # fmt: skip
+              f"{rate or '':9.4}{share:>9}{r['first_round']:9.1f}{r['peak_GiB'] or float('nan'):7.1f}"
+              f"{r['accuracy']:10.4f}{r['rounds']:7}")  # fmt: skip
 
 
 def main() -> None:
@@ -180,6 +142,10 @@ def main() -> None:
     parser.add_argument(
         "--full", nargs="*", default=["fedavg"], help="algorithms to train for 300 rounds, name[:key=value]"
     )
+    parser.add_argument(
+        "--contenders", nargs="*", choices=NEEDS, default=list(NEEDS), help="in the race, where installed; empty: none"
+    )
+    parser.add_argument("--limit", type=float, default=120, help="seconds for a round of theirs (default: 120)")
     parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this long")
     parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True, help="the Hessian, too")
     parser.add_argument("--growth", type=float, default=120, help="seconds for how cost grows; 0: leave it out")
@@ -204,10 +170,8 @@ def main() -> None:
                 "flatness": curvature, "growth": growth}  # fmt: skip
         given.out.write_text(json.dumps(told, indent=1) + "\n")
 
-    for name in given.full:  # first, so that nothing is compiled yet
-        algorithm, _, option = name.partition(":")
-        key, _, value = option.partition("=")
-        keep(full_run(algorithm, data, **({key: value} if key else {})))
+    for name in given.full:
+        keep(gpu_full.apart(name, given.seconds))
     if given.flatness:
         curvature |= flatness.measure("cuda")
         print(json.dumps(curvature), flush=True)
@@ -215,10 +179,11 @@ def main() -> None:
     ours = {name: Ours(name, data) for name in turns}
     hands = {f"hand-written loop, {'tuned' if tuned else 'plain'}": HandLoop(build("cnn", 10, (3, 32, 32)), data, tuned)
              for tuned in (False, True) if turns}  # fmt: skip
-    raced = together({name: contender.round for name, contender in {**hands, **ours}.items()}, 7,
-                     {name: contender.meet_everyone for name, contender in ours.items()})  # fmt: skip
-    for row in raced.values():
-        keep({**row, "flops": ours.get(row["job"], ours[turns[0]]).flops})
+    raced = compete({name: clocked(contender.round) for name, contender in {**hands, **ours}.items()}, given.contenders,
+                    {name: contender.meet_everyone for name, contender in ours.items()}, given.limit)  # fmt: skip
+    for row in raced:
+        mine = ours.get(row["job"])  # which may have met everyone on the way
+        keep({**row, "flops": (mine or ours[turns[0]]).flops, **({"rounds": mine.t} if mine else {})})
     for name in given.jobs:
         if name in turns:
             continue

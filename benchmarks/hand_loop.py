@@ -50,22 +50,25 @@ class HandLoop:
         return ((images.float() / 255 - jobs.MEAN) / jobs.STD).contiguous(memory_format=self.layout)
 
     def round(self, number: int) -> None:
-        replies = [self._train(self.clients[i]) for i in jobs.active(number)]
+        replies = [self.train(self.clients[i]) for i in jobs.CPU.active(number)]
         mean = {name: torch.stack([r[name] for r in replies]).mean(0) for name in replies[0]}
         self.model.load_state_dict(mean)
 
-    def _train(self, samples: Tensor) -> dict[str, Tensor]:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(model(images), labels)
+
+    def train(self, samples: Tensor) -> dict[str, Tensor]:
         model = copy.deepcopy(self.model)
         optimiser = torch.optim.SGD(model.parameters(), lr=jobs.LR, momentum=jobs.MOMENTUM, fused=self.tuned or None)
         for _ in range(self.epochs):
             for batch in samples[torch.randperm(len(samples))].split(jobs.BATCH):
                 x, y = self.images[batch], self.labels[batch]
                 optimiser.zero_grad()
-                F.cross_entropy(model(x), y).backward()
+                self.loss(model, x, y).backward()
                 if self.sam:
                     moved = self._climb(model)
                     optimiser.zero_grad()
-                    F.cross_entropy(model(x), y).backward()
+                    self.loss(model, x, y).backward()
                     self._return(model, moved)
                 optimiser.step()
         return model.state_dict()

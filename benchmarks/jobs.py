@@ -1,8 +1,12 @@
-"""The job that every contender does: Fashion-MNIST shapes, 100 clients of 600 samples, 10 of them a round."""
+"""The jobs that contenders do.
+
+On a CPU: Fashion-MNIST's shapes, 100 clients of 600 samples, 10 of them a round. On a GPU: CIFAR-10's, ten of 500.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,29 @@ LR, MOMENTUM, RHO = 0.05, 0.9, 0.05
 MEAN, STD = 0.2860, 0.3530
 ALGORITHMS = ("fedavg", "fedsam")
 STEPS = PER_ROUND * EPOCHS * SAMPLES // BATCH  # local steps of all clients together in one round
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a federation must be told; model, data and a client's work are the plain loop's."""
+
+    clients: int
+    per_round: int
+    samples: int
+    batch: int
+    epochs: int
+    lr: float
+    momentum: float
+    decay: float
+    evaluated: bool  # a round ends with the evaluation
+
+    def active(self, round_: int) -> list[int]:
+        """The clients of a round."""
+        return np.random.default_rng(round_).choice(self.clients, self.per_round, replace=False).tolist()
+
+
+CPU = Job(CLIENTS, PER_ROUND, SAMPLES, BATCH, EPOCHS, LR, MOMENTUM, 0.0, evaluated=False)
+GPU = Job(clients=10, per_round=10, samples=500, batch=50, epochs=5, lr=0.01, momentum=0.9, decay=1e-5, evaluated=True)
 
 
 def data() -> tuple[Data, str]:
@@ -47,8 +74,3 @@ def cifar() -> tuple[Data, str]:
 def clients() -> np.ndarray:
     """Who holds which training samples: (clients, samples)."""
     return np.random.default_rng(1).permutation(CLIENTS * SAMPLES).reshape(CLIENTS, SAMPLES)
-
-
-def active(round_: int) -> list[int]:
-    """The clients of a round."""
-    return np.random.default_rng(round_).choice(CLIENTS, PER_ROUND, replace=False).tolist()

@@ -2,7 +2,8 @@
 
 Both get the plain loop's own first model, data, optimiser and clients of each round, so that after as many rounds their
 accuracy is the loop's, up to the order of the batches. They are told nothing that would slow them: no evaluation on
-clients, one thread an actor for Flower.
+clients, one thread an actor for Flower. On a GPU they have what our executors have: TF32, and bytes that stay on the
+card. Flower's actors share it; pfl trains one client after the other, and does not shuffle between epochs.
 
 Neither is installed by `make setup`. Into the same environment:
 
@@ -15,27 +16,61 @@ and the extra `dp` is tested with 0.6. FedAvg does not use it, so it runs all th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, count
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks import jobs
-from benchmarks.hand_loop import CNN, HandLoop
+from benchmarks import gpu_hand_loop, hand_loop, jobs
+from steppe.models import build
 
 Answer = Callable[[float | None], None]
+ON_A_CARD = 5  # actors of Flower's that share a GPU: ten clients are two turns, and most of the card's memory is free
+
+
+class Loop(Protocol):
+    """What is borrowed from a plain loop."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    clients: list[Tensor] | tuple[Tensor, ...]  # each one's samples
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor: ...
+
+    def train(self, samples: Tensor) -> dict[str, Tensor]: ...
+
+    def evaluate(self) -> float: ...
+
+
+Make = Callable[[], Loop]  # a function that other processes can import
+
+
+def on_cpu() -> Loop:
+    return hand_loop.HandLoop("fedavg", jobs.data()[0], tuned=False)
+
+
+def on_gpu() -> Loop:
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return gpu_hand_loop.HandLoop(build("cnn", 10, (3, 32, 32)), jobs.cifar()[0], tuned=False, device=device)
+
+
+JOBS: dict[str, tuple[jobs.Job, Make]] = {"fedavg": (jobs.CPU, on_cpu), "gpu": (jobs.GPU, on_gpu)}
 
 
 @cache
-def loop() -> HandLoop:
-    """The plain loop's data and clients; made once in each process."""
-    return HandLoop("fedavg", jobs.data()[0], tuned=False)
+def made(make: Make) -> Loop:
+    """The plain loop, once in each process."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    return make()
 
 
-def flower(rounds: int, answer: Answer, actors: int) -> None:
+def flower(job: jobs.Job, make: Make, rounds: int, answer: Answer, actors: int) -> None:
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -49,36 +84,39 @@ def flower(rounds: int, answer: Answer, actors: int) -> None:
 
         def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid):  # type: ignore[no-untyped-def]
             messages = list(super().configure_train(server_round, arrays, config, grid))
-            for message, one in zip(messages, jobs.active(server_round - 1), strict=True):
+            for message, one in zip(messages, job.active(server_round - 1), strict=True):
                 message.content = RecordDict({"arrays": arrays, "config": ConfigRecord({**config, "client": one})})
             return messages
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
-        mine = loop()
+        mine = made(make)
         mine.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        state = mine._train(mine.clients[message.content["config"]["client"]])
-        told = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": jobs.SAMPLES})}
+        state = mine.train(mine.clients[message.content["config"]["client"]])
+        told = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": job.samples})}
         return Message(content=RecordDict(told), reply_to=message)
+
+    judged = made(make)
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         def after(number: int, arrays: ArrayRecord) -> MetricRecord:
             if number:  # 0 is the initial model
-                judged = loop()
                 judged.model.load_state_dict(arrays.to_torch_state_dict())
-                answer(judged.evaluate() if number == rounds else None)
+                answer(judged.evaluate() if job.evaluated or number == rounds else None)
             return MetricRecord({})
 
-        strategy = SameClients(fraction_train=jobs.PER_ROUND / jobs.CLIENTS, fraction_evaluate=0.0)
-        strategy.start(grid, ArrayRecord(loop().model.state_dict()), num_rounds=rounds, evaluate_fn=after)
+        strategy = SameClients(fraction_train=job.per_round / job.clients, fraction_evaluate=0.0)
+        strategy.start(grid, ArrayRecord(judged.model.state_dict()), num_rounds=rounds, evaluate_fn=after)
 
-    run_simulation(server, client, jobs.CLIENTS, backend_config={
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": actors}})  # fmt: skip
+    gpus = int(judged.images.is_cuda)
+    run_simulation(server, client, job.clients, backend_config={
+        "client_resources": {"num_cpus": 1, "num_gpus": gpus / ON_A_CARD},
+        "init_args": {"num_cpus": actors, "num_gpus": gpus}})  # fmt: skip
 
 
-def pfl(rounds: int, answer: Answer) -> None:
+def pfl(job: jobs.Job, make: Make, rounds: int, answer: Answer) -> None:
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -91,32 +129,38 @@ def pfl(rounds: int, answer: Answer) -> None:
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    class Net(CNN):
+    mine = made(make)
+    os.environ["PFL_PYTORCH_DEVICE"] = str(mine.images.device)  # tensors that are there already are not copied
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = mine.model
+
         def loss(self, x: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(self(x), y)
+            return mine.loss(self.model, x, y)
 
         def metrics(self, x: Tensor, y: Tensor) -> dict[str, object]:
             return {}
 
     class Clock(TrainingProcessCallback):
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
-            last = central_iteration + 1 == rounds
-            if last:
-                mine.model.load_state_dict(model.pytorch_model.state_dict())
-            answer(mine.evaluate() if last else None)
+            answer(mine.evaluate() if job.evaluated or central_iteration + 1 == rounds else None)
             return False, Metrics()
 
     set_framework_module(pytorch_ops)
-    mine, net = loop(), Net()
-    net.load_state_dict(mine.model.state_dict())
-    drawn = chain.from_iterable(jobs.active(number) for number in count())
+    net = Net()
+    drawn = chain.from_iterable(job.active(number) for number in count())
 
     def client(i: int) -> Dataset:
         return Dataset((mine.images[mine.clients[i]], mine.labels[mine.clients[i]]))
 
     users = FederatedDataset(client, lambda: next(drawn))
-    model = PyTorchModel(net, lambda parameters, lr: torch.optim.SGD(parameters, lr, jobs.MOMENTUM),
-                         torch.optim.SGD(net.parameters(), lr=1.0))  # fmt: skip
-    recipe = NNAlgorithmParams(rounds, 10 * rounds, train_cohort_size=jobs.PER_ROUND, val_cohort_size=0)
-    local = NNTrainHyperParams(jobs.BATCH, jobs.EPOCHS, jobs.LR)
+
+    def optimiser(parameters: Iterator[nn.Parameter], lr: float) -> torch.optim.SGD:
+        return torch.optim.SGD(parameters, lr, job.momentum, weight_decay=job.decay)
+
+    model = PyTorchModel(net, optimiser, torch.optim.SGD(net.parameters(), lr=1.0))
+    recipe = NNAlgorithmParams(rounds, 10 * rounds, train_cohort_size=job.per_round, val_cohort_size=0)
+    local = NNTrainHyperParams(job.batch, job.epochs, job.lr)
     FederatedAveraging().run(recipe, SimulatedBackend(users, users), model, local, None, [Clock()])

@@ -51,8 +51,8 @@ def run(repeats: int) -> dict[str, Any]:
     loops = {name: HandLoop("fedavg", data, name == "tuned") for name in ("plain", "tuned")}
     ours = client_round()
     work: dict[str, Callable[[int], Any]] = {
-        "plain": lambda i: loops["plain"]._train(loops["plain"].clients[i]),
-        "tuned": lambda i: loops["tuned"]._train(loops["tuned"].clients[i]),
+        "plain": lambda i: loops["plain"].train(loops["plain"].clients[i]),
+        "tuned": lambda i: loops["tuned"].train(loops["tuned"].clients[i]),
         "steppe": ours,
     }
     steps: dict[str, list[float]] = {name: [] for name in work}

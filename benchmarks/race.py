@@ -37,9 +37,9 @@ def command(name: str, algorithm: str, rounds: int) -> list[str]:
 class Child:
     """A contender in its own process. Its first round, start-up included, is the warm-up."""
 
-    def __init__(self, name: str, algorithm: str, rounds: int, limit: float) -> None:
-        self.name, self.limit, self.rounds = name, limit, list[dict[str, Any]]()
-        self.command = command(name, algorithm, rounds)
+    def __init__(self, name: str, command: list[str], limit: float, environment: dict[str, str] | None = None) -> None:
+        self.name, self.command, self.limit, self.rounds = name, command, limit, list[dict[str, Any]]()
+        self.environment = {**os.environ, **ENVIRONMENT.get(name, {}), **(environment or {})}
         self.process: subprocess.Popen[str] | None = None
 
     def round(self) -> None:
@@ -49,7 +49,7 @@ class Child:
             self.words = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open for as long as it runs
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.words, text=True,
-                start_new_session=True, env={**os.environ, **ENVIRONMENT.get(self.name, {})})  # fmt: skip
+                start_new_session=True, env=self.environment)  # fmt: skip
             self.rounds.append(self._answer(self.process))
             self.first = time.perf_counter() - began
             return
@@ -101,6 +101,7 @@ class Child:
         for pipe in (self.process.stdin, self.process.stdout, self.words):
             with suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
+        self.process = None
 
 
 def compete(algorithm: str, names: list[str], timed: int, limit: float, left_out: dict[str, str]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def compete(algorithm: str, names: list[str], timed: int, limit: float, left_out
     Who gives up goes into `left_out`, with the reason.
     """
     rounds = timed + 2
-    running = [Child(name, algorithm, rounds, limit) for name in names]
+    running = [Child(name, command(name, algorithm, rounds), limit) for name in names]
     progress = Progress(f"{algorithm}, rounds", rounds * len(names))
     try:
         for number in range(rounds):
