@@ -20,6 +20,7 @@ from steppe.simulate.stacking import row, stack
 from steppe.simulate.store import MemoryStore
 
 CLIENTS, LR = 6, 0.05
+LONELY = [[0, 1, 3, 4], [3], [5, 0, 2, 4]]  # a round of one client, who was there before
 
 
 class Net(nn.Module):

@@ -15,7 +15,7 @@ from steppe.core.server import Server, broadcast
 from steppe.simulate import checkpoint
 from steppe.simulate.stacking import stack
 from steppe.simulate.store import DiskStore, MemoryStore
-from tests.conformance.problem import CLIENTS, LR, algorithm, entries, federation, label, run, task
+from tests.conformance.problem import CLIENTS, LONELY, LR, algorithm, entries, federation, label, run, task
 
 ENTRIES = [e for e in entries() if e[1].get("first_step") != "official"]  # along rounding noise, by design
 every = pytest.mark.parametrize("entry", ENTRIES, ids=label)
@@ -57,9 +57,9 @@ def test_batched_equals_sequential(entry):
 
 @every
 def test_captured_equals_sequential(entry):
-    """The static places, the lanes that change their clients and the masked steps, without compiling."""
-    one = everything(run(made(entry)))
-    same(everything(run(made(entry), executor="captured", compiled=False)), one, 1e-9)
+    """The static places, the lanes that change their clients, masked steps, a client alone; not compiled."""
+    one = everything(run(made(entry), schedule=LONELY))
+    same(everything(run(made(entry), executor="captured", compiled=False, schedule=LONELY)), one, 1e-9)
 
 
 @pytest.mark.slow

@@ -23,12 +23,14 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Live, Reply, Sent, begin, by_transform, end, step
+from steppe.core.keyed import as_seed, key
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
 from steppe.simulate.batched import Batched
 from steppe.simulate.client_conv import ClientConvolutions
+from steppe.simulate.sequential import DROPOUT
 from steppe.simulate.stacking import stack
 
 LENGTH = 1024  # batches of one client's round that there is always place for
@@ -57,6 +59,7 @@ class Captured(Batched):
                  compiled: bool = True, say: Callable[[str], None] = print) -> None:  # fmt: skip
         super().__init__(algorithm, task, federation)
         self.width, self.compiled, self.say = width, compiled, say
+        self.graphs = task.x0.is_cuda
         self.room: Room | None = None
         self.replay: Callable[[], None] | None = None
 
@@ -79,6 +82,8 @@ class Captured(Batched):
                     room.steps[lane] = 0 if comes is None else plan.steps[comes]
                 if t < over:
                     self.replay = self.replay or self._capture(room)
+                    if t == 0:  # after the capture, which draws numbers as well
+                        torch.manual_seed(as_seed(key(self.federation.seed, self.round_, ids[0], DROPOUT)))
                     self.replay()
             return vmap(lambda v, n: end(self.algorithm, self.task, room.sent, v, n))(clients, steps)
 
@@ -114,8 +119,11 @@ class Captured(Batched):
         def body() -> None:
             advance(*given)
 
-        if room.k.is_cuda:
-            body = _graph(body)
+        if self.graphs:
+            try:
+                body = _graph(body)
+            except Exception as error:  # a user's model may ask the host for something in every step
+                self.say(f"the local step could not be captured as a graph ({_told(error)}); it runs without")
         tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
         return body
 
@@ -158,7 +166,7 @@ class Captured(Batched):
             try:
                 return way()
             except Exception as error:  # a user's model, or the compiler, may do anything
-                told = f"{type(error).__name__}: {str(error)[:300]}"
+                told = _told(error)
         if self.compiled:
             self.say(f"the local step could not be compiled ({told}); it runs uncompiled")
             self.compiled = False
@@ -242,12 +250,17 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
 
 
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
 def _own(rows: Live) -> Live:
     """The same to write into: a row for each client also where all begin alike, and no tensor that is two things."""
     seen: set[int] = set()
 
     def own(t: Tensor) -> Tensor:
-        shared = t.data_ptr() in seen or not t.is_contiguous()
+        # What all begin with comes out of vmap as one row repeated; a single client's is that row, the global model.
+        shared = len(t) == 1 or t.data_ptr() in seen or not t.is_contiguous()
         seen.add(t.data_ptr())
         return t.clone(memory_format=torch.contiguous_format) if shared else t
 

@@ -88,7 +88,7 @@ def simulate(experiment: Experiment, out: Path | None = None, resume: bool = Fal
     ranks.home = dict.fromkeys(begun.known, 0)
     names = [f"{part}.{name}" for part, tensors in ranks.fresh().items() for name in tensors]
     during = During(experiment)
-    executor = executor or experiment.executor()
+    executor = executor or experiment.executor(say)
     for note in (needed, *experiment.notes):
         say(note)
     track("begin", config.model_dump(mode="json"))

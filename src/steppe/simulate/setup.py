@@ -81,7 +81,14 @@ class Experiment:
         sizes = [float(self.federation.sizes[i]) if self.config.weighting == "samples" else 1.0 for i in ids]
         return self.task.x0.new_tensor(sizes)
 
-    def executor(self) -> Any:
+    def executor(self, say: Callable[[str], None] | None = None) -> Any:
+        """What the configuration asks for. Whatever goes otherwise is a note; what is found out later is also said."""
+
+        def tell(note: str) -> None:
+            self.notes.append(note)
+            if say:
+                say(note)
+
         c, cuda = self.config, self.task.x0.is_cuda
         batched = c.executor == "batched" or (c.executor == "auto" and cuda)
         if batched and self.task.uses_batch_statistics:
@@ -94,7 +101,7 @@ class Experiment:
         if batched and cuda and c.compile:
             ahead = [[self.federation.steps(i, self.algorithm.local_steps) for i in self.sample(t)] for t in range(50)]
             width = best_width([_first_share(steps) for steps in ahead], c.chunk)
-            return Captured(self.algorithm, self.task, self.federation, width, say=self.notes.append)
+            return Captured(self.algorithm, self.task, self.federation, width, say=tell)
         if batched:
             return Batched(self.algorithm, self.task, self.federation, c.chunk)
         count = 0 if cuda else self._workers()

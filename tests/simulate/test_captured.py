@@ -1,0 +1,169 @@
+"""The captured executor beside its numbers (tests/conformance has those): lanes, dropout, and models that resist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+import steppe
+from steppe.config import resolve
+from steppe.core.client import Sent
+from steppe.simulate import captured
+from steppe.simulate.captured import Captured
+from steppe.simulate.run import simulate
+from steppe.simulate.sequential import Sequential
+from steppe.simulate.setup import Experiment, experiment
+from tests.simulate.scene import USUAL, NormNet, blobs, seeded
+from tests.simulate.test_executors import one_round, unequal
+
+
+def executor_of(built: Experiment, **options: Any) -> Captured:
+    return Captured(built.algorithm, built.task, built.federation, **{"compiled": False, **options})
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 6, None])
+@pytest.mark.parametrize("ids", [[3], [0, 1, 2, 3, 4, 5], [5, 2]], ids=str)
+def test_lanes_give_what_one_after_the_other_gives(ids: list[int], width: int | None) -> None:
+    """Also a round of one client, whose row must not be the global model itself."""
+    built = unequal("fedavg")
+    alone, server = one_round(built, Sequential(built.algorithm, built.task, built.federation), ids)
+    lanes, server_too = one_round(built, executor_of(built, width=width), ids)
+    torch.testing.assert_close(lanes, alone, rtol=0, atol=1e-9)
+    torch.testing.assert_close(server_too, server, rtol=0, atol=1e-9)
+    assert float(lanes.drift.min()) > 0
+
+
+def test_a_larger_round_than_any_before_finds_its_place() -> None:
+    built = unequal("fedavg")
+    x = built.task.x0
+    sent = Sent(x, {}, {}, x.new_tensor(0.2), x.new_tensor(0.0))
+    work, plain = executor_of(built, width=2), Sequential(built.algorithm, built.task, built.federation)
+    for ids in ([1], [0, 1], list(range(6)), [4, 2, 0]):
+        states = [built.algorithm.client_state(x)] * len(ids)
+        torch.testing.assert_close(work(sent, ids, states), plain(sent, ids, states), rtol=0, atol=1e-9)
+
+
+class Forgetful(nn.Module):
+    """With dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(torch.tanh(self.first(x))))
+
+
+def of(model: nn.Module, **options: Any) -> Experiment:
+    return experiment(resolve({**USUAL, "algorithm": "fedavg", **options}), None, model, steppe.from_arrays(*blobs()))
+
+
+def test_dropout_is_a_function_of_seed_round_and_clients() -> None:
+    """Whatever was drawn before, as when a run is resumed; and not the same in every round and client."""
+    built = of(seeded(Forgetful), partition="iid")
+    x = built.task.x0
+
+    def update(work: Captured, round_: int) -> Tensor:
+        sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(float(round_)))
+        states = [built.algorithm.client_state(x)] * 2
+        found: Tensor = work(sent, [0, 1], states).update.clone()
+        return found
+
+    work = executor_of(built)
+    first, second = update(work, 0), update(work, 1)
+    torch.manual_seed(123)
+    assert torch.equal(update(executor_of(built), 1), second)  # its first round, with whatever that draws beforehand
+    assert torch.equal(update(work, 0), first)
+    assert not torch.equal(first, second)
+
+
+class Stubborn(nn.Linear):
+    """Runs under vmap, but cannot be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if get_proxy_mode() is not None:
+            raise RuntimeError("no tracing here")
+        return super().forward(x)
+
+
+class OnGPU(Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment chooses its executor as if there were one; a graph is simply the work that it holds."""
+    choose = Experiment.executor
+
+    def executor(built: Experiment, *told: Any) -> Any:
+        plain = built.task.x0
+        built.task.x0 = plain.as_subclass(OnGPU)
+        try:
+            return choose(built, *told)
+        finally:
+            built.task.x0 = plain
+
+    monkeypatch.setattr(Experiment, "executor", executor)
+    monkeypatch.setattr(captured, "_graph", lambda body: body)
+
+
+def trained(model: nn.Module, **options: Any) -> tuple[steppe.Result, list[str]]:
+    said: list[str] = []
+    return simulate(of(model, rounds=3, **options), say=said.append), said
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_cannot_be_compiled_runs_and_says_so() -> None:
+    """The sentence comes when the first round compiles: it must reach who listens, and stand in the result."""
+    torch.manual_seed(0)
+    model = Stubborn(6, 3)
+    result, said = trained(model)
+    (told,) = [text for text in said if "could not be compiled" in text]
+    assert told == "the local step could not be compiled (RuntimeError: no tracing here); it runs uncompiled"
+    assert told in result.notes
+    plain, silent = trained(model, executor="sequential")
+    assert not any("compiled" in text for text in silent)
+    torch.testing.assert_close(result.x, plain.x, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_cannot_be_captured_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(body: Any) -> None:
+        body()  # a capture that gets this far has moved the clients
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(captured, "_graph", refused)
+    model = Stubborn(6, 3)  # whose step, uncompiled, would be captured as well
+    result, said = trained(model)
+    (told,) = [text for text in said if "could not be captured" in text]
+    assert "stream is capturing" in told
+    assert told in result.notes
+    torch.testing.assert_close(result.x, trained(model, executor="sequential")[0].x, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_lanes_are_chosen_for_the_federation_and_chunk_bounds_them() -> None:
+    built = of(seeded(), partition="iid", per_round=6)
+    assert built.executor().width == 6
+    assert of(seeded(), partition="iid", per_round=6, chunk=2).executor().width == 2
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_vmap_cannot_run_is_trained_one_after_the_other_and_said() -> None:
+    _, said = trained(Looks(6, 3))
+    assert any("vmap cannot run this model" in text for text in said)
+    _, said = trained(seeded(NormNet), partition="iid")
+    assert any("batch statistics would see padding" in text for text in said)
+
+
+class Looks(nn.Linear):
+    """Decides by its numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() > 0 else 2 * x)
