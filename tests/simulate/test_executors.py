@@ -159,6 +159,32 @@ def test_what_cannot_be_sent_to_another_process_stays_here_and_is_said() -> None
     assert any("clients are trained in this process, because" in note for note in result.notes)
 
 
+def test_whatever_pickle_says_the_run_goes_on_here() -> None:
+    class Unwilling:
+        """Not one of the exceptions that pickle itself raises; nor are those of torch.jit's functions."""
+
+        def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+        def __reduce__(self) -> Any:
+            raise ValueError("not me")
+
+    result = steppe.run("fedavg", seeded(), blobs(), loss=Unwilling(), clients=4, per_round=2, rounds=1, workers=2,
+                        partition="iid")  # fmt: skip
+    assert any("cannot be pickled (not me)" in note for note in result.notes)
+
+
+def test_a_module_that_only_this_process_can_import_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import os, torch\nif os.environ['STEPPE_TEST_PARENT'] != str(os.getpid()): raise ValueError('only there')\n"
+    (tmp_path / "steppe_test_at_home.py").write_text(text + "class Own(torch.nn.Linear):\n    pass\n")
+    monkeypatch.setenv("STEPPE_TEST_PARENT", str(os.getpid()))
+    monkeypatch.syspath_prepend(tmp_path)
+    from steppe_test_at_home import Own
+
+    result = launch(model=Own(6, 3), workers=2, rounds=1)
+    assert any("another process cannot build the model" in note for note in result.notes)
+
+
 SCRIPT = """
     import sys, torch, steppe
     sys.path.insert(0, {root!r})

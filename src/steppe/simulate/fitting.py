@@ -85,6 +85,6 @@ def not_batchable(task: Task, federation: Federation) -> str:
             warnings.simplefilter("ignore")
             two = [torch.stack([v, v]) for v in (task.x0, x, y)]
             torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
-    except (RuntimeError, NotImplementedError) as error:
-        return str(error).strip().partition("\n")[0].partition(". ")[0]
+    except Exception as error:  # a user's model may do anything with its numbers
+        return (str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0]
     return ""

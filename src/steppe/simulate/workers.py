@@ -45,7 +45,7 @@ class Workers:
                  own_buffers: bool = False) -> None:  # fmt: skip
         try:
             job = pickle.dumps((algorithm, task, federation))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+        except Exception as error:  # whatever a user's object says when it is asked to be pickled
             raise CannotShareError(f"the model, loss or algorithm cannot be pickled ({error})") from error
         if b"__main__" in job:
             raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
@@ -63,7 +63,9 @@ class Workers:
                 self._ask(worker, (sys.path, job, name, shapes))
             for worker in self.pool:
                 self._answer(worker)
-        except (ImportError, AttributeError) as error:  # only unpickling the job can raise these
+        except RunFailed:  # it died
+            raise
+        except Exception as error:  # only unpickling the job can raise these: importing its modules may do anything
             raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
         finally:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
