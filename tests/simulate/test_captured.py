@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 import steppe
 from steppe.config import resolve
 from steppe.core.client import Sent
+from steppe.data import augmentation
 from steppe.simulate import captured
+from steppe.simulate.batched import Batched
 from steppe.simulate.captured import Captured
 from steppe.simulate.run import simulate
 from steppe.simulate.sequential import Sequential
@@ -45,6 +48,25 @@ def test_a_larger_round_than_any_before_finds_its_place() -> None:
     for ids in ([1], [0, 1], list(range(6)), [4, 2, 0]):
         states = [built.algorithm.client_state(x)] * len(ids)
         torch.testing.assert_close(work(sent, ids, states), plain(sent, ids, states), rtol=0, atol=1e-9)
+
+
+def test_images_are_augmented_alike_everywhere() -> None:
+    """A batch's key is its client's and its step's: with lanes, all at once, or one after the other."""
+    g = torch.Generator().manual_seed(0)
+    images, labels = torch.randint(0, 256, (60, 1, 8, 8), dtype=torch.uint8, generator=g), torch.arange(60) % 3
+    data = steppe.Data("noise", images, labels, images[:6], labels[:6], classes=3)
+    options = {**USUAL, "algorithm": "fedavg", "augmentation": "svhn", "dtype": "float64"}
+    built = experiment(resolve(options), None, nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), data)
+    parts, ids = (built.algorithm, built.task, built.federation), [4, 0, 2, 1]
+    alone, _ = one_round(built, Sequential(*parts), ids)
+    plain, _ = one_round(_unaugmented(built), Sequential(*parts[:2], _unaugmented(built).federation), ids)
+    assert not torch.allclose(plain.update, alone.update)
+    for other in (Batched(*parts), Captured(*parts, width=2, compiled=False)):
+        torch.testing.assert_close(one_round(built, other, ids)[0], alone, rtol=0, atol=1e-9)
+
+
+def _unaugmented(built: Experiment) -> Experiment:
+    return replace(built, federation=replace(built.federation, augmentation=augmentation("none")))
 
 
 class Forgetful(nn.Module):
