@@ -136,9 +136,11 @@ def show(rows: list[dict[str, Any]], found: dict[str, float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"))
+    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS), metavar="JOB",
+                        help=f"these (default: all): {', '.join(map(repr, JOBS))}")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"), help="the JSON file")
     parser.add_argument(
         "--full", nargs="*", default=["fedavg"], help="algorithms to train for 300 rounds, name[:key=value]"
     )

@@ -19,6 +19,7 @@ from steppe.errors import RunFailed
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.simulate import sequential
 from steppe.simulate.run import simulate
+from steppe.simulate.store import MemoryStore
 from tests.simulate.scene import launch
 
 
@@ -191,3 +192,11 @@ def test_a_model_typed_at_a_prompt_runs_in_process_and_is_said() -> None:
     assert done.returncode == 0, done.stderr
     assert "clients are trained in this process, because the model" in done.stdout
     assert done.stdout.strip().endswith("2")
+
+
+def test_states_from_a_checkpoint_lie_where_new_ones_do() -> None:
+    """On a GPU those of later rounds come beside them, and a server may want all of them as one tensor."""
+    store = MemoryStore(lambda: {"part": {"state": torch.zeros(3, device="meta")}})
+    store.restore({"4/part/state": torch.ones(3)})
+    assert store.known() == [4]
+    assert store.rows[4]["part"]["state"].device.type == "meta"

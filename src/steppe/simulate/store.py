@@ -54,11 +54,13 @@ class MemoryStore:
         return {f"{i}/{k}": v for i, row in self.rows.items() for k, v in flat(row).items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.rows = {}
+        self.rows, like = {}, self.fresh()
         for name, value in tensors.items():
             client, part, state = name.split("/", 2)
-            row = self.rows.setdefault(int(client), {p: {} for p in self.fresh()})
-            row[part][state] = value.clone()
+            row = self.rows.setdefault(int(client), {p: {} for p in like})
+            row[part][state] = value.to(
+                like[part][state].device, copy=True
+            )  # from a file, beside those of later rounds
 
     def drop(self, ids: Sequence[int]) -> None:
         """These have moved elsewhere."""
