@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
+import steppe
 from tests.conformance.problem import LONELY, algorithm, label, run
 from tests.conformance.test_catalogue import ENTRIES, everything, made, same
 
@@ -34,3 +35,18 @@ def test_compiled_and_captured_on_a_gpu_equals_the_cpu(name):
     there = run(algorithm(name), rounds=2, executor="captured", say=told.append, device="cuda")
     same(here(there), everything(run(algorithm(name), rounds=2)), 1e-8)
     assert not told, told  # a fallback would be equal as well
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("tf32", 0.02), ("bf16", 0.1)])
+def test_a_run_with_our_own_kernels_goes_where_the_cpu_goes(precision, tolerance):
+    """In float64 convolutions are PyTorch's. Here they are ours, compiled and captured; relative to how far it went."""
+    g = torch.Generator().manual_seed(0)
+    images, labels = torch.randint(0, 256, (120, 3, 32, 32), dtype=torch.uint8, generator=g), torch.arange(120) % 4
+    data = steppe.Data("noise", images, labels, images[:8], labels[:8], classes=4)
+    options = {"clients": 6, "per_round": 3, "rounds": 2, "batch": 8, "epochs": 1, "augmentation": "svhn"}
+    there = steppe.run("fedsam", "cnn", data, device="cuda", precision=precision, **options)
+    exact = steppe.run("fedsam", "cnn", data, device="cpu", executor="sequential", workers=0, **options)
+    moved = torch.dist(exact.x, exact.experiment.task.x0)
+    assert torch.dist(there.x.cpu(), exact.x) < tolerance * moved
+    assert there.notes == []  # compiled and captured, not fallen back
