@@ -38,7 +38,7 @@ def test_compiled_and_captured_on_a_gpu_equals_the_cpu(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("tf32", 0.02), ("bf16", 0.1)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("tf32", 0.05), ("bf16", 0.2)])
 def test_a_run_with_our_own_kernels_goes_where_the_cpu_goes(precision, tolerance):
     """In float64 convolutions are PyTorch's. Here they are ours, compiled and captured; relative to how far it went."""
     g = torch.Generator().manual_seed(0)
