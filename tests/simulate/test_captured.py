@@ -176,6 +176,19 @@ def test_lanes_are_chosen_for_the_federation_and_chunk_bounds_them() -> None:
     assert of(seeded(), partition="iid", per_round=6, chunk=2).executor().width == 2
 
 
+def test_chunk_bounds_the_clients_that_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+    train = Batched._train
+
+    def counted(self: Batched, sent: Sent, ids: list[int], states: Any) -> Any:
+        at_once.append(len(ids))
+        return train(self, sent, ids, states)
+
+    monkeypatch.setattr(Batched, "_train", counted)
+    simulate(of(seeded(), partition="iid", rounds=1, per_round=5, executor="batched", chunk=2))
+    assert at_once == [2, 2, 1]
+
+
 @pytest.mark.usefixtures("gpu")
 def test_what_vmap_cannot_run_is_trained_one_after_the_other_and_said() -> None:
     for kind in (Looks, Leaves):

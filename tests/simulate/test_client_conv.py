@@ -25,6 +25,8 @@ SHAPES = [
     (3, 16, 11, 11, 7, 2, 3),
     (16, 8, 5, 5, 1, 2, 0),
     (16, 33, 1, 1, 3, 1, 1),  # only one tap meets a pixel
+    (16, 8, 2, 2, 3, 2, 1),  # the first tap meets none, and strides: the last stage of ResNet-18 on small images
+    (3, 8, 1, 2, 3, 2, 1),
     (4, 4, 9, 9, 2, 3, 1),  # pixels that no tap reaches
     (17, 6, 8, 6, (3, 2), (2, 1), (1, 0)),
 ]
