@@ -40,12 +40,14 @@ def test_lanes_give_what_one_after_the_other_gives(ids: list[int], width: int | 
     assert float(lanes.drift.min()) > 0
 
 
-def test_a_larger_round_than_any_before_finds_its_place() -> None:
+def test_a_larger_round_than_any_before_finds_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with more steps, and one with more clients."""
+    monkeypatch.setattr(captured, "LENGTH", 1)
     built = unequal("fedavg")
     x = built.task.x0
     sent = Sent(x, {}, {}, x.new_tensor(0.2), x.new_tensor(0.0))
     work, plain = executor_of(built, width=2), Sequential(built.algorithm, built.task, built.federation)
-    for ids in ([1], [0, 1], list(range(6)), [4, 2, 0]):
+    for ids in ([1], [3], [0, 1], list(range(6)), [4, 2, 0]):
         states = [built.algorithm.client_state(x)] * len(ids)
         torch.testing.assert_close(work(sent, ids, states), plain(sent, ids, states), rtol=0, atol=1e-9)
 
@@ -84,21 +86,25 @@ def of(model: nn.Module, **options: Any) -> Experiment:
     return experiment(resolve({**USUAL, "algorithm": "fedavg", **options}), None, model, steppe.from_arrays(*blobs()))
 
 
-def test_dropout_is_a_function_of_seed_round_and_clients() -> None:
+@pytest.mark.parametrize("kind", [Captured, Batched, Sequential])
+def test_dropout_is_a_function_of_seed_round_and_clients(kind: type) -> None:
     """Whatever was drawn before, as when a run is resumed; and not the same in every round and client."""
     built = of(seeded(Forgetful), partition="iid")
     x = built.task.x0
 
-    def update(work: Captured, round_: int) -> Tensor:
+    def fresh() -> Any:
+        return executor_of(built) if kind is Captured else kind(built.algorithm, built.task, built.federation)
+
+    def update(work: Any, round_: int) -> Tensor:
         sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(float(round_)))
         states = [built.algorithm.client_state(x)] * 2
         found: Tensor = work(sent, [0, 1], states).update.clone()
         return found
 
-    work = executor_of(built)
+    work = fresh()
     first, second = update(work, 0), update(work, 1)
     torch.manual_seed(123)
-    assert torch.equal(update(executor_of(built), 1), second)  # its first round, with whatever that draws beforehand
+    assert torch.equal(update(fresh(), 1), second)  # its first round, with whatever that draws beforehand
     assert torch.equal(update(work, 0), first)
     assert not torch.equal(first, second)
 
