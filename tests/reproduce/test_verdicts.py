@@ -1,17 +1,19 @@
 """What rows say, worked out by hand; rank correlations against scipy's."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, publish
+from steppe.reproduce import league, league_page, publish, recipes
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
 from steppe.reproduce.verdicts import find, kendall, ranks, spearman
 
+HOME = Path(__file__).parents[2]
 T1 = table("fedsol-table1")
 AVG, NOVA = (next(c for c in T1.cells if c.id == f"cifar10/lda-0.1/{m}") for m in ("fedavg", "fednova"))
 
@@ -80,6 +82,22 @@ def test_tried_recipes_are_shown_where_they_were_run(row_for):
     assert "the radius of the released configuration" in publish.markdown(T1, find(T1, [row_for(c, 0.52)]))
 
 
+def test_what_was_not_tried_is_said(row_for):
+    c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
+    told = next(p for p in publish.introduction(T1, find(T1, [row_for(c, 0.52)]), "paper") if "was not run" in p)
+    assert "fednova-genuine (FedNova as its own paper has it)" in told
+    assert "fedsam-rho0.5" not in told
+
+
+def test_a_tried_recipe_that_is_the_cells_own_is_not_shown(row_for):
+    """On the digits every precision is the same."""
+    tiny = table("fedsol-table1", "tiny")
+    own, other = (next(c for c in tiny.cells if c.id == f"{i}")
+                  for i in ("cifar10/lda-0.1/fedsam", "tried/cifar10/lda-0.1/fedsam-tf32"))  # fmt: skip
+    assert own.hash == other.hash
+    assert not [f for f in find(tiny, [row_for(own, 0.5)]) if f.cell.of]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rank_correlations(seed):
     rng = np.random.default_rng(seed)
@@ -135,6 +153,10 @@ def test_the_audit_sees_a_table_that_was_touched(tmp_path, row_for):
         ({"recipe": "00000000"}, "there is no recipe"),
         ({"cell": "cifar10/lda-0.5/fedavg"}, "does not belong to this cell"),
         ({"mean_of_last_ten": 0.6}, "statistics are not those of its curve"),
+        ({"last": 0.6}, "statistics are not those of its curve"),
+        ({"best": 0.6}, "statistics are not those of its curve"),
+        ({"mean_of_last_fifty": 0.6}, "statistics are not those of its curve"),
+        ({"validation": [0.5] * 300, "validation_mean_of_last_ten": 0.6}, "statistics are not those of its curve"),
         ({"commit": ...}, "has no commit"),
         ({"config": {"rounds": 299}}, "configuration is not the recipe's"),
         ({"config": {"lr": 0.02}}, "lr was 0.02"),
@@ -191,6 +213,39 @@ def test_the_leagues_sentence(row_for):
     drawn = league_page.picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
+
+
+def test_what_the_running_mean_does_by_itself_is_told(row_for):
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, final in (("feddyn", 0.60), ("fedsam", 0.50), ("feddyn+ema", 0.6375)):
+        entrant = made[f"lda-0.1/{id_}"]
+        rows += [*candidates(row_for, entrant, (0.1, 0.2, 0.3)), row_for(entrant.final[2], final)]
+    told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
+    assert "EMA by itself changes the accuracy of FedDyn +3.75 points" in told
+    assert "EMA by itself" not in " ".join(league_page.reading(league.standings(rows[:8]), "lda-0.1"))
+
+
+def test_the_leagues_notes_are_what_the_rows_say():
+    """Numbers that were written by hand, against the committed rows."""
+    notes = " ".join(recipes.read("league")["notes"])
+    rows = {r["cell"]: r for r in read(HOME / "results" / "league.jsonl") if r["seed"] == 0}
+
+    def at_75(cell):
+        return f"{100 * np.mean(rows[f'lda-0.1/{cell}']['accuracy'][65:75]):.0f} %"
+
+    man = "fedlesam_d+man+ema/rho=0.05,alpha=0.1,man:weight=0.15,ema:keep=0.9"
+    for title, cell, between in (
+        ("FedAvg + EMA stands", "fedavg+ema/ema:keep=0.9", "on the tuning's division and at"),
+        ("FedGMT", "fedgmt/beta=10.0", "and"),
+        ("FedLESAM-D + MAN + EMA", man, "and"),
+    ):
+        assert f"{title} at {at_75(cell + '/tuning')} {between} {at_75(cell)}" in notes
+    held_out = [f"{100 * rows[f'lda-0.1/{c}/tuning']['validation_mean_of_last_ten']:.0f} %"
+                for c in ("fednsam/rho=0.05,gamma=0.7", "scaffold/lr=0.005", "fedavg/lr=0.005")]  # fmt: skip
+    assert f"the third ({held_out[0]} there)" in notes
+    assert f"({held_out[1]} and {held_out[2]} of the held-out data)" in notes
+    assert max(rows["lda-0.1/scaffold/lr=0.005"]["accuracy"]) < 0.21
 
 
 def test_sharpness_beside_accuracy(row_for):
