@@ -1,7 +1,9 @@
 """What rows say, worked out by hand; rank correlations against scipy's."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -44,6 +46,9 @@ def test_a_deviation_of_two_runs_does_not_count(row_for):
     c = next(c for c in table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")
     f = verdict("fedsmoo-table1", c.id, [row_for(c, 0.80, best=0.82)])
     assert (f.band, f.verdict, f.also) == (1.5, "inside", {"best": "outside"})  # 79.52
+    wide = next(c for c in T1.cells if c.id == "cifar10/sharding-2/fedavg")  # 51.48 ± 3.41
+    bands = [next(f.band for f in find(replace(T1, runs=n), []) if f.cell == wide) for n in (1, 2, 3)]
+    assert bands == [1.5, 1.5, pytest.approx(6.82)]
 
 
 def test_seeds_are_averaged_and_failures_are_not_hidden(row_for):
@@ -112,6 +117,12 @@ def test_ranks_of_a_column(row_for):
     assert ranks(T1, find(T1, rows)) == [{"column": "cifar10/lda-0.5", "group": "", "methods": 4, "of": 8,
                                           "spearman": pytest.approx(1.0), "kendall": pytest.approx(1.0)}]  # fmt: skip
     assert kendall([1, 1], [1, 2]) is None
+    last = min(cells[:4], key=lambda c: c.published.value)
+    broken = [{**r, "failed": "not finite"} if r["recipe"] == last.hash else r for r in rows]
+    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(1.0)  # what broke down is below all others
+    first = max(cells[:4], key=lambda c: c.published.value)
+    broken = [{**r, "failed": "not finite"} if r["recipe"] == first.hash else r for r in rows]
+    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(-0.2)  # ranks 4 1 2 3 beside 1 2 3 4
 
 
 def test_rows_survive_a_torn_line(tmp_path):
@@ -205,6 +216,7 @@ def test_the_leagues_sentence(row_for):
     assert league_page.verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
+    assert line["seconds"] == 5.0  # ten, and two processes shared the device
     page = league_page.markdown(found)
     assert "Not run: FedAvgM, FedAdam" in page
     assert page.count("| rho=0.1 | 60.00 |") == 1
@@ -213,6 +225,43 @@ def test_the_leagues_sentence(row_for):
     drawn = league_page.picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
+
+
+def test_cheap_is_in_bytes_and_in_flops(row_for):
+    """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best by held-out data is named,
+    whatever it has on the test set."""
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, tuned, final in (
+        ("fedavg", 0.2, 0.5),
+        ("fedscar", 0.2, 0.7),
+        ("feddyn+man", 0.4, 0.55),
+        ("feddyn+ema", 0.3, 0.6),
+    ):
+        entrant = made[f"lda-0.1/{id_}"]
+        rows += [*candidates(row_for, entrant, (0.1, 0.15, tuned)), row_for(entrant.final[2], final, best=final + 0.04)]
+    found = league.standings(rows)
+    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in league_page.verdict(found, "lda-0.1")
+    assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(league_page.reading(found, "lda-0.1"))
+    expected = [("FedScar", 70, 74, False), ("FedDyn + EMA", 60, 64, True), ("FedDyn + MAN", 55, 59, True),
+                ("FedAvg", 50, 54, False)]  # fmt: skip
+    check_picture(league_page.picture(found, "lda-0.1", "t"), expected)
+
+
+def check_picture(drawn, expected):
+    """Dots stand where the axis says, filled for the last ten rounds, hollow for the best, coloured by kind."""
+    root = ElementTree.fromstring(drawn)
+    texts, dots = (list(root.iter("{http://www.w3.org/2000/svg}" + kind)) for kind in ("text", "circle"))
+    axis = [(float(e.get("x")), float(e.text)) for e in texts if e.get("text-anchor") == "middle"]
+    (x0, v0), (x1, v1) = axis[0], axis[-1]
+    kinds, dots = [d.get("fill") for d in dots[:2]], dots[2:]  # the legend: published, composition
+    for (title, accuracy, best, composed), hollow, filled in zip(expected, dots[::2], dots[1::2], strict=True):
+        places = [v0 + (float(d.get("cx")) - x0) * (v1 - v0) / (x1 - x0) for d in (filled, hollow)]
+        assert places == [pytest.approx(accuracy, abs=0.05), pytest.approx(best, abs=0.05)], title
+        colour = kinds[composed]
+        assert (filled.get("fill"), hollow.get("fill"), hollow.get("stroke")) == (colour, "#fff", colour)
+        name = next(e for e in texts if e.text == title)
+        assert abs(float(name.get("y")) - float(filled.get("cy"))) < 8
 
 
 def test_what_the_running_mean_does_by_itself_is_told(row_for):
@@ -260,6 +309,14 @@ def test_sharpness_beside_accuracy(row_for):
     told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
     assert "Among the 4 with more than 20 %" in told
     assert "+1.00 (λ1) and -1.00 (trace)" in told
+
+
+def test_the_grid_marks_what_is_inside(row_for):
+    prox = next(c for c in T1.cells if c.id == "cifar10/lda-0.1/fedprox")  # 59.80 ± 1.12
+    page = publish.markdown(T1, find(T1, [row_for(AVG, 0.56), row_for(prox, 0.5)]))
+    assert "| FedAvg | 56.00 / 56.13 ✓ |" in page
+    assert "| FedProx | 50.00 / 59.80 ✗ |" in page
+    assert "| FedProx | 59.80 ± 1.12 | 50.00 | -9.80 | 2.24 | outside |" in page
 
 
 def test_where_it_was_run_is_told(row_for):
