@@ -13,6 +13,7 @@ from steppe.reproduce import league, league_page, publish, recipes
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
+from steppe.reproduce.runner import statistics
 from steppe.reproduce.verdicts import find, kendall, ranks, spearman
 
 HOME = Path(__file__).parents[2]
@@ -339,3 +340,15 @@ def test_latex_knows_every_letter(row_for):
         t = table(name)
         text = publish.latex(t, find(t, [row_for(c, 0.5) for c in t.cells[:3]]))
         assert not {c for c in text if ord(c) > 255}, name
+
+
+def test_statistics_of_a_curve():
+    curve, held_out = np.random.default_rng(0).random((2, 60)).tolist()
+    records = [{"accuracy": a, "validation_accuracy": h, "train_loss": 1.0}
+               for a, h in zip(curve, held_out, strict=True)]  # fmt: skip
+    row = statistics(records, {"rounds": 60, "last": curve[-1], "best": max(curve), "loss": 0.5})
+    expected = {"mean_of_last_ten": np.mean(curve[50:]), "mean_of_last_fifty": np.mean(curve[10:]),
+                "validation_mean_of_last_ten": np.mean(held_out[50:]), "last": curve[59],
+                "best": max(curve)}  # fmt: skip
+    assert {k: row[k] for k in expected} == {k: pytest.approx(v, abs=1e-6) for k, v in expected.items()}
+    assert row["accuracy"] == [round(a, 5) for a in curve]
