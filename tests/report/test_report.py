@@ -22,7 +22,7 @@ import pytest
 from steppe import words
 from steppe.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import analysis, charts, layers, spectra, story
+from steppe.report import analysis, charts, evidence, layers, spectra, story
 from steppe.report.analysis import PROFILES
 from steppe.report.landscapes import landscapes
 from steppe.report.reading import read
@@ -58,7 +58,7 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
     assert [g.label for g in c.ranking] == order
     for g in c.groups:
         assert g.over("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
-    row = story.results(c).rows[0]
+    row = evidence.results(c).rows[0]
     assert row[:2] == [order[0], f"{100 * mean(last[order[0]]):.2f} ± {100 * stdev(last[order[0]]):.2f}"]
     assert order[0] in story.headline(c)
 
@@ -120,7 +120,7 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
 
 
 def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
-    tables = story.flatness(read([compared]))
+    tables = evidence.flatness(read([compared]))
     assert [t.title for t in tables] == ["Hessian", "Sharpness", "Clients, one more round"]
     assert all(
         "digits/train, 100 class-balanced, seed 0; mean ± standard deviation over seeds" in t.note for t in tables
@@ -278,7 +278,7 @@ def test_layers_are_those_of_the_analysis(compared: Path) -> None:
         each = [[reduce(getitem, keys, m)[name]["value"] for m in files] for name in names]
         assert trace["x"] == pytest.approx([mean(v) for v in each], rel=1e-4)
         assert trace["error_x"]["array"] == pytest.approx([stdev(v) for v in each], rel=1e-4)
-        table = next(t for t in story.profiles(c) if t.title == chart.title)
+        table = next(t for t in evidence.profiles(c) if t.title == chart.title)
         assert [row[0] for row in table.rows] == names
     clients = layers.clients(c)
     assert clients is not None
@@ -295,7 +295,7 @@ def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None
     content = json.loads(path.read_text())
     del content["measures"]["trace"]
     path.write_text(json.dumps(content))
-    table = story.flatness(read([copy]))[0]
+    table = evidence.flatness(read([copy]))[0]
     one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
     row = next(r for r in table.rows if r[0] == "trace")
     assert row[table.columns.index("fedsam")] == analysis.told((one["value"], one["error"]))
@@ -359,7 +359,7 @@ def test_blocks_have_densities_of_their_own(compared: Path) -> None:
 
 
 def test_over_the_last_rounds(compared: Path) -> None:
-    table = story.during(read([compared]))
+    table = evidence.during(read([compared]))
     assert table is not None
     row = next(r for r in table.rows if r[0] == "FD")
     each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in folder.history(run) if "measures" in r]
@@ -405,12 +405,12 @@ def test_markdown(compared: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.md").read_text()
     c = read([compared])
     assert text.startswith(f"# {story.headline(c)}")
-    for table in story.tables(c).values():
+    for table in evidence.tables(c).values():
         assert f"## {table.title}\n" in text
         for row in (table.columns, *table.rows):
             assert "| " + " | ".join(row) + " |" in text
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
-    assert len(blocks) == len(story.tables(c))
+    assert len(blocks) == len(evidence.tables(c))
     assert all(len({line.count("|") for line in block.splitlines()}) == 1 for block in blocks)
     assert all(story.command(run) in text for run in c.runs)
 
@@ -483,9 +483,9 @@ def test_latex(compared: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.tex").read_text()
     compiled(text)
     c = read([compared])
-    for table in story.tables(c).values():
+    for table in evidence.tables(c).values():
         assert f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}" in text
-    best = story.results(c).rows[0]
+    best = evidence.results(c).rows[0]
     assert f"{best[0]} & {best[1].replace('±', chr(36) + chr(92) + 'pm' + chr(36))} &" in text
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from steppe.report import story
+from steppe.report import evidence, story
 from steppe.report.analysis import explained
 from steppe.report.records import Axis, Comparison, Curve
 
@@ -118,7 +118,7 @@ def curves(c: Comparison) -> Panel:
 def budgets(c: Comparison) -> Panel:
     """The metric against what it cost."""
     y_title = f"test {c.metric.name}{' (%)' if c.metric.percent else ''}"
-    table = story.total_cost(c)
+    table = evidence.total_cost(c)
     goal = table.columns[4].removeprefix("rounds to ")
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
     computed = "; ".join(f"{r[0]} {r[6]}" for r in table.rows)

@@ -12,12 +12,12 @@ from importlib.metadata import version
 from importlib.resources import files
 
 from steppe.errors import missing
-from steppe.report import charts, layers, spectra, story
+from steppe.report import charts, evidence, layers, spectra, story
 from steppe.report.charts import VIRIDIS, Panel
+from steppe.report.evidence import Table
 from steppe.report.figures import COLOURS
 from steppe.report.landscapes import TITLES, landscapes
 from steppe.report.records import Comparison, Group
-from steppe.report.story import Table
 
 # The same hues as COLOURS, lighter, for a dark page.
 ON_DARK = ["#5aa9e6", "#f28c4e", "#3cc79b", "#e39ac4", "#f2c14e", "#a9dcf7", "#e6e6e6", "#c9a08f"]
@@ -92,16 +92,16 @@ class _Page:
 """
 
     def _sections(self) -> None:
-        c, tables = self.c, story.tables(self.c)
+        c, tables = self.c, evidence.tables(self.c)
         self._add("results", "Results", self._table(tables["results"]), self._table(tables.get("personal"), True))
         self._add("curves", "Over the rounds", self._panel(charts.curves(c)))
         self._add("cost", "For the same cost", self._panel(charts.budgets(c)), self._table(tables["total"], True),
                   self._table(tables["round"], True))  # fmt: skip
-        self._add("flatness", "Flatness", *(self._table(t, True) for t in story.flatness(c)),
+        self._add("flatness", "Flatness", *(self._table(t, True) for t in evidence.flatness(c)),
                   self._panel(charts.measured(c)), self._table(tables.get("during"), True),
                   self._panel(layers.clients(c)))  # fmt: skip
         self._add("layers", "Layer by layer", self._panel(layers.profiles(c)),
-                  self._folded("the numbers", story.profiles(c)))  # fmt: skip
+                  self._folded("the numbers", evidence.profiles(c)))  # fmt: skip
         self._add("density", "Spectrum of the Hessian", self._panel(spectra.density(c)),
                   self._titled("Layer by layer", self._panel(spectra.of_blocks(c))))  # fmt: skip
         land = [f"<h3>{TITLES[name]}</h3>" + "".join(map(self._panel, panels))

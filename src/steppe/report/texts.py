@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from steppe.report import story
+from steppe.report import evidence, story
+from steppe.report.evidence import Table
 from steppe.report.records import Comparison
-from steppe.report.story import Table
 
 
 def markdown(c: Comparison) -> str:
     """The answer, the tables, and the commands."""
     parts = [f"# {md(story.headline(c))}", md(" ".join(story.lead(c))), md(story.setting(c))]
     parts += [f"> {md(note)}" for note in story.notes(c)]
-    for table in story.tables(c).values():
+    for table in evidence.tables(c).values():
         parts += [f"## {table.title}", markdown_table(table), md(table.note)]
     commands = [f"# {g.label}, seed {r.seed}\n{story.command(r)}" for g in c.groups for r in g.runs]
     fence = "`" * 3
@@ -25,7 +25,7 @@ def latex(c: Comparison) -> str:
     """A document that compiles as it is; its tables (booktabs) can be copied into another."""
     body = [tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
     body += [tex(note) for note in story.notes(c)]
-    body += [tabular(table) for table in story.tables(c).values()]
+    body += [tabular(table) for table in evidence.tables(c).values()]
     commands = [tex(story.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
     body.append(
         "\\clearpage\n\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n"
