@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, publish, recipes
+from steppe.reproduce import league, league_page, plan, publish, recipes
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
@@ -352,3 +352,11 @@ def test_statistics_of_a_curve():
                 "best": max(curve)}  # fmt: skip
     assert {k: row[k] for k in expected} == {k: pytest.approx(v, abs=1e-6) for k, v in expected.items()}
     assert row["accuracy"] == [round(a, 5) for a in curve]
+
+
+def test_a_run_that_was_not_looked_at_is_made_again(row_for):
+    """Table 5 wants FedAvg's fine-tuned clients: Table 1's row has none of them."""
+    ids = ["cifar10/fedavg-5"]
+    assert len(plan.needed(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
+    tuned = row_for(AVG, 0.5, personal={"5": {"mean": 0.9}})
+    assert plan.needed(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []
