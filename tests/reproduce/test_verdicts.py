@@ -254,7 +254,8 @@ def check_picture(drawn, expected):
     root = ElementTree.fromstring(drawn)
     texts, dots = (list(root.iter("{http://www.w3.org/2000/svg}" + kind)) for kind in ("text", "circle"))
     axis = [(float(e.get("x")), float(e.text)) for e in texts if e.get("text-anchor") == "middle"]
-    (x0, v0), (x1, v1) = axis[0], axis[-1]
+    (x0, v0), (x1, v1) = min(axis), max(axis)
+    assert v0 < v1
     kinds, dots = [d.get("fill") for d in dots[:2]], dots[2:]  # the legend: published, composition
     for (title, accuracy, best, composed), hollow, filled in zip(expected, dots[::2], dots[1::2], strict=True):
         places = [v0 + (float(d.get("cx")) - x0) * (v1 - v0) / (x1 - x0) for d in (filled, hollow)]
