@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from steppe.cli import Debug, Json, Out, app
-from steppe.errors import SteppeError
+from steppe.errors import SteppeError, nearest
 from steppe.report import terminal
+
+ALONE = ("league", "list", "tables", "check")
 
 
 @app.command()
@@ -37,6 +39,7 @@ def reproduce(
 ) -> None:  # fmt: skip
     """Published tables beside ours: run the cells that are missing, then write the tables."""
     from steppe.reproduce import league, league_page, plan, publish, recipes, rows, work
+    from steppe.simulate.setup import find_device
 
     if tables == ["list"]:
         _list(as_json)
@@ -45,10 +48,13 @@ def reproduce(
         _all_tables(tables == ["check"], *plan.folders(out, results, "paper"))
         return
     is_league = tables == ["league"]
-    if "league" in tables and not is_league:
-        raise SteppeError("league is a command of its own: steppe reproduce league")
-    for name in [] if is_league else tables:
-        recipes.table(name, scale)  # an unknown name is told before anything runs
+    tables = list(dict.fromkeys(tables))
+    for name in [] if is_league else tables:  # an unknown name is told before anything runs
+        if name in ALONE:
+            raise SteppeError(f"{name} is a command of its own: steppe reproduce {name}")
+        if name not in recipes.names():
+            raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
+        recipes.table(name, scale)
     rows_in, tables_in = plan.folders(out, results, scale)
     places = [Path("results"), rows_in] if scale == "paper" else [rows_in]
     machine: dict[str, object] = {"device": device, "data_folder": data_folder} | ({"workers": 0} if jobs > 1 else {})
@@ -68,8 +74,10 @@ def reproduce(
     if dry:
         told = [{"run": j.label, "recipe": j.key[0], "cells": [f"{c.table} {c.id}" for c in j.cells]}
                 for stage in stages for j in stage()]  # fmt: skip
-        print(json.dumps(told, indent=1) if as_json else "\n".join(f"{t['recipe']}  {t['run']}" for t in told))
+        lines = [f"{t['recipe']}  {t['run']}" for t in told] or ["nothing is missing"]
+        print(json.dumps(told, indent=1) if as_json else "\n".join(lines))
         return
+    find_device(device)
 
     def keep(job: work.Job, row: rows.Row) -> None:
         first = job.cells[0]
@@ -123,12 +131,18 @@ def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from steppe.reproduce import recipes, rows
+    from steppe.reproduce import plan, recipes, rows
 
-    known = {r["recipe"] for r in rows.known([Path("results")])}
+    known: dict[str, list[rows.Row]] = {}
+    for row in rows.known([Path("results")]):
+        known.setdefault(row["recipe"], []).append(row)
+
+    def there(cell: recipes.Cell) -> bool:
+        return cell.statistic in plan.TRACED or any(rows.answers(r, cell.statistic) for r in known.get(cell.hash, []))
+
     tables = [recipes.table(name) for name in recipes.names()]
     told: list[dict[str, Any]] = [{"table": t.name, "title": t.title, "source": t.source, "cells": len(t.main),
-             "run": sum(c.hash in known for c in t.main), "tried": len(t.cells) - len(t.main)}
+             "run": sum(map(there, t.main)), "tried": len(t.cells) - len(t.main)}
             for t in tables]  # fmt: skip
     if as_json:
         print(json.dumps(told, indent=1))

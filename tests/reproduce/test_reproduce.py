@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,8 +26,8 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     said = steppe("reproduce", "fedsol-table1", "--scale", "tiny", "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)["tables"]["fedsol-table1"]
-    cells = [c for c in told["cells"] if "tried_for" not in c]  # another precision is the same run on the digits
-    assert len(cells) == 112
+    cells = told["cells"]
+    assert len(cells) == 112  # and nothing tried: another precision is the same run on the digits
     assert not [c["cell"] for c in cells if c["verdict"] == "not run"]
     assert len(told["ranks"]) == 14
     assert len(rows.read(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
@@ -161,6 +162,19 @@ def test_list_and_dry_run(steppe):
     assert "fedsol-table1" in steppe("reproduce", "list").out
 
 
+def test_list_counts_what_a_table_has(steppe, monkeypatch):
+    """Table 5 shares runs with Table 1, which were not fine-tuned; costs need no run."""
+    monkeypatch.chdir(HOME)
+    listed = {t["table"]: t["run"] for t in json.loads(steppe("reproduce", "list", "--json").out)}
+    told = {name: json.loads((HOME / f"docs/reproductions/{name}.json").read_text())["cells"]
+            for name in ("fedsol-table1", "fedsol-table7", "fedscar-costs")}  # fmt: skip
+    for name, cells in told.items():
+        assert listed[name] == sum(bool(c["seeds"]) for c in cells if "tried_for" not in c), name
+    assert (listed["fedsol-table5"], listed["fedsol-table8"]) == (0, 13)
+    dry = steppe("reproduce", "fedsol-table8", "--dry-run", "--device", "cuda")
+    assert (dry.code, dry.out) == (0, "nothing is missing\n")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -169,12 +183,18 @@ def test_list_and_dry_run(steppe):
         (("fedsol-table1", "--scale", "huge"), "there is no such scale"),
         (("league", "fedsol-table1"), "command of its own"),
         (("league", "--cells", "lda-0.1/fedsan"), "lda-0.1/fedsam"),
+        (("league", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
+        (("leage",), "did you mean 'league'"),
+        (("check", "fedsol-table1"), "command of its own"),
+        (("fedsol-table1", "--scale", "tiny", "--device", "gpu"), "did you mean 'cpu'"),
     ],
 )
 def test_mistakes_are_told(steppe, words, told):
     said = steppe("reproduce", *words)
     assert said.code == 2
     assert told in said.err
+    assert len(said.err) < 500  # the nearest, and not four hundred ids
+    assert not Path("runs").exists()
 
 
 def test_missing_data_is_told_cell_by_cell(steppe):
@@ -213,9 +233,9 @@ for line in sys.stdin:
 """
 
 
-def with_fake_workers(monkeypatch, methods):
+def with_fake_workers(monkeypatch, methods, started=None):
     """What was kept, what was not run, what failed, and the processes."""
-    started, kept = [], []
+    started, kept = [] if started is None else started, []
 
     def start(_):
         pipe = subprocess.PIPE
@@ -223,7 +243,8 @@ def with_fake_workers(monkeypatch, methods):
         return started[-1]
 
     monkeypatch.setattr(work, "_start", start)
-    jobs = plan.needed(["fedsol-table1"], "paper", [f"cifar10/lda-0.1/{m}" for m in methods], 1, False, [], {})
+    cells = [f"cifar10/lda-0.1/{m}" if "/" not in m else m for m in methods]
+    jobs = plan.needed(["fedsol-table1"], "paper", cells, 1, False, [], {})
     not_run, failed = work.work(jobs, 2, None, lambda j, row: kept.append(j.config.algorithm), lambda _: None)
     return sorted(kept), [j.config.algorithm for j in not_run], failed, started
 
@@ -243,3 +264,20 @@ def test_when_time_is_up_what_runs_is_stopped_and_not_run(monkeypatch):
     kept, not_run, failed, started = with_fake_workers(monkeypatch, ["fedavg", "fedsol"])
     assert (kept, not_run, failed) == (["fedavg"], ["fedsol"], {})
     assert all(child.poll() is not None for child in started)
+
+
+def test_an_interrupt_leaves_no_process_behind(monkeypatch):
+    """Ctrl-C comes to the main thread; the others must not go on with the next cell."""
+
+    def left(board):
+        if board.running and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return 60.0
+
+    monkeypatch.setattr(work.Board, "left", property(left))
+    started = []
+    with pytest.raises(KeyboardInterrupt):
+        with_fake_workers(monkeypatch, ["cifar10/*/fedsol"], started)  # six that take ten minutes each
+    assert 1 <= len(started) <= 2
+    assert all(child.poll() is not None for child in started)
+    assert not [t for t in threading.enumerate() if t.name.endswith("(serve)")]

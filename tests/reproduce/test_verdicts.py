@@ -1,17 +1,22 @@
 """What rows say, worked out by hand; rank correlations against scipy's."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, publish
+from steppe.reproduce import league, league_page, plan, publish, recipes
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
+from steppe.reproduce.runner import statistics
 from steppe.reproduce.verdicts import find, kendall, ranks, spearman
 
+HOME = Path(__file__).parents[2]
 T1 = table("fedsol-table1")
 AVG, NOVA = (next(c for c in T1.cells if c.id == f"cifar10/lda-0.1/{m}") for m in ("fedavg", "fednova"))
 
@@ -42,6 +47,9 @@ def test_a_deviation_of_two_runs_does_not_count(row_for):
     c = next(c for c in table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")
     f = verdict("fedsmoo-table1", c.id, [row_for(c, 0.80, best=0.82)])
     assert (f.band, f.verdict, f.also) == (1.5, "inside", {"best": "outside"})  # 79.52
+    wide = next(c for c in T1.cells if c.id == "cifar10/sharding-2/fedavg")  # 51.48 ± 3.41
+    bands = [next(f.band for f in find(replace(T1, runs=n), []) if f.cell == wide) for n in (1, 2, 3)]
+    assert bands == [1.5, 1.5, pytest.approx(6.82)]
 
 
 def test_seeds_are_averaged_and_failures_are_not_hidden(row_for):
@@ -80,6 +88,22 @@ def test_tried_recipes_are_shown_where_they_were_run(row_for):
     assert "the radius of the released configuration" in publish.markdown(T1, find(T1, [row_for(c, 0.52)]))
 
 
+def test_what_was_not_tried_is_said(row_for):
+    c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
+    told = next(p for p in publish.introduction(T1, find(T1, [row_for(c, 0.52)]), "paper") if "was not run" in p)
+    assert "fednova-genuine (FedNova as its own paper has it)" in told
+    assert "fedsam-rho0.5" not in told
+
+
+def test_a_tried_recipe_that_is_the_cells_own_is_not_shown(row_for):
+    """On the digits every precision is the same."""
+    tiny = table("fedsol-table1", "tiny")
+    own, other = (next(c for c in tiny.cells if c.id == f"{i}")
+                  for i in ("cifar10/lda-0.1/fedsam", "tried/cifar10/lda-0.1/fedsam-tf32"))  # fmt: skip
+    assert own.hash == other.hash
+    assert not [f for f in find(tiny, [row_for(own, 0.5)]) if f.cell.of]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rank_correlations(seed):
     rng = np.random.default_rng(seed)
@@ -94,6 +118,12 @@ def test_ranks_of_a_column(row_for):
     assert ranks(T1, find(T1, rows)) == [{"column": "cifar10/lda-0.5", "group": "", "methods": 4, "of": 8,
                                           "spearman": pytest.approx(1.0), "kendall": pytest.approx(1.0)}]  # fmt: skip
     assert kendall([1, 1], [1, 2]) is None
+    last = min(cells[:4], key=lambda c: c.published.value)
+    broken = [{**r, "failed": "not finite"} if r["recipe"] == last.hash else r for r in rows]
+    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(1.0)  # what broke down is below all others
+    first = max(cells[:4], key=lambda c: c.published.value)
+    broken = [{**r, "failed": "not finite"} if r["recipe"] == first.hash else r for r in rows]
+    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(-0.2)  # ranks 4 1 2 3 beside 1 2 3 4
 
 
 def test_rows_survive_a_torn_line(tmp_path):
@@ -135,6 +165,10 @@ def test_the_audit_sees_a_table_that_was_touched(tmp_path, row_for):
         ({"recipe": "00000000"}, "there is no recipe"),
         ({"cell": "cifar10/lda-0.5/fedavg"}, "does not belong to this cell"),
         ({"mean_of_last_ten": 0.6}, "statistics are not those of its curve"),
+        ({"last": 0.6}, "statistics are not those of its curve"),
+        ({"best": 0.6}, "statistics are not those of its curve"),
+        ({"mean_of_last_fifty": 0.6}, "statistics are not those of its curve"),
+        ({"validation": [0.5] * 300, "validation_mean_of_last_ten": 0.6}, "statistics are not those of its curve"),
         ({"commit": ...}, "has no commit"),
         ({"config": {"rounds": 299}}, "configuration is not the recipe's"),
         ({"config": {"lr": 0.02}}, "lr was 0.02"),
@@ -183,6 +217,7 @@ def test_the_leagues_sentence(row_for):
     assert league_page.verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
+    assert line["seconds"] == 5.0  # ten, and two processes shared the device
     page = league_page.markdown(found)
     assert "Not run: FedAvgM, FedAdam" in page
     assert page.count("| rho=0.1 | 60.00 |") == 1
@@ -191,6 +226,77 @@ def test_the_leagues_sentence(row_for):
     drawn = league_page.picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
+
+
+def test_cheap_is_in_bytes_and_in_flops(row_for):
+    """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best by held-out data is named,
+    whatever it has on the test set."""
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, tuned, final in (
+        ("fedavg", 0.2, 0.5),
+        ("fedscar", 0.2, 0.7),
+        ("feddyn+man", 0.4, 0.55),
+        ("feddyn+ema", 0.3, 0.6),
+    ):
+        entrant = made[f"lda-0.1/{id_}"]
+        rows += [*candidates(row_for, entrant, (0.1, 0.15, tuned)), row_for(entrant.final[2], final, best=final + 0.04)]
+    found = league.standings(rows)
+    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in league_page.verdict(found, "lda-0.1")
+    assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(league_page.reading(found, "lda-0.1"))
+    expected = [("FedScar", 70, 74, False), ("FedDyn + EMA", 60, 64, True), ("FedDyn + MAN", 55, 59, True),
+                ("FedAvg", 50, 54, False)]  # fmt: skip
+    check_picture(league_page.picture(found, "lda-0.1", "t"), expected)
+
+
+def check_picture(drawn, expected):
+    """Dots stand where the axis says, filled for the last ten rounds, hollow for the best, coloured by kind."""
+    root = ElementTree.fromstring(drawn)
+    texts, dots = (list(root.iter("{http://www.w3.org/2000/svg}" + kind)) for kind in ("text", "circle"))
+    axis = [(float(e.get("x")), float(e.text)) for e in texts if e.get("text-anchor") == "middle"]
+    (x0, v0), (x1, v1) = min(axis), max(axis)
+    assert v0 < v1
+    kinds, dots = [d.get("fill") for d in dots[:2]], dots[2:]  # the legend: published, composition
+    for (title, accuracy, best, composed), hollow, filled in zip(expected, dots[::2], dots[1::2], strict=True):
+        places = [v0 + (float(d.get("cx")) - x0) * (v1 - v0) / (x1 - x0) for d in (filled, hollow)]
+        assert places == [pytest.approx(accuracy, abs=0.05), pytest.approx(best, abs=0.05)], title
+        colour = kinds[composed]
+        assert (filled.get("fill"), hollow.get("fill"), hollow.get("stroke")) == (colour, "#fff", colour)
+        name = next(e for e in texts if e.text == title)
+        assert abs(float(name.get("y")) - float(filled.get("cy"))) < 8
+
+
+def test_what_the_running_mean_does_by_itself_is_told(row_for):
+    made = {e.id: e for e in league.entrants()}
+    rows = []
+    for id_, final in (("feddyn", 0.60), ("fedsam", 0.50), ("feddyn+ema", 0.6375)):
+        entrant = made[f"lda-0.1/{id_}"]
+        rows += [*candidates(row_for, entrant, (0.1, 0.2, 0.3)), row_for(entrant.final[2], final)]
+    told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
+    assert "EMA by itself changes the accuracy of FedDyn +3.75 points" in told
+    assert "EMA by itself" not in " ".join(league_page.reading(league.standings(rows[:8]), "lda-0.1"))
+
+
+def test_the_leagues_notes_are_what_the_rows_say():
+    """Numbers that were written by hand, against the committed rows."""
+    notes = " ".join(recipes.read("league")["notes"])
+    rows = {r["cell"]: r for r in read(HOME / "results" / "league.jsonl") if r["seed"] == 0}
+
+    def at_75(cell):
+        return f"{100 * np.mean(rows[f'lda-0.1/{cell}']['accuracy'][65:75]):.0f} %"
+
+    man = "fedlesam_d+man+ema/rho=0.05,alpha=0.1,man:weight=0.15,ema:keep=0.9"
+    for title, cell, between in (
+        ("FedAvg + EMA stands", "fedavg+ema/ema:keep=0.9", "on the tuning's division and at"),
+        ("FedGMT", "fedgmt/beta=10.0", "and"),
+        ("FedLESAM-D + MAN + EMA", man, "and"),
+    ):
+        assert f"{title} at {at_75(cell + '/tuning')} {between} {at_75(cell)}" in notes
+    held_out = [f"{100 * rows[f'lda-0.1/{c}/tuning']['validation_mean_of_last_ten']:.0f} %"
+                for c in ("fednsam/rho=0.05,gamma=0.7", "scaffold/lr=0.005", "fedavg/lr=0.005")]  # fmt: skip
+    assert f"the third ({held_out[0]} there)" in notes
+    assert f"({held_out[1]} and {held_out[2]} of the held-out data)" in notes
+    assert max(rows["lda-0.1/scaffold/lr=0.005"]["accuracy"]) < 0.21
 
 
 def test_sharpness_beside_accuracy(row_for):
@@ -205,6 +311,14 @@ def test_sharpness_beside_accuracy(row_for):
     told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
     assert "Among the 4 with more than 20 %" in told
     assert "+1.00 (λ1) and -1.00 (trace)" in told
+
+
+def test_the_grid_marks_what_is_inside(row_for):
+    prox = next(c for c in T1.cells if c.id == "cifar10/lda-0.1/fedprox")  # 59.80 ± 1.12
+    page = publish.markdown(T1, find(T1, [row_for(AVG, 0.56), row_for(prox, 0.5)]))
+    assert "| FedAvg | 56.00 / 56.13 ✓ |" in page
+    assert "| FedProx | 50.00 / 59.80 ✗ |" in page
+    assert "| FedProx | 59.80 ± 1.12 | 50.00 | -9.80 | 2.24 | outside |" in page
 
 
 def test_where_it_was_run_is_told(row_for):
@@ -227,3 +341,23 @@ def test_latex_knows_every_letter(row_for):
         t = table(name)
         text = publish.latex(t, find(t, [row_for(c, 0.5) for c in t.cells[:3]]))
         assert not {c for c in text if ord(c) > 255}, name
+
+
+def test_statistics_of_a_curve():
+    curve, held_out = np.random.default_rng(0).random((2, 60)).tolist()
+    records = [{"accuracy": a, "validation_accuracy": h, "train_loss": 1.0}
+               for a, h in zip(curve, held_out, strict=True)]  # fmt: skip
+    row = statistics(records, {"rounds": 60, "last": curve[-1], "best": max(curve), "loss": 0.5})
+    expected = {"mean_of_last_ten": np.mean(curve[50:]), "mean_of_last_fifty": np.mean(curve[10:]),
+                "validation_mean_of_last_ten": np.mean(held_out[50:]), "last": curve[59],
+                "best": max(curve)}  # fmt: skip
+    assert {k: row[k] for k in expected} == {k: pytest.approx(v, abs=1e-6) for k, v in expected.items()}
+    assert row["accuracy"] == [round(a, 5) for a in curve]
+
+
+def test_a_run_that_was_not_looked_at_is_made_again(row_for):
+    """Table 5 wants FedAvg's fine-tuned clients: Table 1's row has none of them."""
+    ids = ["cifar10/fedavg-5"]
+    assert len(plan.needed(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
+    tuned = row_for(AVG, 0.5, personal={"5": {"mean": 0.9}})
+    assert plan.needed(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []

@@ -54,11 +54,19 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     recipe = mine[0].config.model_dump(mode="json")
     changed = [k for k, v in row["config"].items() if k not in MACHINE | EXTRAS | {"settings"} and recipe.get(k) != v]
     told += [f"{k} was {row['config'][k]!r} and is {recipe.get(k)!r} in the recipe" for k in changed]
-    if "failed" not in row:
-        curve = row["accuracy"]
-        if len(curve) != row["config"]["rounds"] or abs(fmean(curve[-10:]) - row["mean_of_last_ten"]) > 1e-5:
-            told.append("its statistics are not those of its curve")
+    if "failed" not in row and (len(row["accuracy"]) != row["config"]["rounds"] or not _follow(row)):
+        told.append("its statistics are not those of its curve")
     return told
+
+
+def _follow(row: rows.Row) -> bool:
+    """Whether all numbers that tables and the league's choice are made of come from the row's curves."""
+    curve = row["accuracy"]
+    wanted = {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
+              "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
+    if "validation" in row:
+        wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
+    return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())
 
 
 def check(results: Path, tables: Path, page: Path) -> None:

@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.errors import SteppeError, nearest
 from steppe.reproduce.plan import runs_for
-from steppe.reproduce.recipes import Cell, configuration, layered, read
+from steppe.reproduce.recipes import Cell, check_globs, check_scale, configuration, layered, read
 from steppe.reproduce.rows import Row, value
 from steppe.reproduce.work import Job, traced
 
@@ -57,10 +56,9 @@ def entrants(scale: str = "paper") -> list[Entrant]:
 
 def chosen(globs: list[str], scale: str = "paper") -> list[Entrant]:
     """Those whose column/method matches any of the patterns."""
+    check_scale(scale)
     everyone = entrants(scale)
-    for glob in globs:
-        if not any(fnmatchcase(e.id, glob) for e in everyone):
-            raise SteppeError(f"--cells {glob}: nobody matches{nearest(glob, [e.id for e in everyone])}")
+    check_globs(globs, [e.id for e in everyone])
     return [e for e in everyone if not globs or any(fnmatchcase(e.id, g) for g in globs)]
 
 

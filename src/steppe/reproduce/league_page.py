@@ -32,7 +32,7 @@ def printed(found: Sequence[Standing], column: str, title: str) -> Printed:
                      "failed" if f["accuracy"] is None else f"{f['accuracy']:.2f}{spread}",
                      *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
                      f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
-                     f"{f['seconds']:.0f}"])  # fmt: skip
+                     f"{f['seconds']:.1f}"])  # fmt: skip
     missing = [f["title"] for f in found if f["column"] == column and f not in mine]
     return Printed(title, head, rows, f"Not run: {', '.join(missing)}." if missing else "")
 
@@ -49,7 +49,9 @@ def verdict(found: Sequence[Standing], column: str) -> str:
         return "Nothing was run in this column."
     cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
     top, of = ran[0], sum(f["column"] == column for f in found)
-    told = f"{len(ran)} of {of} were run. The best is {top['title']} ({top['accuracy']:.2f} %)."
+    ours = sum(f["composition"] for f in ran)
+    told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
+            f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
     if not cheap:
         return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
     best = cheap[0]
@@ -73,6 +75,7 @@ def reading(found: Sequence[Standing], column: str) -> list[str]:
                     f"{len(ours)} compositions are above it. They were tuned with the same budget, but so many of them "
                     "make the best one on the test set a choice by the test set; by held-out data the choice is "
                     + _held_out(ours) + ".")  # fmt: skip
+    told += _running_mean(ran)
     measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * CHANCE]
     if len(measured) > 3:
         accuracy = [f["accuracy"] for f in measured]
@@ -84,6 +87,17 @@ def reading(found: Sequence[Standing], column: str) -> list[str]:
         told.append("One seed each: a difference of a point or two may be chance, most of all without EMA, where "
                     "single rounds swing (compare the best round with the mean of the last ten).")  # fmt: skip
     return told
+
+
+def _running_mean(ran: Sequence[Standing]) -> list[str]:
+    """What EMA does by itself, so that nobody takes it for the merit of what it was put on."""
+    by_name = {f["method"]: f for f in ran}
+    pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
+    if not pairs:
+        return []
+    gains = ", ".join(f"{plain['title']} {ema['accuracy'] - plain['accuracy']:+.2f}" for plain, ema in pairs)
+    return [f"EMA by itself changes the accuracy of {gains} points. What compositions gain by it is no merit of their "
+            "other parts; the published methods stand here without it."]  # fmt: skip
 
 
 def _held_out(some: Sequence[Standing]) -> str:
@@ -134,7 +148,9 @@ def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") 
         "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
         "passes. Each method has three candidates (src/steppe/reproduce/tables/league.toml), tried for "
         f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
-        "the accuracy on the rest (mean of the last ten rounds). The chosen one is trained on all training data for "
+        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients anew, so a "
+        "candidate is tuned on another draw of the partition than it is judged on. The chosen one is trained on all "
+        "training data for "
         f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
         "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
         "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip

@@ -138,6 +138,10 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
                     "comes from fewer than three runs, or there is none).")  # fmt: skip
     elif unit:
         told.append(unit)
+    ran = {f.cell.row for f in found if f.cell.of}
+    left = list(dict.fromkeys(f"{c.row} ({c.why})" for c in table.cells if c.of and c.row not in ran))
+    if left and scale == "paper":
+        told.append(f"Could be tried (--tried), and was not run in any column: {'; '.join(left)}.")
     return told
 
 

@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -102,8 +103,7 @@ def names() -> list[str]:
 def table(name: str, scale: str = "paper") -> Table:
     if name not in names():
         raise SteppeError(f"there is no table {name!r}{nearest(name, names())}")
-    if scale not in SCALES:
-        raise SteppeError(f"--scale {scale}: there is no such scale{nearest(scale, SCALES)}")
+    check_scale(scale)
     content = read(name)
     rows = [dict(r) for r in content["row"]]
     by_id = {r["id"]: r for r in rows}
@@ -116,6 +116,11 @@ def table(name: str, scale: str = "paper") -> Table:
         {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
         content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
     )  # fmt: skip
+
+
+def check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise SteppeError(f"--scale {scale}: there is no such scale{nearest(scale, SCALES)}")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -199,10 +204,18 @@ def _numbers(value: Any) -> Any:
 def select(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:
     """Cells whose id matches any of the patterns; tried recipes only if they are asked for."""
     cells = list(cells)
-    ids = [c.id for c in cells]
-    for glob in globs:
-        if not any(fnmatchcase(i, glob) for i in ids):
-            raise SteppeError(f"--cells {glob}: no cell matches{nearest(glob, ids)}")
+    check_globs(globs, [c.id for c in cells])
     asked = any(glob.startswith("tried/") for glob in globs)
     return [c for c in cells if (not c.of or tried or asked)
             and (not globs or any(fnmatchcase(c.id, g) for g in globs))]  # fmt: skip
+
+
+def check_globs(globs: list[str], ids: Iterable[str]) -> None:
+    """There are hundreds of ids: the nearest is named, alone or with a star, and where to see them all."""
+    ids = list(ids)
+    stars = {i.rpartition("/")[0] + "/*" for i in ids}
+    for glob in globs:
+        if not any(fnmatchcase(i, glob) for i in ids):
+            close = get_close_matches(glob, sorted(stars) if glob.endswith("/*") else ids, n=1)
+            near = f"; did you mean {close[0]!r}?" if close else "."
+            raise SteppeError(f"--cells {glob}: no cell matches{near} --dry-run lists those that are not run yet")

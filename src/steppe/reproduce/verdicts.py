@@ -52,12 +52,18 @@ class Finding:
 
 
 def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] | None = None) -> list[Finding]:
-    """Every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe."""
+    """Every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe.
+
+    A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
+    """
     by_recipe: dict[str, dict[int, list[Row]]] = {}
     for row in rows:
         by_recipe.setdefault(row["recipe"], {}).setdefault(row["seed"], []).append(row)
+    own = {(c.column, c.row): c.hash for c in table.main}
     found = []
     for cell in table.cells:
+        if cell.of and cell.hash == own[cell.column, cell.of]:
+            continue
         mine: dict[int, Row] = {}
         for seed, several in sorted(by_recipe.get(cell.hash, {}).items()):
             good = [r for r in several if answers(r, cell.statistic)]

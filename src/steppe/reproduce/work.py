@@ -120,6 +120,7 @@ class Board:
     skipped: list[Job] = field(default_factory=list)
     reached: dict[int, int] = field(default_factory=dict)  # the round that each process is at
     told: float = 0.0
+    over: bool = False  # nothing more is started, whatever time is left
 
     @property
     def left(self) -> float:
@@ -131,7 +132,7 @@ class Board:
     def take(self, who: int, last: str) -> Job | None:
         """The next run for a process whose last one was of the group `last`; None when there is none in time."""
         with self.lock:
-            fit = [j for j in self.waiting if self.left > 0 and self.expected(j) < self.left]
+            fit = [j for j in self.waiting if not self.over and self.left > 0 and self.expected(j) < self.left]
             if not fit:
                 return None
             stage = min(j.stage for j in fit)
@@ -255,7 +256,7 @@ def _apart(board: Board, processes: int, ended: Callable[[int, float, dict[str, 
             if who not in children or children[who].poll() is not None:
                 children[who] = _start(processes)
             event = _ask(children[who], job.config, lambda round_: board.tick(who, round_, say))
-            if event is None and board.left > 0:
+            if event is None and board.left > 0 and not board.over:
                 event = {"error": f"its process ended with code {children[who].wait()}"}
             if event and "trace" in event:  # whatever went wrong there must not spoil the next run
                 children[who].kill()
@@ -273,11 +274,14 @@ def _apart(board: Board, processes: int, ended: Callable[[int, float, dict[str, 
                 say("The time is up: what is still running counts as not run.")
                 break
     finally:
-        for child in list(children.values()):
-            child.kill()
-            child.wait()
-    for thread in threads:
-        thread.join(timeout=10)
+        board.over = True
+        for _ in range(100):  # also what a thread was just starting when everything was interrupted
+            for child in list(children.values()):
+                child.kill()
+                child.wait()
+            if not any(t.is_alive() for t in threads):
+                break
+            time.sleep(0.1)
 
 
 def _start(processes: int) -> subprocess.Popen[str]:
