@@ -1,6 +1,9 @@
 """What bf16 does to accuracy: FedAvg on the benchmark's job in fp32 and in bf16, and in fp32 from another seed.
 
 The second difference says how large the first may be before it means anything.
+
+`python -m benchmarks.precision gradients` looks at single gradients instead: how far those in bf16 are from those in
+fp32, where a model is and where SAM perturbs it to (docs/decisions/011-precision.md).
 """
 
 from __future__ import annotations
@@ -49,8 +52,64 @@ def measure(quick: bool = False) -> dict[str, Any]:
     return found
 
 
+def gradients(steps: int = 400, batches: int = 20, radii: tuple[float, ...] = (0.02, 0.05, 0.1)) -> None:
+    """Of the FedAvg paper's CNN on CIFAR-10, after some training; means over batches of 50."""
+    import torch
+    import torch.nn.functional as F
+
+    from steppe.models import build
+
+    torch.manual_seed(0)
+    data, what = jobs.cifar()
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (data.mean, data.std))
+    model = build("cnn", 10, (3, 32, 32))
+    parameters = list(model.parameters())
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randint(len(data.train_inputs), (50,))
+        return (data.train_inputs[chosen].float() / 255 - mean) / std, data.train_targets[chosen]
+
+    def gradient(x: torch.Tensor, y: torch.Tensor, fast: bool) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=fast):
+            loss = F.cross_entropy(model(x), y)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+
+    def perturbed(x: torch.Tensor, y: torch.Tensor, along: torch.Tensor, fast: bool) -> torch.Tensor:
+        start = torch.nn.utils.parameters_to_vector(parameters).detach()
+        torch.nn.utils.vector_to_parameters(start + along, parameters)
+        found = gradient(x, y, fast)
+        torch.nn.utils.vector_to_parameters(start, parameters)
+        return found
+
+    optimiser = torch.optim.SGD(parameters, 0.01, 0.9)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        x, y = batch()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    told: dict[str, list[float]] = {}
+    for _ in range(batches):
+        x, y = batch()
+        exact, fast = gradient(x, y, False), gradient(x, y, True)
+        told.setdefault("error at w", []).append(float((fast - exact).norm() / exact.norm()))
+        for rho in radii:
+            there = perturbed(x, y, rho * exact / exact.norm(), False)
+            there_fast = perturbed(x, y, rho * fast / fast.norm(), True)
+            change, change_fast = there - exact, there_fast - fast
+            told.setdefault(f"error at w + ε, ρ = {rho:g}", []).append(
+                float((there_fast - there).norm() / there.norm())
+            )
+            seen = float(change_fast @ change / (change @ change))
+            told.setdefault(f"of the change by ε seen in bf16, ρ = {rho:g}", []).append(seen)
+    print(f"bf16 against fp32: the FedAvg paper's CNN after {steps} steps, {batches} batches of 50, {what}")
+    for name, values in told.items():
+        print(f"{name:42} {sum(values) / len(values):.4f}")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["gradients"]:
+        gradients()
+    elif len(sys.argv) > 1:
         print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
     else:
         measure()

@@ -154,11 +154,9 @@ def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") 
         f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
         "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
         "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip
-    if scale != "paper":
-        parts.append(
-            "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."
-        )
-    parts += ["\n".join(f"- {md(note)}" for note in content["notes"])]
+    tiny = "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."
+    notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
+    parts.append(notes if scale == "paper" else tiny)
     for column in content["column"]:
         table = printed(found, column["id"], column["title"])
         parts += [f"## {md(table.title)}", md(verdict(found, column["id"]))]
