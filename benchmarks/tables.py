@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md's CPU part, from a result file: `python -m benchmarks.tables FILE [--write]`.
+"""The tables of docs/performance.md, from a result file of either part: `python -m benchmarks.tables FILE [--write]`.
 
-Nobody types a figure: `--write` puts them between the two marks in the document.
+Nobody types a figure: `--write` puts them between that part's two marks in the document.
 """
 
 from __future__ import annotations
@@ -10,17 +10,26 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_tables
 from benchmarks.contenders import WORDS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.growth import WORDS as AXES
 from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
-BEGIN, END = "<!-- begin: python -m benchmarks.tables -->", "<!-- end -->"
+BEGIN = {part: f"<!-- begin: python -m benchmarks.tables {part} -->" for part in ("cpu.json", "gpu-h200.json")}
+END = "<!-- end -->"
+
+
+def tables(report: dict[str, Any]) -> tuple[str, str]:
+    """The mark of the part that a report belongs to, and its tables."""
+    if "roofs" in report:
+        return BEGIN["gpu-h200.json"], gpu_tables.markdown(report)
+    return BEGIN["cpu.json"], markdown(report)
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """All tables of one run of `make bench`."""
+    """All tables of one run of `make bench`, on a CPU."""
     about, roof = report["about"], report["roof"]
     loads = [f"{v[0]:.1f}" for k in ("before", "after") if (v := about.get(f"load_average_{k}"))]
     lines = [
@@ -116,22 +125,22 @@ def _met(value: float, target: float) -> str:
     return "met" if value <= target else "missed"
 
 
-def written(page: str, tables: str) -> str:
-    """The page with new tables between its marks."""
-    before, rest = page.split(BEGIN)
-    return before + BEGIN + "\n" + tables + "\n" + END + rest.split(END, 1)[1]
+def written(page: str, begin: str, tables: str) -> str:
+    """The page with new tables between a pair of marks."""
+    before, rest = page.split(begin)
+    return before + begin + "\n" + tables + "\n" + END + rest.split(END, 1)[1]
 
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    options.add_argument("file", type=Path, help="a JSON file of benchmarks.cpu")
+    options.add_argument("file", type=Path, help="a JSON file of benchmarks.cpu or benchmarks.gpu")
     options.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     chosen = options.parse_args()
-    tables = markdown(json.loads(chosen.file.read_text()))
+    begin, text = tables(json.loads(chosen.file.read_text()))
     if chosen.write:
-        PAGE.write_text(written(PAGE.read_text(), tables))
+        PAGE.write_text(written(PAGE.read_text(), begin, text))
     else:
-        print(tables)
+        print(text)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def reproduce(
     from steppe.simulate.setup import find_device
 
     if tables == ["list"]:
-        _list(as_json)
+        _list(as_json, [Path("results"), *([results] if results else [])])
         return
     if tables in (["tables"], ["check"]):
         _all_tables(tables == ["check"], *plan.folders(out, results, "paper"))
@@ -130,11 +130,11 @@ def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
     terminal.show(f"wrote {page} and {len(written)} files in {tables}")
 
 
-def _list(as_json: bool) -> None:
+def _list(as_json: bool, places: list[Path]) -> None:
     from steppe.reproduce import plan, recipes, rows
 
     known: dict[str, list[rows.Row]] = {}
-    for row in rows.known([Path("results")]):
+    for row in rows.known(places):
         known.setdefault(row["recipe"], []).append(row)
 
     def there(cell: recipes.Cell) -> bool:

@@ -8,9 +8,10 @@ from statistics import median
 
 import pytest
 
-from benchmarks import tables
+from benchmarks import gpu_tables, tables
 
-RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("cpu*.json"))
+FOLDER = Path(__file__).parents[2] / "benchmarks/results"
+RESULTS = sorted(FOLDER.glob("cpu*.json"))
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.name)
@@ -36,7 +37,28 @@ def test_targets_are_judged_by_the_figures() -> None:
     assert "target 0.75: missed; aim 0.65: missed) and 1.60 of its memory (target 1.5: missed)" in told(0.76, 160.0)
 
 
+def test_gpu_targets_are_judged_by_the_figures() -> None:
+    def told(name: str, best: float) -> str:
+        row = {"job": name, "best": best, "median": best, "flops": 1e12, "peak_GiB": None}
+        timed = {"cnn fedavg tf32": {"best": 0.1}, "hand-written loop, plain": {"best": 1.0}}
+        return gpu_tables.line(row, timed, {"tf32_TFLOPs": 400.0})[-1]
+
+    assert told("cnn fedavg tf32", 0.1) == "0.12 met, aim 0.06 missed"
+    assert told("cnn fedavg tf32", 0.13) == "0.12 missed, aim 0.06 missed"
+    assert told("cnn fedlesam tf32", 0.109) == "1.1 of FedAvg met"
+    assert told("cnn fedlesam tf32", 0.111) == "1.1 of FedAvg missed"
+
+
+@pytest.mark.parametrize("name", tables.BEGIN)
+def test_the_page_has_what_the_committed_results_say(name: str) -> None:
+    begin, text = tables.tables(json.loads((FOLDER / name).read_text()))
+    assert begin == tables.BEGIN[name]
+    page = tables.PAGE.read_text()
+    assert tables.written(page, begin, text) == page
+
+
 def test_only_what_is_between_the_marks_is_renewed() -> None:
-    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
-    assert tables.written(page, "new") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
-    assert tables.BEGIN in tables.PAGE.read_text()
+    one, other = tables.BEGIN.values()
+    page = f"before\n{one}\nold\n{tables.END}\nbetween\n{other}\nkept\n{tables.END}\nafter\n"
+    assert tables.written(page, one, "new") == page.replace("old", "new")
+    assert tables.written(page, other, "new") == page.replace("kept", "new")

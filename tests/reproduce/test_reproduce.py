@@ -162,17 +162,24 @@ def test_list_and_dry_run(steppe):
     assert "fedsol-table1" in steppe("reproduce", "list").out
 
 
-def test_list_counts_what_a_table_has(steppe, monkeypatch):
+def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
     """Table 5 shares runs with Table 1, which were not fine-tuned; costs need no run."""
     monkeypatch.chdir(HOME)
-    listed = {t["table"]: t["run"] for t in json.loads(steppe("reproduce", "list", "--json").out)}
+
+    def listed(*options):
+        return {t["table"]: t["run"] for t in json.loads(steppe("reproduce", "list", "--json", *options).out)}
+
     told = {name: json.loads((HOME / f"docs/reproductions/{name}.json").read_text())["cells"]
-            for name in ("fedsol-table1", "fedsol-table7", "fedscar-costs")}  # fmt: skip
+            for name in ("fedsol-table1", "fedsol-table5", "fedsol-table7", "fedscar-costs")}  # fmt: skip
     for name, cells in told.items():
-        assert listed[name] == sum(bool(c["seeds"]) for c in cells if "tried_for" not in c), name
-    assert (listed["fedsol-table5"], listed["fedsol-table8"]) == (0, 13)
+        assert listed()[name] == sum(bool(c["seeds"]) for c in cells if "tried_for" not in c), name
+    assert listed()["fedsol-table8"] == 13
     dry = steppe("reproduce", "fedsol-table8", "--dry-run", "--device", "cuda")
     assert (dry.code, dry.out) == (0, "nothing is missing\n")
+    (tmp_path / "fedsol-table1.jsonl").write_text((HOME / "results/fedsol-table1.jsonl").read_text())
+    monkeypatch.chdir(tmp_path)
+    alone = listed("--results", str(tmp_path))
+    assert (alone["fedsol-table1"], alone["fedsol-table5"], alone["fedscar-costs"]) == (48, 0, 12)
 
 
 @pytest.mark.parametrize(

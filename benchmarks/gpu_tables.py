@@ -1,0 +1,88 @@
+"""The tables of docs/performance.md's GPU part, from the file that `make bench-gpu` writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.growth import WORDS as AXES
+
+BASE = "cnn fedavg tf32"
+SECONDS = {  # a round's seconds: at most, and the aim
+    "cnn fedavg tf32": (0.12, 0.06),
+    "cnn fedavg bf16": (0.12, 0.06),
+    "cnn fedsol adaptive all tf32": (0.30, 0.15),
+    "cnn fedsol adaptive all bf16": (0.30, 0.15),
+    "resnet18-gn fedsmoo tf32": (0.9, 0.45),
+    "resnet18-gn fedsmoo bf16": (0.9, 0.45),
+}
+FULL = (60, 25)
+TIMES_FEDAVG = {"cnn fedsol head tf32": 1.5, "cnn fedlesam tf32": 1.1}
+FLATNESS = 20  # seconds for five eigenvalues and the trace
+
+
+def markdown(report: dict[str, Any]) -> str:
+    v, roofs, rows = report["versions"], report["roofs"], report["rows"]
+    timed = {r["job"]: r for r in rows if "best" in r and "seconds" not in r}
+    lines = [
+        f"{v['hardware']}, Python {v['python']}, torch {v['torch']}; commit {(v['commit'] or 'unknown')[:10]}. Data: "
+        f"{report['data']}. Roofs measured in the same run: {roofs['fp32_TFLOPs']:.0f} TFLOP/s in fp32, "
+        f"{roofs['tf32_TFLOPs']:.0f} in TF32, {roofs['bf16_TFLOPs']:.0f} in bf16, {roofs['copy_TBs']:.1f} TB/s.",
+        "",
+        "| job | best s | median s | of plain | of FedAvg | TFLOP/s | of the roof | GiB | targets |",
+        "|---" * 9 + "|",
+    ]
+    for r in rows:
+        if r["job"] in timed:
+            lines += ["| " + " | ".join(line(r, timed, roofs)) + " |"]
+    lines += ["", *(full(r) for r in rows if "seconds" in r)]
+    skipped = [f"{r['job']} ({r['skipped']})" for r in rows if "skipped" in r]
+    if skipped:
+        lines += ["", "Left out: " + "; ".join(skipped) + "."]
+    return "\n".join([*lines, "", *growth(report["growth"]), "", flatness(report["flatness"])])
+
+
+def line(r: dict[str, Any], timed: dict[str, Any], roofs: dict[str, float]) -> list[str]:
+    best, name = r["best"], r["job"]
+    base = timed[BASE]["best"] if BASE in timed else float("nan")
+    rate = r["flops"] / best / 1e12
+    roof = next((roofs[f"{p}_TFLOPs"] for p in ("fp32", "tf32", "bf16") if p in name), None)
+    targets = ""
+    if name in SECONDS:
+        must, aim = SECONDS[name]
+        targets = f"{must} {met(best, must)}, aim {aim} {met(best, aim)}"
+    elif name in TIMES_FEDAVG:
+        targets = f"{TIMES_FEDAVG[name]} of FedAvg {met(best / base, TIMES_FEDAVG[name])}"
+    return [name, f"{best:.4f}", f"{r['median']:.4f}", f"{best / timed['hand-written loop, plain']['best']:.3f}",
+            f"{best / base:.2f}", f"{rate:.1f}", "" if roof is None else f"{rate / roof:.0%}",
+            f"{r['peak_GiB']:.1f}" if r["peak_GiB"] else "", targets]  # fmt: skip
+
+
+def full(r: dict[str, Any]) -> str:
+    must, aim = FULL
+    return (f"{r['job'].capitalize()}, compile caches {r['caches']}: **{r['seconds']:.1f} s** (target {must}: "
+            f"{met(r['seconds'], must)}; aim {aim}: {met(r['seconds'], aim)}), {r['first_round']:.0f} of them the "
+            f"first round, {r['later_rounds']:.0f} the others; {r['with_start']:.0f} s with imports.")  # fmt: skip
+
+
+def growth(told: dict[str, Any]) -> list[str]:
+    """One line an axis: milliseconds a round at each size."""
+    base = told["base"]
+    lines = [f"Milliseconds a round (SCAFFOLD, no evaluation, {told['lanes']} lanes; otherwise {base['clients']:,} "
+             f"clients, {base['per_round']} a round, {base['steps']} local steps):", ""]  # fmt: skip
+    for axis in ("per_round", "clients", "steps", "width"):
+        each = sorted(told.get(axis, {}).items(), key=lambda item: int(item[0]))
+        lines.append(f"- {AXES[axis]}: " + ", ".join(f"{int(n):,}: {1e3 * r['seconds']:.1f}" for n, r in each))
+    return lines
+
+
+def flatness(told: dict[str, Any]) -> str:
+    ours, other, trace = told["ours"], told["eigsh"], told["trace"]
+    return (f"The Hessian of the CNN ({told['parameters'] / 1e6:.1f} M parameters) on {told['images']:,} CIFAR-10 "
+            f"images ({told['data']}), {told['product']:.3f} s a product: five eigenvalues in {ours['seconds']:.1f} s "
+            f"({ours['products']} products; scipy's eigsh {other['seconds']:.1f} s, {other['products']}), the trace by "
+            f"{trace['products']} probes in {trace['seconds']:.1f} s, together with the first product "
+            f"{told['seconds']:.1f} s (target {FLATNESS} s: {met(told['seconds'], FLATNESS)}).")  # fmt: skip
+
+
+def met(value: float, target: float) -> str:
+    return "met" if value <= target else "missed"
