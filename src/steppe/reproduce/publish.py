@@ -21,7 +21,7 @@ from steppe.reproduce.work import traced
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round",
-         "personal.5.mean": "mean of the clients' own models (last, last ten and best are the global one's)"}  # fmt: skip
+         "personal.5.mean": "mean of the clients' own models (last, last ten, best: the global one's)"}  # fmt: skip
 TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the table is made; "
         "its numbers say nothing about the paper's.")  # fmt: skip
 
