@@ -113,7 +113,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower.init import is_loopback
     from steppe.flower.overhead import sentences
     from steppe.flower.status import address
-    from steppe.flower.watch import lives
+    from steppe.flower.watch import STATUS, lives
     from steppe.simulate import folder as records
 
     charter, config = read(folder / "app")
@@ -130,10 +130,13 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
                           f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
-    if lives(where):
-        raise SteppeError(f"A server is at work in {where} already: steppe federate status {folder}.")
     host, port = address(folder)
     running = resume and launch.reachable(host, port)
+    if lives(where):
+        orphan = resume and not running and records.read_json(where / STATUS).get("pid")
+        raise SteppeError(f"A server is at work in {where} already: steppe federate status {folder}." if not orphan else
+                          f"The server of {where} (process {orphan}) has outlived its SuperLink, which does not answer "
+                          f"on {host}, port {port}: end it with kill -9 {orphan}, then resume.")  # fmt: skip
     if not running and not is_loopback(host):
         raise SteppeError(f"The SuperLink of {folder} belongs on {host}, port {port}, and does not answer there: start "
                           f"it with {folder}/operator/superlink.sh, as README.md says step by step." if resume else

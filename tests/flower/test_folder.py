@@ -186,6 +186,20 @@ def test_commands_say_what_to_do(tmp_path):
     assert "is for several machines, with its SuperLink on example.org" in command("up", tmp_path / "h")
 
 
+@pytest.mark.parametrize("link", [True, False])
+def test_a_server_that_lives_is_not_joined_by_another(link, tmp_path, monkeypatch):
+    """With its SuperLink it is at work; without it, nobody will ever end it."""
+    command("init", tmp_path / "f", "--nodes", 2)
+    where = tmp_path / "f" / read(tmp_path / "f/app")[0].out
+    where.mkdir()
+    (where / "config.json").write_text("{}")
+    status(where, "running")
+    monkeypatch.setattr(processes, "reachable", lambda host, port: link)
+    with locked(where):
+        told = command("resume", tmp_path / "f")
+    assert "A server is at work in" in told if link else f"kill -9 {os.getpid()}, then resume" in told
+
+
 @pytest.mark.parametrize(("state", "alive", "why"), [
     ({"state": "failed", "why": "It diverged."}, "", "It diverged."),
     ({"state": "running"}, "", "The server's process has died."),
