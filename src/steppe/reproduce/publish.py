@@ -226,10 +226,10 @@ def index(found: dict[str, list[Finding]]) -> str:
     for name, several in found.items():
         t, main = named(name), [f for f in several if not f.cell.of]
         counts = [str(sum(f.verdict == v for f in main)) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)]
-        seeds = sorted({s for f in several for s in f.seeds})
+        seeds = sorted({len(f.seeds) for f in main if f.seeds})
         rows.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, str(len(main)), *counts,
-                     ", ".join(map(str, seeds))])  # fmt: skip
-    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds"]
+                     " or ".join(map(str, seeds))])  # fmt: skip
+    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds a cell"]
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     return ("# Published tables beside ours\n\nMade from the rows in `results/` by `steppe reproduce tables`; "
             "[how to read them](../reproductions.md).\n\n" + "\n".join(lines) + "\n")  # fmt: skip
