@@ -26,7 +26,9 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [
         f"{v['hardware']}, Python {v['python']}, torch {v['torch']}; commit {(v['commit'] or 'unknown')[:10]}. Data: "
         f"{report['data']}. Roofs measured in the same run: {roofs['fp32_TFLOPs']:.0f} TFLOP/s in fp32, "
-        f"{roofs['tf32_TFLOPs']:.0f} in TF32, {roofs['bf16_TFLOPs']:.0f} in bf16, {roofs['copy_TBs']:.1f} TB/s.",
+        f"{roofs['tf32_TFLOPs']:.0f} in TF32, {roofs['bf16_TFLOPs']:.0f} in bf16, {roofs['copy_TBs']:.1f} TB/s. "
+        "Targets and ratios are of the best rounds. TFLOP/s are those of training, over a time with evaluation in it; "
+        "the roof is a matrix product's in the precision that a job is named after.",
         "",
         "| job | best s | median s | of plain | of FedAvg | TFLOP/s | of the roof | first s | GiB | targets |",
         "|---" * 10 + "|",
@@ -35,15 +37,18 @@ def markdown(report: dict[str, Any]) -> str:
         if r["job"] in timed:
             lines += ["| " + " | ".join(line(r, timed, roofs)) + " |"]
     lines += ["", *(full(r) for r in rows if "seconds" in r)]
-    skipped = [f"{r['job']} ({r['skipped']})" for r in rows if "skipped" in r]
-    if skipped:
-        lines += ["", "Left out: " + "; ".join(skipped) + "."]
-    return "\n".join([*lines, "", *growth(report["growth"]), "", flatness(report["flatness"])])
+    if left_out := [f"{r['job']} ({r[why]})" for r in rows for why in ("skipped", "failed") if why in r]:
+        lines += ["", "Left out: " + "; ".join(left_out) + "."]
+    if report.get("growth"):
+        lines += ["", *growth(report["growth"])]
+    if report.get("flatness"):
+        lines += ["", flatness(report["flatness"])]
+    return "\n".join(lines)
 
 
 def line(r: dict[str, Any], timed: dict[str, Any], roofs: dict[str, float]) -> list[str]:
     best, name = r["best"], r["job"]
-    base = timed[BASE]["best"] if BASE in timed else float("nan")
+    base, plain = (timed[j]["best"] if j in timed else float("nan") for j in (BASE, "hand-written loop, plain"))
     rate = r["flops"] / best / 1e12
     roof = next((roofs[f"{p}_TFLOPs"] for p in ("fp32", "tf32", "bf16") if p in name), None)
     targets = ""
@@ -52,7 +57,7 @@ def line(r: dict[str, Any], timed: dict[str, Any], roofs: dict[str, float]) -> l
         targets = f"{must} {met(best, must)}, aim {aim} {met(best, aim)}"
     elif name in TIMES_FEDAVG:
         targets = f"{TIMES_FEDAVG[name]} of FedAvg {met(best / base, TIMES_FEDAVG[name])}"
-    return [name, f"{best:.4f}", f"{r['median']:.4f}", f"{best / timed['hand-written loop, plain']['best']:.3f}",
+    return [name, f"{best:.4f}", f"{r['median']:.4f}", f"{best / plain:.3f}",
             f"{best / base:.2f}", f"{rate:.1f}", "" if roof is None else f"{rate / roof:.0%}",
             f"{r['first_round']:.1f}", f"{r['peak_GiB']:.1f}" if r["peak_GiB"] else "", targets]  # fmt: skip
 

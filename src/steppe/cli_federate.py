@@ -113,7 +113,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower.init import is_loopback
     from steppe.flower.overhead import sentences
     from steppe.flower.status import address
-    from steppe.flower.watch import STATUS, lives
+    from steppe.flower.watch import lives, server
     from steppe.simulate import folder as records
 
     charter, config = read(folder / "app")
@@ -133,10 +133,10 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     host, port = address(folder)
     running = resume and launch.reachable(host, port)
     if lives(where):
-        orphan = resume and not running and records.read_json(where / STATUS).get("pid")
-        raise SteppeError(f"A server is at work in {where} already: steppe federate status {folder}." if not orphan else
-                          f"The server of {where} (process {orphan}) has outlived its SuperLink, which does not answer "
-                          f"on {host}, port {port}: end it with kill -9 {orphan}, then resume.")  # fmt: skip
+        pid = server(where) if resume and not running else None
+        gone = (f", but its SuperLink does not answer on {host}, port {port}: if that is gone for good, end the server "
+                f"with kill -9 {pid}, then resume.") if pid else f": steppe federate status {folder}."  # fmt: skip
+        raise SteppeError(f"A server is at work in {where} already{gone}")
     if not running and not is_loopback(host):
         raise SteppeError(f"The SuperLink of {folder} belongs on {host}, port {port}, and does not answer there: start "
                           f"it with {folder}/operator/superlink.sh, as README.md says step by step." if resume else

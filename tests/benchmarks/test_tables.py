@@ -49,6 +49,15 @@ def test_gpu_targets_are_judged_by_the_figures() -> None:
     assert told("cnn fedlesam tf32", 0.111) == "1.1 of FedAvg missed"
 
 
+def test_a_gpu_report_tells_what_is_missing() -> None:
+    report = json.loads((FOLDER / "gpu-h200.json").read_text())
+    report["rows"] = [{"job": "cnn fedsam tf32", "failed": "out of memory"}, report["rows"][3]]
+    report |= {"growth": {}, "flatness": {}}
+    text = gpu_tables.markdown(report)
+    assert "Left out: cnn fedsam tf32 (out of memory)." in text
+    assert "| nan |" in text  # no plain loop to compare with
+
+
 @pytest.mark.parametrize("name", tables.BEGIN)
 def test_the_page_has_what_the_committed_results_say(name: str) -> None:
     begin, text = tables.tables(json.loads((FOLDER / name).read_text()))

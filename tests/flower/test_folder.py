@@ -186,18 +186,26 @@ def test_commands_say_what_to_do(tmp_path):
     assert "is for several machines, with its SuperLink on example.org" in command("up", tmp_path / "h")
 
 
-@pytest.mark.parametrize("link", [True, False])
-def test_a_server_that_lives_is_not_joined_by_another(link, tmp_path, monkeypatch):
-    """With its SuperLink it is at work; without it, nobody will ever end it."""
+@pytest.mark.parametrize(("link", "told_of", "advice"), [
+    (True, {}, False), (False, {}, True), (False, {"state": "finished"}, False), (False, {"pid": 2**22 + 1}, False),
+    (False, None, False), (False, [1], False),
+])  # fmt: skip
+def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp_path, monkeypatch):
+    """With its SuperLink it is at work; without it, nobody may ever end it. A status may be old, absent or damaged."""
     command("init", tmp_path / "f", "--nodes", 2)
     where = tmp_path / "f" / read(tmp_path / "f/app")[0].out
     where.mkdir()
     (where / "config.json").write_text("{}")
-    status(where, "running")
+    if isinstance(told_of, dict):
+        status(where, "running")
+        told_of = json.loads((where / STATUS).read_text()) | told_of
+    if told_of is not None:
+        (where / STATUS).write_text(json.dumps(told_of))
     monkeypatch.setattr(processes, "reachable", lambda host, port: link)
     with locked(where):
         told = command("resume", tmp_path / "f")
-    assert "A server is at work in" in told if link else f"kill -9 {os.getpid()}, then resume" in told
+    assert "at work in" in told
+    assert (f"kill -9 {os.getpid()}, then resume" in told, "kill" in told) == (advice, advice)
 
 
 @pytest.mark.parametrize(("state", "alive", "why"), [

@@ -39,6 +39,18 @@ def lives(where: Path) -> bool:
         return False
 
 
+def server(where: Path) -> int | None:
+    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    try:
+        told = json.loads((where / STATUS).read_text())
+        if told["state"] != "running":
+            return None
+        os.kill(told["pid"], 0)  # an error when there is no such process
+        return int(told["pid"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
 def teller(path: Path) -> Callable[[str], None]:
     """Says a line in the run's log at Flower, and in the folder."""
 
