@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import gpu_tables
 from benchmarks.contenders import WORDS
 from benchmarks.framework import PROGRAMS, TARGET
+from benchmarks.gpu_tables import met
 from benchmarks.growth import WORDS as AXES
 from benchmarks.race import TARGETS
 
@@ -75,8 +76,8 @@ def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
         each = [", ".join(f"{s:.2f}" for s in r["starts"]) for r in (plain, mine)]
         starts = f" Best rounds of {len(mine['starts'])} starts: plain {each[0]}; ours {each[1]}; compared by medians."
     return [*rows, "", f"One process a core: **{ratio:.2f}** of the plain loop's time (target {target}: "
-            f"{_met(ratio, target)}; aim 0.65: {_met(ratio, 0.65)}) and {memory:.2f} of its memory (target 1.5: "
-            f"{_met(memory, 1.5)}).{starts}"]  # fmt: skip
+            f"{met(ratio, target)}; aim 0.65: {met(ratio, 0.65)}) and {memory:.2f} of its memory (target 1.5: "
+            f"{met(memory, 1.5)}).{starts}"]  # fmt: skip
 
 
 def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
@@ -117,12 +118,8 @@ def flatness(told: dict[str, Any]) -> str:
     return (f"Top five eigenvalues of the FedAvg-CNN's Hessian on {told['images']:,} CIFAR-10 images ({told['data']}), "
             f"{told['product']:.1f} s a product: ours {ours['seconds']:.0f} s with {ours['products']} products, "
             f"scipy's eigsh {other['seconds']:.0f} s with {other['products']}: **{share:.2f}** of its time (target 1: "
-            f"{_met(share, 1)}). The trace from {trace['products']} probes takes {trace['seconds']:.0f} s more "
+            f"{met(share, 1)}). The trace from {trace['products']} probes takes {trace['seconds']:.0f} s more "
             f"({trace['value']:.3g} ± {trace['error']:.2g}).")  # fmt: skip
-
-
-def _met(value: float, target: float) -> str:
-    return "met" if value <= target else "missed"
 
 
 def written(page: str, begin: str, tables: str) -> str:
