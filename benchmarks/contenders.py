@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import steppe
 from benchmarks import jobs, others
 from benchmarks.hand_loop import CNN, HandLoop
-from steppe.simulate.memory import MEMORY
+from steppe.executors.allocator import MEMORY
 
 Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
 

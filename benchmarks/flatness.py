@@ -32,10 +32,10 @@ from torch import Tensor
 from benchmarks import jobs
 from benchmarks.progress import Progress
 from steppe.core.task import Task
+from steppe.executors.allocator import MEMORY
 from steppe.flatness import Hessian, Loss, Sample, balanced, hutchinson, spectrum
 from steppe.flatness.draws import START, gaussian
 from steppe.models import build
-from steppe.simulate.memory import MEMORY
 
 TOLERANCE, BASIS = 1e-4, 60  # what steppe analyze uses
 GOAL = 20.0  # seconds on one H200

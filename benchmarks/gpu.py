@@ -23,10 +23,10 @@ from benchmarks.turns import clocked, compete, timed, together
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.data import Data
+from steppe.engine.experiment import experiment
+from steppe.engine.rounds import client_store, evaluate, play
 from steppe.models import build
-from steppe.simulate.folder import versions
-from steppe.simulate.run import client_store, evaluate, play
-from steppe.simulate.setup import experiment
+from steppe.runs.folder import versions
 
 FEDSOL = gpu_full.RECIPE
 FEDSMOO = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsmoo", "sampling": "fixed"}

@@ -27,11 +27,11 @@ from benchmarks.growth import WORDS
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.data import Data, from_arrays
+from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.rounds import client_store, play
 from steppe.models.cnn import conv
 from steppe.models.mlp import Stack, dense
-from steppe.simulate.folder import versions
-from steppe.simulate.run import client_store, play
-from steppe.simulate.setup import Experiment, experiment
+from steppe.runs.folder import versions
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import jobs
-from steppe.simulate.memory import MEMORY
+from steppe.executors.allocator import MEMORY
 
 STEPS = jobs.SAMPLES * jobs.EPOCHS // jobs.BATCH  # of one client
 
@@ -26,8 +26,8 @@ def client_round() -> Callable[[int], Any]:
     from benchmarks.hand_loop import CNN
     from steppe.config import resolve
     from steppe.core.server import Server, broadcast
-    from steppe.simulate.sequential import train
-    from steppe.simulate.setup import experiment
+    from steppe.engine.experiment import experiment
+    from steppe.executors.sequential import train
 
     torch.manual_seed(0)
     chosen = resolve({"algorithm": "fedavg", "clients": jobs.CLIENTS, "per_round": jobs.PER_ROUND, "partition": "iid",

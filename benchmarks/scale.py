@@ -33,7 +33,7 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
 
     import steppe
     from benchmarks.jobs import data
-    from steppe.simulate.torchrun import first, join
+    from steppe.distributed.torchrun import first, join
 
     join()
     torch.set_num_threads(1)

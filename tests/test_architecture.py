@@ -21,7 +21,7 @@ ALLOWED = {
     "evaluate": ["core", "errors", "data", "parts", "algorithms", "registry"],
     "flatness": ["core", "errors", "data", "evaluate", "parts"],
     # A run may measure flatness every n rounds, and an analysis plays one more round.
-    "simulate": [
+    "@": [
         "core",
         "errors",
         "parts",

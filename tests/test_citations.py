@@ -6,7 +6,7 @@ import pytest
 
 from steppe.algorithms import CATALOGUE
 from steppe.citations import SHARED, bibliography, cite
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.registry import PARTS
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from steppe.algorithms import CATALOGUE
-from steppe.simulate.trace import Problem, trace
+from steppe.engine.quadratics import Problem, trace
 
 FILE = json.loads((Path(__file__).parent / "vectors" / "quadratic.json").read_text())
 CASES = {case["id"]: case for case in FILE["cases"]}

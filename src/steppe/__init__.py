@@ -15,16 +15,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from steppe.api import analyze, load, run
     from steppe.core.algorithm import Algorithm
+    from steppe.core.errors import SteppeError
     from steppe.core.part import Oracle, Part, Scope, unit
     from steppe.data import Data, from_arrays, from_dataset
-    from steppe.errors import SteppeError
-    from steppe.simulate.trackers import Tracker
+    from steppe.engine.trackers import Tracker
 
 _HOMES = {
     "run": "steppe.api", "analyze": "steppe.api", "load": "steppe.api", "Algorithm": "steppe.core.algorithm",
     "Part": "steppe.core.part", "Scope": "steppe.core.part", "Oracle": "steppe.core.part", "unit": "steppe.core.part",
-    "Data": "steppe.data", "from_arrays": "steppe.data", "from_dataset": "steppe.data", "SteppeError": "steppe.errors",
-    "Tracker": "steppe.simulate.trackers",
+    "Data": "steppe.data", "from_arrays": "steppe.data", "from_dataset": "steppe.data",
+    "SteppeError": "steppe.core.errors", "Tracker": "steppe.engine.trackers",
 }  # fmt: skip
 __all__ = ["Algorithm", "Data", "Oracle", "Part", "Scope", "SteppeError", "Tracker", "analyze", "from_arrays",
            "from_dataset", "load", "run", "unit"]  # fmt: skip

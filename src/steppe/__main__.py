@@ -1,3 +1,3 @@
-from steppe.cli import main
+from steppe.cli.app import main
 
 main()

@@ -14,17 +14,17 @@ from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
 from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SteppeError
 from steppe.core.part import Part
 from steppe.core.task import Each
 from steppe.data import Data
-from steppe.errors import SteppeError
-from steppe.simulate import folder
-from steppe.simulate.analysis import Analysis, Options
-from steppe.simulate.measure import chosen
-from steppe.simulate.run import Result, Watch, simulate
-from steppe.simulate.setup import catalogue_settings, experiment
-from steppe.simulate.torchrun import agreed, join
-from steppe.simulate.trackers import Tracker
+from steppe.distributed.torchrun import agreed, join
+from steppe.engine.experiment import catalogue_settings, experiment
+from steppe.engine.rounds import Result, Watch, simulate
+from steppe.engine.trackers import Tracker
+from steppe.measures.analysis import Analysis, Options
+from steppe.measures.during_training import chosen
+from steppe.runs import folder
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,

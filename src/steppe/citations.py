@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from steppe.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, nearest
 
 # Entries and parts that share a paper, and papers that build on another's idea.
 SHARED = {

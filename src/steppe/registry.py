@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm, CompositionError
+from steppe.core.errors import SteppeError, nearest
 from steppe.core.part import Part, SettingError
-from steppe.errors import SteppeError, nearest
 from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM

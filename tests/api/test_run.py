@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import steppe
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
-from tests.simulate.scene import Net, blobs, seeded
+from tests.scene import Net, blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 3, "epochs": 1, "batch": 8, "partition": "iid",
                        "workers": 0}  # fmt: skip

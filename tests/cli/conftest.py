@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from steppe.cli import main
+from steppe.cli.app import main
 
 
 class Said(NamedTuple):

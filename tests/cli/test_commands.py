@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Steppe
-from tests.simulate.scene import records
+from tests.scene import records
 
 QUICK = ("-s", "model=mlp", "-s", "clients=4", "-s", "per_round=2", "-s", "epochs=1", "-s", "max_steps=2",
          "-s", "workers=0")  # fmt: skip
@@ -40,7 +40,7 @@ def test_help_does_not_wait_for_torch(words: list[str]) -> None:
     code = f"""
 import sys
 sys.argv = ["steppe", *{words!r}]
-from steppe.cli import main
+from steppe.cli.app import main
 try:
     main()
 finally:
@@ -273,7 +273,7 @@ def on_a_terminal(columns: int, *words: str) -> str:
     """What a command prints on a terminal of this width."""
     parent, child = pty.openpty()
     code = (f"import sys; sys.argv = ['steppe', *{list(words)!r}]; "
-            "from steppe.cli import main; main()")  # fmt: skip
+            "from steppe.cli.app import main; main()")  # fmt: skip
     environment = {**ONE_THREAD, "COLUMNS": str(columns), "TERM": "dumb"}
     process = subprocess.Popen([sys.executable, "-c", code], stdout=child, stderr=subprocess.DEVNULL, env=environment)
     os.close(child)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steppe.errors import missing
+from steppe.core.errors import missing
 from tests.cli.conftest import Steppe
 
 QUICK = ("-s", "model=mlp", "-s", "clients=4", "-s", "per_round=2", "-s", "max_steps=2", "-s", "workers=0", "-r", "1")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Steppe
 from tests.cli.test_bad_input import refused
-from tests.simulate.scene import records
+from tests.scene import records
 
 QUICK = ("-s", "model=mlp", "-s", "clients=4", "-s", "per_round=2", "-s", "epochs=1", "-s", "max_steps=2")
 
@@ -56,7 +56,7 @@ def test_a_grid_over_seeds(steppe: Steppe) -> None:
 
 
 def test_a_terminated_sweep_is_an_interrupted_one(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steppe.simulate import sweep as sweeping
+    from steppe.jobs import sweep as sweeping
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(sweeping, "sweep", lambda *_: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(5)))
@@ -94,8 +94,8 @@ def test_interrupted_it_stops_its_runs_and_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [r["round"] for r in records(run)] == list(range(1, reached + 4))
     from steppe.config import resolve
-    from steppe.simulate.run import simulate
-    from steppe.simulate.setup import experiment
+    from steppe.engine.experiment import experiment
+    from steppe.engine.rounds import simulate
 
     config = resolve({**json.loads((run / "config.json").read_text()), "workers": 0})
     whole = simulate(experiment(config)).history
@@ -151,7 +151,7 @@ def test_bad_words(steppe: Steppe, words: list[str], told: list[str]) -> None:
 
 
 def test_points_of_several_algorithms_take_what_they_know(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steppe.simulate import sweep as sweeping
+    from steppe.jobs import sweep as sweeping
 
     seen: list[Any] = []
 
@@ -171,7 +171,7 @@ def test_points_of_several_algorithms_take_what_they_know(steppe: Steppe, monkey
 def test_the_folder_is_named_by_what_all_points_share(
     steppe: Steppe, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], same: bool
 ) -> None:
-    from steppe.simulate import sweep as sweeping
+    from steppe.jobs import sweep as sweeping
 
     seen: list[Path] = []
 

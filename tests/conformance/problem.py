@@ -7,17 +7,17 @@ from torch import nn
 
 from steppe.algorithms import CATALOGUE
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import row, stack
 from steppe.core.task import Task
 from steppe.data import augmentation, from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import Partition
+from steppe.executors.batched import Batched
+from steppe.executors.captured import Captured
+from steppe.executors.sequential import Sequential
 from steppe.parts.sgd import SGD
 from steppe.registry import make
-from steppe.simulate.batched import Batched
-from steppe.simulate.captured import Captured
-from steppe.simulate.sequential import Sequential
-from steppe.simulate.stacking import row, stack
-from steppe.simulate.store import MemoryStore
+from steppe.runs.client_store import MemoryStore
 
 CLIENTS, LR = 6, 0.05
 LONELY = [[0, 1, 3, 4], [3], [5, 0, 2, 4]]  # a round of one client, who was there before

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 from steppe.core.client import Meter, begin, by_autograd, end, step
 from steppe.core.cost import cost
 from steppe.core.server import Server, broadcast
-from steppe.simulate import checkpoint
-from steppe.simulate.stacking import stack
-from steppe.simulate.store import DiskStore, MemoryStore
+from steppe.core.stacking import stack
+from steppe.runs import checkpoint
+from steppe.runs.client_store import DiskStore, MemoryStore
 from tests.conformance.problem import CLIENTS, LONELY, LR, algorithm, entries, federation, label, run, task
 
 ENTRIES = [e for e in entries() if e[1].get("first_step") != "official"]  # along rounding noise, by design

@@ -8,12 +8,12 @@ from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm, CompositionError
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
-from steppe.simulate.store import MemoryStore
+from steppe.runs.client_store import MemoryStore
 from tests.conformance.problem import algorithm, run, task
 
 SHORT = [[1, 4], [2, 1]]  # clients with few steps; one comes back

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from steppe.core.errors import SteppeError
 from steppe.data import aligned_test_sets
 from steppe.data.partition import make
-from steppe.errors import SteppeError
 
 LABELS, TEST = np.arange(2000) % 5, np.arange(1000) % 5
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from steppe.core import keyed
+from steppe.core.errors import SteppeError
 from steppe.data import AUGMENTATIONS, Augmentation, augmentation, normalise
-from steppe.errors import SteppeError
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 NONE = ((), ())

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from steppe.core.errors import SteppeError
 from steppe.data.sampling import bernoulli, fixed
-from steppe.errors import SteppeError
 
 
 def test_fixed_official_stream():

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+from steppe.core.errors import SteppeError
 from steppe.data import Data, from_arrays, from_dataset, load
 from steppe.data.dataset import stratified
-from steppe.errors import SteppeError
 
 IMAGES, LABELS = torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.arange(6) % 3
 

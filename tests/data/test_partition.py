@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from steppe.core.errors import SteppeError
 from steppe.data.partition import Partition, make
 from steppe.data.rules import PARTITIONS
-from steppe.errors import SteppeError
 
 CIFAR_LIKE = np.arange(50_000) % 10
 TOY = np.arange(1000) % 10

@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
+from steppe.core.errors import SteppeError
 from steppe.data import load
 from steppe.data.cifar import unpickle
-from steppe.errors import SteppeError
 
 RNG = np.random.default_rng(0)
 

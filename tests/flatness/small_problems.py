@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from steppe.core.task import Task
+from steppe.engine.quadratics import Quadratic
 from steppe.flatness import Loss, Sample
-from steppe.simulate.trace import Quadratic
 
 
 class Normed(nn.Module):

@@ -11,8 +11,9 @@ from small_problems import quadratic
 from torch import nn
 from torch.testing import assert_close
 
+from steppe.core.errors import SteppeError
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Problem, trace
 from steppe.evaluate.accuracy import Score
 from steppe.flatness import (
     Estimate,
@@ -31,8 +32,7 @@ from steppe.flatness import (
     proximal_effect,
     radius_profile,
 )
-from steppe.flatness.federation import shares
-from steppe.simulate.trace import Problem, trace
+from steppe.flatness.clients import shares
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 SOFTMAX = json.loads((VECTORS / "softmax.json").read_text())

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import steppe
+from steppe.core.errors import SteppeError
 from steppe.data import load
 from steppe.data.augment import Augmentation
 from steppe.data.dataset import from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import make as partition
-from steppe.errors import SteppeError
 from steppe.evaluate.accuracy import score
 from steppe.flatness import (
     Loss,

@@ -12,9 +12,9 @@ from small_problems import NETS, Matrix, make, matrix, quadratic
 from torch import nn
 from torch.testing import assert_close
 
+from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.core.task import Task
-from steppe.errors import SteppeError
 from steppe.flatness import (
     Loss,
     Sample,
@@ -23,10 +23,10 @@ from steppe.flatness import (
     block,
     by_layer,
     density,
+    free_memory,
     hutch_plus_plus,
     hutchinson,
     layers,
-    memory,
     spectrum,
 )
 from steppe.models import build
@@ -382,23 +382,23 @@ def test_bad_input_is_answered_in_words(dense):
 
 def test_a_model_too_large_for_memory(monkeypatch, dense):
     loss, w, _ = dense
-    monkeypatch.setattr("steppe.flatness.memory.free", lambda device: 1000)
+    monkeypatch.setattr("steppe.flatness.free_memory.free", lambda device: 1000)
     for call in (spectrum, density, hutch_plus_plus):
         with pytest.raises(SteppeError, match="GiB are free"):
             call(loss.hessian(w))
-    monkeypatch.setattr("steppe.flatness.memory.free", lambda device: 10)
+    monkeypatch.setattr("steppe.flatness.free_memory.free", lambda device: 10)
     with pytest.raises(SteppeError, match="graph of 1 example needs"):  # halved until there is nothing left to halve
         make("mlp", memory_limit=0)[0].gradient(w)
 
 
 def test_a_containers_limit_counts(tmp_path):
-    assert memory.in_container(tmp_path) == math.inf
+    assert free_memory.in_container(tmp_path) == math.inf
     for name, text in {"max": "1000", "current": "700", "stat": "anon 300\ninactive_file 150"}.items():
         (tmp_path / f"memory.{name}").write_text(text + "\n")
-    assert memory.in_container(tmp_path) == 450
+    assert free_memory.in_container(tmp_path) == 450
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.in_container(tmp_path) == math.inf
-    assert 0 < memory.free(torch.device("cpu")) < 1 << 50
+    assert free_memory.in_container(tmp_path) == math.inf
+    assert 0 < free_memory.free(torch.device("cpu")) < 1 << 50
 
 
 def test_a_loss_that_is_linear_is_flat():

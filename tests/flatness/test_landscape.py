@@ -6,8 +6,9 @@ import torch
 from small_problems import make
 from torch.testing import assert_close
 
+from steppe.core.errors import SteppeError
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Quadratic
 from steppe.flatness import (
     Landscape,
     Loss,
@@ -20,7 +21,6 @@ from steppe.flatness import (
     ticks,
 )
 from steppe.models import build
-from steppe.simulate.trace import Quadratic
 
 
 def test_the_centre_is_the_model_and_axes_are_in_order():

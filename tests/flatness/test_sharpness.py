@@ -8,12 +8,12 @@ from small_problems import make
 from torch import nn
 from torch.testing import assert_close
 
+from steppe.core.errors import SteppeError
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Quadratic
 from steppe.flatness import Loss, Sample, gradient_norm, noisy_loss, spectrum, worst_loss
 from steppe.flatness.draws import gaussian, rademacher
 from steppe.parts.sam import ASAM
-from steppe.simulate.trace import Quadratic
 
 
 def bowl(values, at):

@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 from steppe.core.server import Server
 from steppe.data import load
 from steppe.data.partition import make as make_partition
-from steppe.flower import charter as charters
+from steppe.engine.experiment import experiment
+from steppe.engine.rounds import play
+from steppe.executors.sequential import Sequential
+from steppe.flower import federation_file as charters
 from steppe.flower.client_app import app
 from steppe.flower.server_app import federated
-from steppe.simulate.run import play
-from steppe.simulate.sequential import Sequential
-from steppe.simulate.setup import experiment
-from steppe.simulate.store import MemoryStore
+from steppe.runs.client_store import MemoryStore
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # what Flower's processes set at their start
 

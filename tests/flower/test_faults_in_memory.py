@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
 
-from steppe.errors import RunFailed, SteppeError
-from steppe.flower.charter import Charter, checked
+from steppe.core.errors import RunFailed, SteppeError
+from steppe.flower.federation_file import Charter, checked
+from steppe.flower.liveness import lives, locked
 from steppe.flower.server_app import serve
-from steppe.flower.watch import lives, locked
-from steppe.simulate import folder
+from steppe.runs import folder
 from tests.flower.memory import USUAL, MemoryGrid, charter_of, launch, node_folders, replay, states_on_disk
 
 ALL = {"algorithm": "scaffold", "per_round": 3}
@@ -315,7 +315,7 @@ def test_a_node_with_another_model_is_refused(tmp_path, monkeypatch):
 
 
 def _other(text):
-    from steppe.flower.charter import from_terms
+    from steppe.flower.federation_file import from_terms
 
     charter, config, *rest = from_terms(text)
     return charter, config.model_copy(update={"model": "cnn"}), *rest

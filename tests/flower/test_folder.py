@@ -15,17 +15,17 @@ from cryptography import x509
 from flwr.cli.build import build_fab_from_disk
 from typer.testing import CliRunner
 
-from steppe.cli import app
+from steppe.cli.app import app
 from steppe.config import resolve
 from steppe.core.cost import Cost
-from steppe.errors import RunFailed, SteppeError
+from steppe.core.errors import RunFailed, SteppeError
 from steppe.flower import launch as processes
-from steppe.flower.charter import Sample, checked, read
-from steppe.flower.init import init
+from steppe.flower.create import init
+from steppe.flower.federation_file import Sample, checked, read
+from steppe.flower.liveness import STATUS, locked, status
 from steppe.flower.node_data import arrays
 from steppe.flower.node_state import NodeState
-from steppe.flower.watch import STATUS, locked, status
-from steppe.simulate import folder as records
+from steppe.runs import folder as records
 from tests.flower.memory import MemoryGrid, charter_of, launch, node_folders
 
 CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
@@ -242,7 +242,7 @@ def test_following_a_run_that_goes_on(tmp_path):
 
 
 def test_terms_reach_a_node_unchanged():
-    from steppe.flower.charter import as_terms, from_terms
+    from steppe.flower.federation_file import as_terms, from_terms
 
     charter = checked({"name": "x", "lost_state": "fresh", "run": {"clients": 2, "per_round": 1, "lr": 0.3}})
     config = charter.config()

@@ -5,7 +5,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
-from steppe.simulate.store import flat
+from steppe.runs.client_store import flat
 from tests.flower.memory import charter_of, launch, replay, states_on_disk
 
 FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
@@ -42,8 +42,8 @@ def close(mine, theirs):
 def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
     run = {"algorithm": "fedsam", "model": "tests.flower.own:norm_model"}
     result, _, _ = launch(tmp_path, {"algorithm": "fedsam"}, terms={"own": {"model": run["model"]}})
-    from steppe.simulate.run import simulate
-    from steppe.simulate.setup import experiment
+    from steppe.engine.experiment import experiment
+    from steppe.engine.rounds import simulate
     from tests.flower.own import norm_model
 
     _, config = charter_of({"algorithm": "fedsam"})
@@ -57,8 +57,8 @@ def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
 
 def test_own_part_and_model(tmp_path):
     """A user's part with state on both sides runs unchanged."""
-    from steppe.simulate.run import simulate
-    from steppe.simulate.setup import experiment
+    from steppe.engine.experiment import experiment
+    from steppe.engine.rounds import simulate
     from tests.flower.own import model, parts
 
     result, _, _ = launch(tmp_path, {}, terms={"own": {"model": "tests.flower.own:model",
@@ -73,8 +73,8 @@ def test_own_part_and_model(tmp_path):
 @pytest.mark.parametrize("part", ["median", "krum:bad=1,keep=1", "norm_bound:limit=0.05", "dp:clip=0.1,noise=0.5"])
 def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     """They stand on the server; a node needs neither their secrets nor their packages."""
-    from steppe.simulate.run import simulate
-    from steppe.simulate.setup import experiment
+    from steppe.engine.experiment import experiment
+    from steppe.engine.rounds import simulate
 
     if part.startswith("dp"):
         pytest.importorskip("dp_accounting", reason="the extra dp is not installed")

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from steppe.config import resolve
-from steppe.errors import RunFailed
+from steppe.core.errors import RunFailed
 from steppe.flower.certificates import write_node_key
-from steppe.flower.charter import read
-from steppe.flower.init import CONNECTION, init
+from steppe.flower.create import CONNECTION, init
+from steppe.flower.federation_file import read
 from steppe.flower.launch import Local, end, standing
 from steppe.flower.nodes import NodeStore
-from steppe.simulate import checkpoint, folder
+from steppe.runs import checkpoint, folder
 from tests.flower.memory import USUAL, replay, states_on_disk
 
 pytestmark = pytest.mark.slow
@@ -154,7 +154,7 @@ def test_the_server_and_the_superlink_are_killed(trial):
 
 
 def _lives(where):
-    from steppe.flower.watch import lives
+    from steppe.flower.liveness import lives
 
     return lives(where)
 

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.models import MODELS, build, describe
 from steppe.models.vit import cardinal, diagonal, shifted
 

@@ -12,9 +12,10 @@ from torch import nn
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.cost import cost
+from steppe.core.errors import SteppeError
 from steppe.core.part import Part, Scope, SettingError
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Problem, Quadratic, trace
 from steppe.models import build
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
@@ -22,7 +23,6 @@ from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
 from steppe.registry import make
-from steppe.simulate.trace import Problem, Quadratic, trace
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 SOFTMAX = json.loads((VECTORS / "softmax.json").read_text())

@@ -13,12 +13,12 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import make
-from steppe.simulate.stacking import stack
 
 MAN = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["MAN"]
 

@@ -9,9 +9,9 @@ import pytest
 from tiny import data, perceptron, same, train
 
 from steppe.core.cost import cost
+from steppe.engine.quadratics import Problem, trace
 from steppe.parts.sgd import SGD
 from steppe.registry import make
-from steppe.simulate.trace import Problem, trace
 
 HERE = Path(__file__).parent.parent
 QUADRATIC = json.loads((HERE / "vectors" / "quadratic.json").read_text())

@@ -11,13 +11,13 @@ from tiny import CLIENTS, data, perceptron, same, train
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.cost import cost
 from steppe.core.part import SettingError
+from steppe.engine.quadratics import Problem, trace
 from steppe.evaluate.personal import Client, fine_tune, personal_accuracy, shuffled, spread, tuner
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.sgd import SGD
 from steppe.registry import make
-from steppe.simulate.trace import Problem, trace
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 CASES = [c for c in QUADRATIC["cases"] if c["algorithm"] == "perfedavg"]

@@ -15,10 +15,12 @@ from torch import nn
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
+from steppe.core.errors import SteppeError
 from steppe.core.part import Scope, SettingError
 from steppe.core.server import Server, aggregate, broadcast, evaluated
+from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Problem, trace
 from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.sam import ramped
@@ -26,8 +28,6 @@ from steppe.parts.sgd import SGD
 from steppe.parts.swa import SWA
 from steppe.parts.trajectory_teacher import TrajectoryTeacher
 from steppe.registry import make, parse_addition
-from steppe.simulate.stacking import stack
-from steppe.simulate.trace import Problem, trace
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 QUADRATIC = json.loads((VECTORS / "quadratic.json").read_text())

@@ -11,10 +11,11 @@ from torch import nn
 from steppe.core.algorithm import Algorithm, CompositionError
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost
+from steppe.core.errors import SteppeError
 from steppe.core.part import Scope, SettingError
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Problem, trace, trace_algorithm
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.control_variates import ControlVariates
@@ -24,7 +25,6 @@ from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import make, parse_addition
-from steppe.simulate.trace import Problem, trace, trace_algorithm
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 SMOO = QUADRATIC["problems"]["smoo"]

@@ -11,8 +11,8 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, by_autograd, by_transform, end, step
 from steppe.core.part import Part
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import row, stack
 from steppe.core.task import Task
-from steppe.simulate.stacking import row, stack
 
 CLIENTS, STEPS, BATCH, CLASSES = 3, 3, 6, 4
 

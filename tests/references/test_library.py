@@ -9,9 +9,9 @@ from tests.conformance.problem import entries, label
 from tests.references.test_references import quadratic
 
 from steppe.algorithms import CATALOGUE
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
+from steppe.engine.quadratics import Problem, trace
 from steppe.registry import settings_of
-from steppe.simulate.trace import Problem, trace
 
 PROBLEM = {
     "clients": [

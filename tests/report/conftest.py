@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from steppe.config import Config, resolve
+from steppe.jobs.compare import compare
+from steppe.measures.analysis import Analysis, Options
 from steppe.report.write import write
-from steppe.simulate.analysis import Analysis, Options
-from steppe.simulate.compare import compare
 
 QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
          "measure": ["lambda1:2", "flatness_discrepancy:2"]}  # fmt: skip

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from steppe.report import evidence
-from steppe.report.evidence import Table
+from steppe.report import report_tables
 from steppe.report.reading import read
+from steppe.report.report_tables import Table
 from steppe.report.texts import tabular
 from steppe.report.write import write
 
@@ -64,7 +64,7 @@ def test_names_of_any_letters_compile(pages, compared: Path, tmp_path: Path) -> 
 
 def test_a_table_can_be_copied_into_a_paper(pages, compared: Path) -> None:
     """Two columns, the packages that the documentation names, and nothing else."""
-    tables = [*evidence.tables(read([compared])).values(), Table("Wide", ["a"] * 30, [["1.23 ± 0.45 %"] * 30])]
+    tables = [*report_tables.tables(read([compared])).values(), Table("Wide", ["a"] * 30, [["1.23 ± 0.45 %"] * 30])]
     paper = (
         "\\documentclass[twocolumn]{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}{}\\end{{document}}"
     )

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steppe import words
-from steppe.errors import SteppeError
+from steppe.cli import arguments
+from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import analysis, charts, evidence, layers, spectra, story
-from steppe.report.analysis import PROFILES
+from steppe.report import charts, findings, layers, measure_tables, report_tables, spectra
+from steppe.report.comparison import Comparison
 from steppe.report.landscapes import landscapes
+from steppe.report.measure_tables import PROFILES
 from steppe.report.reading import read
-from steppe.report.records import Comparison
 from steppe.report.write import write
-from steppe.simulate import folder
+from steppe.runs import folder
 from tests.report.conftest import FIGURES, config
 
 
@@ -58,9 +58,9 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
     assert [g.label for g in c.ranking] == order
     for g in c.groups:
         assert g.over("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
-    row = evidence.results(c).rows[0]
+    row = report_tables.results(c).rows[0]
     assert row[:2] == [order[0], f"{100 * mean(last[order[0]]):.2f} ± {100 * stdev(last[order[0]]):.2f}"]
-    assert order[0] in story.headline(c)
+    assert order[0] in findings.headline(c)
 
 
 def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
@@ -92,17 +92,17 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
     for label, values in {"fedavg": (0.70, 0.72), "fedsam": (0.80, 0.81)}.items():
         for run, value in zip(runs[label], values, strict=True):
             rewrite(run, value)
-    told = story.headline(read([copy]))
+    told = findings.headline(read([copy]))
     assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg")
     assert "as many bytes and 2× its gradients" in told
-    lead = story.lead(read([copy]))
+    lead = findings.lead(read([copy]))
     assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead[0]
     rewrite(runs["fedsam"][0], 0.69)  # ahead on average, behind on a seed
     rewrite(runs["fedsam"][1], 0.90)
-    assert story.headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
-    single = story.headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
+    assert findings.headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
+    single = findings.headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
     assert single.startswith("fedsam leads on a single seed: 90.00 % test accuracy, 20.00 points above fedavg")
-    assert story.headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
+    assert findings.headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
 
 
 def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
@@ -115,12 +115,12 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
             change(run / "result.json", last=records[-1]["accuracy"], best=records[-1]["accuracy"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)
-    assert story.headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
+    assert findings.headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
     assert charts.classes(c) is None
 
 
 def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
-    tables = evidence.flatness(read([compared]))
+    tables = report_tables.flatness(read([compared]))
     assert [t.title for t in tables] == ["Hessian", "Sharpness", "Clients, one more round"]
     assert all(
         "digits/train, 100 class-balanced, seed 0; mean ± standard deviation over seeds" in t.note for t in tables
@@ -225,12 +225,12 @@ COMMANDS = [
 def test_the_command_makes_the_same_run(chosen: Any, compared: Path) -> None:
     run = read([compared]).runs[0]
     run.config = chosen.model_dump(mode="json")
-    said = shlex.split(story.command(run))
+    said = shlex.split(findings.command(run))
     assert said[:2] == ["steppe", "run"]
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(said[3::2], said[4::2], strict=True):
         options[option].append(value)
-    again = words.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
+    again = arguments.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
     assert again.model_dump(mode="json") == run.config
 
 
@@ -278,7 +278,7 @@ def test_layers_are_those_of_the_analysis(compared: Path) -> None:
         each = [[reduce(getitem, keys, m)[name]["value"] for m in files] for name in names]
         assert trace["x"] == pytest.approx([mean(v) for v in each], rel=1e-4)
         assert trace["error_x"]["array"] == pytest.approx([stdev(v) for v in each], rel=1e-4)
-        table = next(t for t in evidence.profiles(c) if t.title == chart.title)
+        table = next(t for t in report_tables.profiles(c) if t.title == chart.title)
         assert [row[0] for row in table.rows] == names
     clients = layers.clients(c)
     assert clients is not None
@@ -295,10 +295,10 @@ def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None
     content = json.loads(path.read_text())
     del content["measures"]["trace"]
     path.write_text(json.dumps(content))
-    table = evidence.flatness(read([copy]))[0]
+    table = report_tables.flatness(read([copy]))[0]
     one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
     row = next(r for r in table.rows if r[0] == "trace")
-    assert row[table.columns.index("fedsam")] == analysis.told((one["value"], one["error"]))
+    assert row[table.columns.index("fedsam")] == measure_tables.told((one["value"], one["error"]))
     assert "of what one seed alone has" in table.note
 
 
@@ -359,7 +359,7 @@ def test_blocks_have_densities_of_their_own(compared: Path) -> None:
 
 
 def test_over_the_last_rounds(compared: Path) -> None:
-    table = evidence.during(read([compared]))
+    table = report_tables.during(read([compared]))
     assert table is not None
     row = next(r for r in table.rows if r[0] == "FD")
     each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in folder.history(run) if "measures" in r]
@@ -374,7 +374,7 @@ def test_over_the_last_rounds(compared: Path) -> None:
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
     text = page_without_library(html)
     for run in read([compared]).runs:
-        assert escape(story.command(run)) in text
+        assert escape(findings.command(run)) in text
     assert "&quot;partition&quot;: &quot;lda(0.3)&quot;" in text
 
 
@@ -404,15 +404,15 @@ def test_markdown(compared: Path, tmp_path: Path) -> None:
     write([compared], tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
     c = read([compared])
-    assert text.startswith(f"# {story.headline(c)}")
-    for table in evidence.tables(c).values():
+    assert text.startswith(f"# {findings.headline(c)}")
+    for table in report_tables.tables(c).values():
         assert f"## {table.title}\n" in text
         for row in (table.columns, *table.rows):
             assert "| " + " | ".join(row) + " |" in text
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
-    assert len(blocks) == len(evidence.tables(c))
+    assert len(blocks) == len(report_tables.tables(c))
     assert all(len({line.count("|") for line in block.splitlines()}) == 1 for block in blocks)
-    assert all(story.command(run) in text for run in c.runs)
+    assert all(findings.command(run) in text for run in c.runs)
 
 
 COMMANDS_OF_TEX = {
@@ -483,9 +483,9 @@ def test_latex(compared: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.tex").read_text()
     compiled(text)
     c = read([compared])
-    for table in evidence.tables(c).values():
+    for table in report_tables.tables(c).values():
         assert f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}" in text
-    best = evidence.results(c).rows[0]
+    best = report_tables.results(c).rows[0]
     assert f"{best[0]} & {best[1].replace('±', chr(36) + chr(92) + 'pm' + chr(36))} &" in text
 
 
@@ -549,7 +549,7 @@ def test_runs_that_are_not_finished(copy: Path) -> None:
     assert "steppe run --resume --out" in sentence(copy / "fedavg/seed-0")
     c = read([copy])
     assert [(g.label, g.seeds) for g in c.groups] == [("fedavg", 1), ("fedsam", 2)]
-    told = story.notes(c)
+    told = findings.notes(c)
     assert any("different numbers of seeds" in n for n in told)
     assert any(n.startswith("Left out:") and "has not finished" in n for n in told)
 
@@ -566,7 +566,7 @@ def test_runs_that_do_not_compare(copy: Path) -> None:
     assert "different data (digits, mnist)" in sentence(copy)
     change(copy / "fedsam/seed-0/config.json", data="digits", lr=0.5)
     c = read([copy])
-    assert story.notes(c)[0] == "The runs were not made under one protocol: lr is 0.05 or 0.5."
+    assert findings.notes(c)[0] == "The runs were not made under one protocol: lr is 0.05 or 0.5."
     assert len(c.groups) == 3
 
 
@@ -604,7 +604,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
 sys.argv = ["steppe", "report", "--help"]
-from steppe.cli import main
+from steppe.cli.app import main
 try:
     main()
 finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steppe.reproduce import plan, recipes, rows, work
+from steppe.reproduce import missing_runs, recipes, rows, work
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import table
 
@@ -92,7 +92,7 @@ def test_a_budget_that_is_spent_runs_nothing(steppe):
 
 
 def test_time_that_ends_inside_a_run_leaves_no_row():
-    (job,) = plan.needed(["fedsol-table1"], "tiny", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
+    (job,) = missing_runs.needed(["fedsol-table1"], "tiny", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
     kept = []
 
     def ended(who, seconds, event):
@@ -108,7 +108,7 @@ def test_time_that_ends_inside_a_run_leaves_no_row():
 
 
 def test_what_is_running_is_told(monkeypatch):
-    (job,) = plan.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
+    (job,) = missing_runs.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
     board, said = work.Board([job], time.monotonic(), None), []
     board.take(3, "")
     board.tick(3, 7, said.append)
@@ -119,7 +119,7 @@ def test_what_is_running_is_told(monkeypatch):
 
 
 def test_a_process_stays_with_its_algorithm():
-    jobs = plan.needed(["fedsol-table1", "fedsol-table6"], "paper", ["cifar10/*"], 2, False, [], {})
+    jobs = missing_runs.needed(["fedsol-table1", "fedsol-table6"], "paper", ["cifar10/*"], 2, False, [], {})
     assert len(jobs) == 2 * (48 + 5)  # A0 and A1 are cells of table 1
     board = work.Board(list(jobs), time.monotonic(), None)
     first = board.take(0, "")
@@ -138,7 +138,7 @@ def test_a_process_stays_with_its_algorithm():
 
 
 def test_nothing_is_started_that_would_not_end_in_time():
-    jobs = plan.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/*"], 1, False, [], {})
+    jobs = missing_runs.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/*"], 1, False, [], {})
     board = work.Board(list(jobs), time.monotonic(), 1000.0)
     board.take(0, "")
     board.finish(0, 10_000.0, True)  # one took far longer than all the time there is
@@ -147,8 +147,8 @@ def test_nothing_is_started_that_would_not_end_in_time():
 
 
 def test_cells_that_share_a_run_are_looked_at_together():
-    jobs = plan.needed(["fedsol-table1", "fedsol-table5"], "paper", ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-*"], 1,
-                       False, [], {"device": "cpu"})  # fmt: skip
+    jobs = missing_runs.needed(["fedsol-table1", "fedsol-table5"], "paper",
+                               ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-*"], 1, False, [], {"device": "cpu"})  # fmt: skip
     (job,) = jobs
     assert ([c.id for c in job.cells], job.config.personal, job.config.device) == (
         ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-1", "cifar10/fedavg-5"], [1, 5], "cpu")  # fmt: skip
@@ -251,7 +251,7 @@ def with_fake_workers(monkeypatch, methods, started=None):
 
     monkeypatch.setattr(work, "_start", start)
     cells = [f"cifar10/lda-0.1/{m}" if "/" not in m else m for m in methods]
-    jobs = plan.needed(["fedsol-table1"], "paper", cells, 1, False, [], {})
+    jobs = missing_runs.needed(["fedsol-table1"], "paper", cells, 1, False, [], {})
     not_run, failed = work.work(jobs, 2, None, lambda j, row: kept.append(j.config.algorithm), lambda _: None)
     return sorted(kept), [j.config.algorithm for j in not_run], failed, started
 

@@ -4,10 +4,10 @@ import pytest
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import Config, resolve
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
+from steppe.engine.experiment import check_names
 from steppe.reproduce import league, recipes
 from steppe.reproduce.recipes import Published, layered, parse, recipe_hash, select, table
-from steppe.simulate.setup import check_names
 
 # Written down a second time, from another copy of the paper's Table 1: s = 2, 5, 10 and α = 0.05, 0.1, 0.5.
 CIFAR10 = {

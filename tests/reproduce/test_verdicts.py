@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, plan, publish, recipes
+from steppe.reproduce import league, league_page, missing_runs, publish, recipes
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
@@ -361,6 +361,6 @@ def test_statistics_of_a_curve():
 def test_a_run_that_was_not_looked_at_is_made_again(row_for):
     """Table 5 wants FedAvg's fine-tuned clients: Table 1's row has none of them."""
     ids = ["cifar10/fedavg-5"]
-    assert len(plan.needed(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
+    assert len(missing_runs.needed(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
     tuned = row_for(AVG, 0.5, personal={"5": {"mean": 0.9}})
-    assert plan.needed(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []
+    assert missing_runs.needed(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []

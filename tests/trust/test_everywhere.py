@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm
 from steppe.registry import parse_addition
-from steppe.simulate.store import MemoryStore
+from steppe.runs.client_store import MemoryStore
 from tests.conformance.problem import CLIENTS, algorithm, run, task
 
 PARTS = ["median", "trimmed_mean:cut=0.3", "krum:bad=1,keep=2", "norm_bound:limit=0.05",

@@ -15,20 +15,20 @@ from scipy import integrate, stats
 from torch.utils._pytree import tree_leaves
 
 import steppe
-from steppe.accountant import epsilon
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, Sent, nobody
+from steppe.core.errors import SteppeError
 from steppe.core.noise import gaussian, uniform
 from steppe.core.server import Server, aggregate, uploads
-from steppe.errors import SteppeError
+from steppe.engine.accountant import epsilon
 from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
 from steppe.report.reading import read
 from tests.conformance.problem import CLIENTS, LR, algorithm, run, task
-from tests.simulate.scene import bits, blobs, launch, records, seeded
+from tests.scene import bits, blobs, launch, records, seeded
 
 DELTA = 1e-5
 counted = pytest.importorskip("dp_accounting", reason="the accountant is the extra `dp`")
@@ -356,7 +356,7 @@ def test_any_sampling_where_nothing_is_claimed_from_it() -> None:
 
 
 def test_running_statistics_are_refused() -> None:
-    from tests.simulate.scene import NormNet
+    from tests.scene import NormNet
 
     for text in ("dp", "norm_bound:limit=1"):
         with pytest.raises(SteppeError, match="running statistics"):

@@ -8,16 +8,16 @@ import torch
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
+from steppe.core.errors import SteppeError
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.errors import SteppeError
+from steppe.engine.quadratics import Quadratic
 from steppe.parts.control_variates import ControlVariates
 from steppe.parts.norm_bound import NormBound
 from steppe.parts.robust import Krum, Median, TrimmedMean, trimmed
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
-from steppe.simulate.stacking import stack
-from steppe.simulate.trace import Quadratic
 from tests.conformance.problem import algorithm
 from tests.trust import attacks
 

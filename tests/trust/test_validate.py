@@ -12,10 +12,10 @@ import torch
 
 import steppe
 from steppe.core.client import Reply, Sent, nobody
+from steppe.core.errors import RunFailed
 from steppe.core.validate import faults, misfit, sifted
-from steppe.errors import RunFailed
 from tests.conformance.problem import algorithm, run, task
-from tests.simulate.scene import launch, records
+from tests.scene import launch, records
 
 
 def reply(update: Any, **up: torch.Tensor) -> Reply:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.random import RandomState
 
+from steppe.core.errors import SteppeError
 from steppe.data.partition import Partition, as_array, replay
-from steppe.errors import SteppeError
 
 
 def aligned_test_sets(

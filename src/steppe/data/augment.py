@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, nearest
 
 _DRAWS = 6  # an image: crop row, crop column, flip, cutout row, cutout column, crop or not
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from steppe.core.errors import SteppeError
 from steppe.data.files import find, read_bytes
-from steppe.errors import SteppeError
 
 _PIXELS = 3 * 32 * 32
 

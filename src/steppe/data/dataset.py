@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
+from steppe.core.errors import SteppeError, nearest
 from steppe.data import cifar, hub, idx, image_folder, medmnist, svhn
 from steppe.data.files import find
-from steppe.errors import SteppeError, nearest
 
 
 @dataclass(frozen=True, eq=False)

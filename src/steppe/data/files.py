@@ -6,7 +6,7 @@ import gzip
 import zlib
 from pathlib import Path
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 
 def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from steppe.core.errors import SteppeError, missing
 from steppe.data.image_folder import stack
-from steppe.errors import SteppeError, missing
 
 
 def _column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from steppe.core.errors import SteppeError
 from steppe.data.files import find, read_bytes
-from steppe.errors import SteppeError
 
 _UNSIGNED_BYTE = 8
 

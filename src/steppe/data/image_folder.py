@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 
 def read(path: Path, join: bool = True) -> tuple[np.ndarray, ...]:

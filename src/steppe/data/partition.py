@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.random import RandomState
 
+from steppe.core.errors import SteppeError, nearest
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
-from steppe.errors import SteppeError, nearest
 
 
 @dataclass(frozen=True, eq=False)

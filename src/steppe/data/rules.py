@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.random import RandomState
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 Clients = list[np.ndarray]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from steppe.core import keyed
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 
 def fixed(clients: int, count: int, round: int, seed: int = 0, official: bool = True) -> np.ndarray:

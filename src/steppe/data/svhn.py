@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from steppe.core.errors import SteppeError, missing
 from steppe.data.files import find
-from steppe.errors import SteppeError, missing
 
 
 def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:

@@ -7,9 +7,7 @@ spectrum(hessian, top=5, bottom=1).lambda1, hutch_plus_plus(hessian), density(he
 worst_loss(loss, w, rho=0.05, adaptive=True), noisy_loss(loss, w)
 """
 
-from steppe.flatness.density import Density, density
-from steppe.flatness.estimate import Estimate, as_arrays, as_json
-from steppe.flatness.federation import (
+from steppe.flatness.clients import (
     alignment,
     consistency,
     divergence,
@@ -22,6 +20,8 @@ from steppe.flatness.federation import (
     proximal_effect,
     radius_profile,
 )
+from steppe.flatness.density import Density, density
+from steppe.flatness.estimate import Estimate, as_arrays, as_json
 from steppe.flatness.hvp import Hessian, Loss, block, layers
 from steppe.flatness.lanczos import Pairs, Spectrum, spectrum
 from steppe.flatness.landscape import Landscape, filter_normalised, interpolation, landscape, plane, ticks

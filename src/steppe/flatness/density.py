@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.errors import SteppeError
-from steppe.flatness import memory
+from steppe.core.errors import SteppeError
+from steppe.flatness import free_memory
 from steppe.flatness.draws import DENSITY, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.lanczos import Operator, extend
@@ -47,7 +47,7 @@ def density(hessian: Operator, probes: int = 10, steps: int = 80, sigma: float |
     if probes < 2 or steps < 1:
         raise SteppeError("A density with its band needs at least 2 probes and 1 step.")
     steps = min(steps, n)
-    memory.require(
+    free_memory.require(
         (steps + 1) * n * like.element_size(), like.device, f"A basis of {steps} vectors", "choose fewer steps"
     )
     nodes, weights = torch.zeros(2, probes, steps, dtype=torch.float64)

@@ -31,10 +31,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from steppe.core.errors import SteppeError, nearest
 from steppe.core.layout import Layout, Tensors
 from steppe.core.task import Each, Task
-from steppe.errors import SteppeError, nearest
-from steppe.flatness import memory
+from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
@@ -60,7 +60,9 @@ class Loss:
         self.loss_each = each or task.loss_each
         self.chunk = chunk
         self.device = sample.inputs.device
-        self.memory_limit = min(memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
+        self.memory_limit = (
+            min(free_memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
+        )
         norms = [m for m in task.judge.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)
 
@@ -157,8 +159,8 @@ class Loss:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
                                   "normalises by the statistics of its batch: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
-        memory.require(size * self._bytes(w), self.device, f"A gradient's graph of {size} example{'s'[: size > 1]}",
-                       "use a larger machine")  # fmt: skip
+        free_memory.require(size * self._bytes(w), self.device,
+                            f"A gradient's graph of {size} example{'s'[: size > 1]}", "use a larger machine")  # fmt: skip
         return size
 
     def _bytes(self, w: Tensor) -> int:

@@ -20,8 +20,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from steppe.errors import SteppeError
-from steppe.flatness import memory
+from steppe.core.errors import SteppeError
+from steppe.flatness import free_memory
 from steppe.flatness.draws import START, gaussian
 
 
@@ -84,7 +84,7 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
     wanted = min(top + bottom, n)
     room = min(n, max(basis, 2 * wanted + 2))
     kept = wanted + (room - wanted) // 2  # at a restart
-    memory.require((room + 1 + kept) * n * like.element_size(), like.device, f"A basis of {room} vectors",
+    free_memory.require((room + 1 + kept) * n * like.element_size(), like.device, f"A basis of {room} vectors",
                    "choose a smaller basis, or fewer eigenvalues")  # fmt: skip
     V, G = like.new_empty(room + 1, n), torch.zeros(room + 1, room, dtype=torch.float64)
     V[0] = torch.nn.functional.normalize(gaussian(like, n, seed, START), dim=0)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
-from steppe.errors import SteppeError
 from steppe.flatness.draws import DIRECTION, gaussian
 from steppe.flatness.hvp import Loss
 

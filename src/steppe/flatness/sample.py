@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.core.keyed import key, permutation
 from steppe.data.federation import Federation
-from steppe.errors import SteppeError
 from steppe.flatness.draws import SAMPLE
 
 

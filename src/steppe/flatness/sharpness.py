@@ -14,8 +14,8 @@ from math import nan
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.core.part import unit
-from steppe.errors import SteppeError
 from steppe.flatness.draws import NOISE, gaussian
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import Loss

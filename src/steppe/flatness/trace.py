@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
-from steppe.errors import SteppeError
-from steppe.flatness import memory
+from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, SKETCH, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import block, layers
@@ -46,7 +46,9 @@ def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Est
     if third >= n:  # then every direction can be asked for
         rows = torch.eye(n, dtype=like.dtype, device=like.device)
         return Estimate(float((hessian(rows) * rows).sum()), 0.0, n)
-    memory.require(3 * third * n * like.element_size(), like.device, "Hutch++", "choose fewer products, or Hutchinson")
+    free_memory.require(
+        3 * third * n * like.element_size(), like.device, "Hutch++", "choose fewer products, or Hutchinson"
+    )
     Q = _products(hessian, [rademacher(like, n, seed, SKETCH, i) for i in range(third)])
     Q = torch.linalg.qr(Q.T).Q.T  # (third, n), orthonormal rows
     exact = sum(float((hessian(rows) * rows).sum()) for rows in torch.split(Q, _AT_ONCE))

@@ -15,15 +15,15 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
+from steppe.core.errors import SteppeError
 from steppe.core.part import SettingError
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
-from steppe.errors import SteppeError
-from steppe.flower.charter import Charter, Own, Sample, found, made
+from steppe.engine.experiment import Experiment, experiment
+from steppe.flower.federation_file import Charter, Own, Sample, found, made
 from steppe.flower.node_data import arrays
-from steppe.simulate.setup import Experiment, experiment
-from steppe.simulate.stacking import stack
 
 Pair = tuple[Tensor, Tensor]
 STAND_INS = 2  # batch norm needs two

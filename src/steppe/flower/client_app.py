@@ -17,14 +17,14 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import steppe
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
+from steppe.engine.experiment import Experiment, find_device
+from steppe.executors.sequential import train as train_client
 from steppe.flower.build import check_same, node_side
-from steppe.flower.charter import Charter, from_terms
+from steppe.flower.federation_file import Charter, from_terms
 from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, read_work, refusal, reply_arrays
 from steppe.flower.node_data import arrays
 from steppe.flower.node_state import NodeState
-from steppe.simulate.sequential import train as train_client
-from steppe.simulate.setup import Experiment, find_device
 
 app = ClientApp()
 

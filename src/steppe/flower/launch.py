@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steppe.errors import RunFailed, missing
-from steppe.flower.charter import read
-from steppe.flower.init import CONNECTION, connect
-from steppe.flower.watch import LOG, STATUS, lives
-from steppe.simulate import folder as records
+from steppe.core.errors import RunFailed, missing
+from steppe.flower.create import CONNECTION, connect
+from steppe.flower.federation_file import read
+from steppe.flower.liveness import LOG, STATUS, lives
+from steppe.runs import folder as records
 
 LATE, GONE = 90.0, 3.0  # seconds after which a server that does not come, or gives no sign of life, is given up
 HOST = "127.0.0.1"

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Reply, Sent
+from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.errors import SteppeError
 
 ARRAYS, TERMS, TOLD, REFUSAL = "arrays", "terms", "told", "refusal"
 

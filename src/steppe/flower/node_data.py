@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.data import image_folder
 from steppe.data.dataset import as_inputs
-from steppe.errors import SteppeError
-from steppe.flower.charter import Sample, found
+from steppe.flower.federation_file import Sample, found
 
 
 def arrays(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:

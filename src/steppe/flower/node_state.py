@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from steppe.core.algorithm import States
-from steppe.errors import SteppeError
-from steppe.simulate.store import flat
+from steppe.core.errors import SteppeError
+from steppe.runs.client_store import flat
 
 KEPT = 3  # counted states: the server may fall back by two checkpoints
 

@@ -21,12 +21,14 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
 from steppe.core.client import Reply, Sent
+from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
+from steppe.core.stacking import stack
 from steppe.core.validate import faults
 from steppe.data import Partition
-from steppe.errors import RunFailed, SteppeError
+from steppe.engine.experiment import Experiment
 from steppe.flower.build import blank, fingerprint
-from steppe.flower.charter import Charter, Sample, as_terms
+from steppe.flower.federation_file import Charter, Sample, as_terms
 from steppe.flower.messages import (
     ARRAYS,
     TERMS,
@@ -37,10 +39,8 @@ from steppe.flower.messages import (
     told_by,
     work_arrays,
 )
-from steppe.flower.validate import checked
-from steppe.simulate.setup import Experiment
-from steppe.simulate.stacking import stack
-from steppe.simulate.store import MemoryStore, flat
+from steppe.flower.reply_checks import checked
+from steppe.runs.client_store import MemoryStore, flat
 
 GONE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node

@@ -9,14 +9,14 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from steppe.errors import RunFailed, SteppeError
-from steppe.flower import charter as charters
+from steppe.core.errors import RunFailed, SteppeError
+from steppe.engine.rounds import Result, simulate
+from steppe.flower import federation_file as charters
 from steppe.flower.build import described, server_side
+from steppe.flower.liveness import LOG, locked, status, teller
 from steppe.flower.nodes import Nodes, NodeStore
 from steppe.flower.overhead import overhead
-from steppe.flower.watch import LOG, locked, status, teller
-from steppe.simulate import folder
-from steppe.simulate.run import Result, simulate
+from steppe.runs import folder
 
 
 def make(app_folder: Path) -> ServerApp:

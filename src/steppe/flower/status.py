@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from steppe.flower.charter import read
-from steppe.flower.init import CONNECTION, PORT
+from steppe.flower.create import CONNECTION, PORT
+from steppe.flower.federation_file import read
 from steppe.flower.launch import flwr, parsed, reachable, standing
-from steppe.flower.watch import lives
-from steppe.simulate import folder as records
+from steppe.flower.liveness import lives
+from steppe.runs import folder as records
 
 
 def address(folder: Path) -> tuple[str, int]:

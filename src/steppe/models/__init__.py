@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from steppe.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, nearest
 from steppe.models.cnn import cnn, convnet_tiny, lenet
 from steppe.models.mlp import mlp
 from steppe.models.resnet import resnet8_gn, resnet18_bn, resnet18_bs, resnet18_cifar_gn, resnet18_gn

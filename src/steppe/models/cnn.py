@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.models.mlp import Stack, dense
 
 

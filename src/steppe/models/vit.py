@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.models.cnn import RepeatChannel, image
 from steppe.models.mlp import activations
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from steppe.report import evidence, story
-from steppe.report.analysis import explained
-from steppe.report.records import Axis, Comparison, Curve
+from steppe.report import findings, report_tables
+from steppe.report.comparison import Axis, Comparison, Curve
+from steppe.report.measure_tables import explained
 
 # Viridis: even steps of brightness, readable without colour vision; the page draws one bar of it for all landscapes.
 VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
@@ -107,8 +107,8 @@ def _whole(traces: list[dict[str, Any]]) -> dict[str, int]:
 
 def curves(c: Comparison) -> Panel:
     name = f"test {c.metric.name}"
-    accuracy = story.in_words(c, "accuracy", name.capitalize(), c.metric.percent)
-    loss = story.in_words(c, "loss", "Test loss", False)
+    accuracy = findings.in_words(c, "accuracy", name.capitalize(), c.metric.percent)
+    loss = findings.in_words(c, "loss", "Test loss", False)
     made = [_over(c, "accuracy", "round", name.capitalize(), "round", f"{name}{c.metric.unit and ' (%)'}", accuracy),
             _over(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
@@ -118,7 +118,7 @@ def curves(c: Comparison) -> Panel:
 def budgets(c: Comparison) -> Panel:
     """The metric against what it cost."""
     y_title = f"test {c.metric.name}{' (%)' if c.metric.percent else ''}"
-    table = evidence.total_cost(c)
+    table = report_tables.total_cost(c)
     goal = table.columns[4].removeprefix("rounds to ")
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
     computed = "; ".join(f"{r[0]} {r[6]}" for r in table.rows)

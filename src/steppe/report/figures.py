@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
+from steppe.report.comparison import Comparison
 from steppe.report.landscapes import landscapes
-from steppe.report.records import Comparison
 
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]

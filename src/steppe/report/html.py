@@ -11,13 +11,13 @@ from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 
-from steppe.errors import missing
-from steppe.report import charts, evidence, layers, spectra, story
+from steppe.core.errors import missing
+from steppe.report import charts, findings, layers, report_tables, spectra
 from steppe.report.charts import VIRIDIS, Panel
-from steppe.report.evidence import Table
+from steppe.report.comparison import Comparison, Group
 from steppe.report.figures import COLOURS
 from steppe.report.landscapes import TITLES, landscapes
-from steppe.report.records import Comparison, Group
+from steppe.report.report_tables import Table
 
 # The same hues as COLOURS, lighter, for a dark page.
 ON_DARK = ["#5aa9e6", "#f28c4e", "#3cc79b", "#e39ac4", "#f2c14e", "#a9dcf7", "#e6e6e6", "#c9a08f"]
@@ -48,11 +48,11 @@ class _Page:
     def document(self) -> str:
         library = plotly_js()
         self._sections()
-        title = story.headline(self.c)
+        title = findings.headline(self.c)
         links = "".join(f'<a href="#{id_}">{escape(name)}</a>' for id_, name, _ in self.sections)
         body = "".join(f'<section id="{id_}"><h2>{escape(name)}</h2>{text}</section>\n'
                        for id_, name, text in self.sections)  # fmt: skip
-        notes = "".join(f"<li>{escape(n)}</li>" for n in story.notes(self.c))
+        notes = "".join(f"<li>{escape(n)}</li>" for n in findings.notes(self.c))
         hues = [":root {" + " ".join(f"--c{i}: {hue};" for i, hue in enumerate(COLOURS)) + "}",
                 "@media screen and (prefers-color-scheme: dark) { :root:not(.paper) {"
                 + " ".join(f"--c{i}: {hue};" for i, hue in enumerate(ON_DARK)) + "} }"]  # fmt: skip
@@ -75,8 +75,8 @@ class _Page:
 <header>
 <p class="kind">Steppe report</p>
 <h1>{_text(title)}</h1>
-<p>{_text(" ".join(story.lead(self.c)))}</p>
-<p class="setting">{escape(story.setting(self.c))}</p>
+<p>{_text(" ".join(findings.lead(self.c)))}</p>
+<p class="setting">{escape(findings.setting(self.c))}</p>
 {f'<ul class="notes">{notes}</ul>' if notes else ""}
 <nav aria-label="Sections">{links}</nav>
 </header>
@@ -92,16 +92,16 @@ class _Page:
 """
 
     def _sections(self) -> None:
-        c, tables = self.c, evidence.tables(self.c)
+        c, tables = self.c, report_tables.tables(self.c)
         self._add("results", "Results", self._table(tables["results"]), self._table(tables.get("personal"), True))
         self._add("curves", "Over the rounds", self._panel(charts.curves(c)))
         self._add("cost", "For the same cost", self._panel(charts.budgets(c)), self._table(tables["total"], True),
                   self._table(tables["round"], True))  # fmt: skip
-        self._add("flatness", "Flatness", *(self._table(t, True) for t in evidence.flatness(c)),
+        self._add("flatness", "Flatness", *(self._table(t, True) for t in report_tables.flatness(c)),
                   self._panel(charts.measured(c)), self._table(tables.get("during"), True),
                   self._panel(layers.clients(c)))  # fmt: skip
         self._add("layers", "Layer by layer", self._panel(layers.profiles(c)),
-                  self._folded("the numbers", evidence.profiles(c)))  # fmt: skip
+                  self._folded("the numbers", report_tables.profiles(c)))  # fmt: skip
         self._add("density", "Spectrum of the Hessian", self._panel(spectra.density(c)),
                   self._titled("Layer by layer", self._panel(spectra.of_blocks(c))))  # fmt: skip
         land = [f"<h3>{TITLES[name]}</h3>" + "".join(map(self._panel, panels))
@@ -160,7 +160,9 @@ class _Page:
             cells = "".join(f"<td>{_text(v)}</td>" for v in rest)
             rows.append(f'<tr><th scope="row">{key}{escape(first)}</th>{cells}</tr>')
         title = f"<h3>{escape(table.title)}</h3>" if titled else ""
-        kind = ' class="results"' if table.title == "Results" and len(table.rows) > 1 and story.decided(self.c) else ""
+        kind = (
+            ' class="results"' if table.title == "Results" and len(table.rows) > 1 and findings.decided(self.c) else ""
+        )
         return (f'{title}<div class="scroll" role="region" aria-label="{escape(table.title)}" tabindex="0">'
                 f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
                 f'<p class="note">{_text(table.note)}</p>')  # fmt: skip
@@ -172,9 +174,9 @@ class _Page:
     def _runs(self, group: Group) -> str:
         parts = []
         for run in group.runs:
-            told = (story.command(run) if not story.is_own(run)
+            told = (findings.command(run) if not findings.is_own(run)
                     else f"# made in Python, with a model or parts of its own; its keys:\n"
-                         f"{story.command(run)}")  # fmt: skip
+                         f"{findings.command(run)}")  # fmt: skip
             made = ", ".join(f"{k} {v}" for k, v in run.versions.items() if v is not None)
             parts.append(f'<h3>seed {run.seed}</h3><pre>{escape(told)}</pre>'
                          f'<p class="small">{escape(str(run.folder))}<br>{escape(made)}</p>')  # fmt: skip
@@ -182,7 +184,7 @@ class _Page:
         config = json.dumps(run.config, indent=1, ensure_ascii=False)
         made_of = json.dumps(run.about.get("parts", []), ensure_ascii=False)
         return (f"<details><summary>{self._key(group.label)}{escape(group.label)}, {group.seeds} "
-                f"run{'s' if group.seeds > 1 else ''}</summary><p class='small'>{escape(story.idea(run))}</p>"
+                f"run{'s' if group.seeds > 1 else ''}</summary><p class='small'>{escape(findings.idea(run))}</p>"
                 f"{''.join(parts)}<h3>configuration{f', of seed {run.seed}' if group.seeds > 1 else ''}</h3>"
                 f'<pre class="config">{escape(config)}</pre>'
                 f"<h3>parts, innermost first</h3><pre>{escape(made_of)}</pre></details>")  # fmt: skip

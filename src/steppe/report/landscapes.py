@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steppe.flatness.landscape import Landscape
-from steppe.report.analysis import OWN_DATA
 from steppe.report.charts import DASHES, SCALE, Chart, Panel, numbers, titled
-from steppe.report.records import Comparison, Group, Run
+from steppe.report.comparison import Comparison, Group, Run
+from steppe.report.measure_tables import OWN_DATA
 
 TITLES = {
     "landscape": "Along the two largest eigenvectors of the Hessian",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from steppe.report.analysis import OWN_DATA, PROFILES, Number, told
 from steppe.report.charts import Chart, Panel, numbers, titled
-from steppe.report.records import Comparison
+from steppe.report.comparison import Comparison
+from steppe.report.measure_tables import OWN_DATA, PROFILES, Number, told
 
 
 def profiles(c: Comparison) -> Panel | None:

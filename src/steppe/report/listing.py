@@ -10,13 +10,13 @@ import torch
 from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import cost
+from steppe.core.errors import SteppeError, nearest
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
-from steppe.errors import SteppeError, nearest
+from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, make, parse_addition, settings_of
-from steppe.simulate.measure import MEASURES
 
 
 def catalogue() -> dict[str, dict[str, dict[str, Any]]]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from steppe.errors import SteppeError
-from steppe.report.records import Comparison, Group, Metric, Run
-from steppe.simulate import folder
+from steppe.core.errors import SteppeError
+from steppe.report.comparison import Comparison, Group, Metric, Run
+from steppe.runs import folder
 
 
 def read(folders: Sequence[Path]) -> Comparison:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steppe.report.charts import DASHES, Chart, Panel, numbers, titled
-from steppe.report.records import Comparison, DensityCurve, Group
+from steppe.report.comparison import Comparison, DensityCurve, Group
 
 BANDS = "Of the first analysed seed; bands are one standard error over probes."
 

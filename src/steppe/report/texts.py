@@ -5,34 +5,34 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from steppe.report import evidence, story
-from steppe.report.evidence import Table
-from steppe.report.records import Comparison
+from steppe.report import findings, report_tables
+from steppe.report.comparison import Comparison
+from steppe.report.report_tables import Table
 
 
 def markdown(c: Comparison) -> str:
     """The answer, the tables, and the commands."""
-    parts = [f"# {md(story.headline(c))}", md(" ".join(story.lead(c))), md(story.setting(c))]
-    parts += [f"> {md(note)}" for note in story.notes(c)]
-    for table in evidence.tables(c).values():
+    parts = [f"# {md(findings.headline(c))}", md(" ".join(findings.lead(c))), md(findings.setting(c))]
+    parts += [f"> {md(note)}" for note in findings.notes(c)]
+    for table in report_tables.tables(c).values():
         parts += [f"## {table.title}", markdown_table(table), md(table.note)]
-    commands = [f"# {g.label}, seed {r.seed}\n{story.command(r)}" for g in c.groups for r in g.runs]
+    commands = [f"# {g.label}, seed {r.seed}\n{findings.command(r)}" for g in c.groups for r in g.runs]
     fence = "`" * 3
     return "\n\n".join([*parts, "## Every run", f"{fence}sh\n" + "\n".join(commands) + f"\n{fence}"]) + "\n"
 
 
 def latex(c: Comparison) -> str:
     """A document that compiles as it is; its tables (booktabs) can be copied into another."""
-    body = [tex(" ".join(story.lead(c))), tex(story.setting(c)) + "."]
-    body += [tex(note) for note in story.notes(c)]
-    body += [tabular(table) for table in evidence.tables(c).values()]
-    commands = [tex(story.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
+    body = [tex(" ".join(findings.lead(c))), tex(findings.setting(c)) + "."]
+    body += [tex(note) for note in findings.notes(c)]
+    body += [tabular(table) for table in report_tables.tables(c).values()]
+    commands = [tex(findings.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
     body.append(
         "\\clearpage\n\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n"
         + "\n\n\\medskip\n".join(commands)
         + "\\par}"
     )
-    return document(story.headline(c), body)
+    return document(findings.headline(c), body)
 
 
 def document(title: str, body: list[str]) -> str:

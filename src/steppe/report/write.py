@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from steppe.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, nearest
 from steppe.report.reading import read
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from steppe.config import Config
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 from steppe.reproduce import league, league_page, publish, recipes, rows
 from steppe.reproduce.recipes import EXTRAS, MACHINE, Cell, recipe_hash
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.plan import runs_for
+from steppe.reproduce.missing_runs import runs_for
 from steppe.reproduce.recipes import Cell, check_globs, check_scale, configuration, layered, read
 from steppe.reproduce.rows import Row, value
 from steppe.reproduce.work import Job, traced

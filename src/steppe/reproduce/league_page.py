@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from steppe.report.evidence import Table as Printed
+from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import markdown_table, md
 from steppe.reproduce.league import standings
 from steppe.reproduce.recipes import read

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe.config import Config
-from steppe.report.evidence import Table as Printed
+from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import document, markdown_table, md, tabular, tex
 from steppe.reproduce.recipes import Published, Table, names
 from steppe.reproduce.recipes import table as named

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from steppe.config import Config
+from steppe.core.errors import RunFailed
 from steppe.data import Data, load
-from steppe.errors import RunFailed
+from steppe.engine.experiment import Experiment, experiment, find_device
+from steppe.engine.rounds import simulate
 from steppe.reproduce.recipes import recipe_hash
 from steppe.reproduce.rows import Row
-from steppe.simulate.folder import versions
-from steppe.simulate.run import simulate
-from steppe.simulate.setup import Experiment, experiment, find_device
+from steppe.runs.folder import versions
 
 
 @lru_cache(maxsize=2)

@@ -22,13 +22,13 @@ import torch
 
 from steppe.config import Config
 from steppe.core.cost import Cost, cost
+from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.data.partition import parse
-from steppe.errors import SteppeError
+from steppe.engine.experiment import build_algorithm
 from steppe.models import build
 from steppe.reproduce.recipes import Cell, recipe_hash
 from steppe.reproduce.rows import Row
-from steppe.simulate.setup import build_algorithm
 
 Say = Callable[[str], None]
 TICK = 30.0  # seconds between two lines about what is running

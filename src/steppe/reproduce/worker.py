@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from steppe.config import Config
-from steppe.errors import SteppeError
+from steppe.core.errors import SteppeError
 
 
 def main() -> None:

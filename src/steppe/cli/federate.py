@@ -1,0 +1,189 @@
+"""`steppe federate`: a real federation on Flower, set up, run, looked at and resumed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.app import Add, ConfigFile, Debug, Json, Rounds, Set, app
+from steppe.core.errors import SteppeError
+from steppe.engine.progress import Progress
+
+if TYPE_CHECKING:
+    from steppe.config import Config
+    from steppe.flower.launch import Local
+
+federate = typer.Typer(no_args_is_help=True, help="A real federation on Flower: set up, run, look at, resume.")
+app.add_typer(federate, name="federate")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes, one a client (default: 3).")]
+Algorithm = Annotated[str | None, typer.Option("--algorithm", "-a", help="A name of the catalogue (steppe list).")]
+Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypted, with a key a node. Default: on, except on "
+                                          "loopback.")]  # fmt: skip
+Telemetry = Annotated[bool, typer.Option("--telemetry", help="Let Flower send its telemetry and check for updates.")]
+
+
+@federate.command("init")
+def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, config: ConfigFile = None, sets: Set = [],  # noqa: B006
+          add: Add = [], rounds: Rounds = None,  # noqa: B006
+          host: Annotated[str, typer.Option("--host", help="Name or address of the SuperLink, as nodes reach "
+                                            "it.")] = "127.0.0.1",
+          tls: Tls = None,
+          own_data: Annotated[bool, typer.Option("--own-data", help="The nodes have data of their own; otherwise each "
+                                                 "gets a share of a known data set.")] = False,
+          telemetry: Telemetry = False, debug: Debug = False) -> None:  # fmt: skip
+    """Write a federation's folder: the app, scripts for the operator and the nodes, certificates for a trial."""
+    from steppe.flower.create import init, is_loopback
+
+    if tls is False and not is_loopback(host):
+        terminal.show(f"[bold]warning:[/] without TLS, anybody on the way to {terminal.escaped(host)} can read the "
+                      "updates, and any node may join")  # fmt: skip
+    init(folder, _config(nodes, algorithm, config, sets, add, rounds), host, tls, own_data, telemetry=telemetry)
+    here = f", or start everything on this machine: steppe federate up {folder}" if is_loopback(host) else ""
+    terminal.show(f"wrote {folder}: README.md there says what to do{here}")
+
+
+@federate.command()
+def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; made where there is "
+                                              "none.")] = Path("federation"),
+       nodes: Nodes = None, algorithm: Algorithm = None, config: ConfigFile = None, sets: Set = [], add: Add = [],  # noqa: B006
+       rounds: Rounds = None, tls: Tls = None, telemetry: Telemetry = False, as_json: Json = False,
+       debug: Debug = False) -> None:  # fmt: skip
+    """Start a SuperLink and SuperNodes on this machine, run the federation, show its rounds, and stop everything."""
+    from steppe.flower.create import init
+    from steppe.flower.federation_file import FILE
+
+    if not (folder / "app" / FILE).exists():
+        init(folder, _config(nodes, algorithm, config, sets, add, rounds), tls=tls, telemetry=telemetry)
+    elif nodes or algorithm or config or sets or add or rounds is not None or tls is not None:
+        raise SteppeError(f"{folder} has its settings already: edit {folder / 'app' / FILE}, or name another folder.")
+    _play(folder, False, as_json)
+
+
+@federate.command()
+def resume(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
+    """Go on from the last finished round, with the SuperLink that runs or, on one machine, with a new one."""
+    _play(folder, True, as_json)
+
+
+@federate.command()
+def status(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
+    """How a federation stands: its server, its rounds, its nodes."""
+    from steppe.flower.status import look
+
+    told = look(folder)
+    if as_json:
+        print(json.dumps(told, indent=1))
+        return
+    terminal.show(f"[bold]{terminal.escaped(told['name'])}[/]: {told['algorithm']}, {told['clients']} clients; "
+                  f"round {told['rounds_done']} of {told['rounds']}; {terminal.escaped(told['server'])}")  # fmt: skip
+    if "accuracy" in told:
+        terminal.show(f"accuracy {100 * told['accuracy']:.2f} %, loss {told['loss']:.4f}")
+    terminal.show(f"SuperLink {told['address']}: {'running' if told['superlink'] else 'not running'}")
+    for node in told["nodes"]:
+        terminal.show(f"  node {node['id']}: {node['status']}")
+
+
+def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: list[str], add: list[str],
+            rounds: int | None) -> Config:  # fmt: skip
+    """Of a federation, a client is a node; all take part in every round unless something else is asked for."""
+    from steppe.config import read
+
+    given = {text.partition("=")[0].strip() for text in sets} | set(read(path) if path else ())
+    if nodes is not None or "clients" not in given:
+        sets = [*sets, f"clients={nodes or 3}"]
+    if "per_round" not in given:
+        sets = [*sets, "per_round=1"]  # never too many; all of them, as soon as their number is known
+    chosen: Config = arguments.configuration(algorithm, path, sets, add, rounds)
+    all_of_them = {} if "per_round" in given else {"per_round": chosen.clients}
+    return chosen.model_copy(update=all_of_them | ({} if rounds is not None or "rounds" in given else {"rounds": 5}))
+
+
+def _play(folder: Path, resume: bool, as_json: bool) -> None:
+    from steppe.flower import launch
+    from steppe.flower.create import is_loopback
+    from steppe.flower.federation_file import FILE, read
+    from steppe.flower.liveness import lives, server
+    from steppe.flower.overhead import sentences
+    from steppe.flower.status import address
+    from steppe.runs import folder as records
+
+    charter, config = read(folder / "app")
+    where = folder / charter.out
+    begun = (where / "config.json").exists()
+    if begun and not resume:
+        done = (where / records.DONE).exists()
+        raise SteppeError(
+            f"{where} already holds a {'finished ' if done else ''}run: "
+            + ("name another folder." if done else f"go on with it by steppe federate resume {folder}.")
+        )
+    if resume and max((r["round"] for r in records.history(where)), default=0) >= config.rounds > 0:
+        raise SteppeError(f"{where} has finished its {config.rounds} rounds: to go on, raise rounds in "
+                          f"{folder / 'app' / FILE}.")  # fmt: skip
+    if resume and not begun:
+        raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
+    host, port = address(folder)
+    running = resume and launch.reachable(host, port)
+    if lives(where):
+        pid = server(where) if resume and not running else None
+        gone = (f", but its SuperLink does not answer on {host}, port {port}: if that is gone for good, end the server "
+                f"with kill -9 {pid}, then resume.") if pid else f": steppe federate status {folder}."  # fmt: skip
+        raise SteppeError(f"A server is at work in {where} already{gone}")
+    if not running and not is_loopback(host):
+        raise SteppeError(f"The SuperLink of {folder} belongs on {host}, port {port}, and does not answer there: start "
+                          f"it with {folder}/operator/superlink.sh, as README.md says step by step." if resume else
+                          f"{folder} is for several machines, with its SuperLink on {host}: start it there with "
+                          f"{folder}/operator/superlink.sh, as README.md says step by step.")  # fmt: skip
+    go_on = f"go on with: steppe federate resume {folder}"
+    with Progress(config.rounds) as progress:
+        progress.begin(config.algorithm)
+        local = None if running else launch.Local(folder, progress.say)
+        try:
+            if local is not None:
+                _start(local, config.clients, progress)
+            asked = time.time()
+            number = launch.submit(folder, resume)
+            progress.say(f"Flower's run {number} is submitted")
+            if local is not None:
+                local.follow(progress.round, asked, resume)
+            else:
+                launch.follow(where, progress.round, progress.say, begun=asked, resume=resume)
+        except KeyboardInterrupt:
+            told = go_on if local is not None else f"the run itself goes on: steppe federate status {folder}"
+            print(f"\ninterrupted; {told}", file=sys.stderr)
+            raise typer.Exit(130) from None
+        except SteppeError as error:
+            begun = (where / "config.json").exists()
+            raise type(error)(f"{str(error).strip().rstrip('.')}{'; ' + go_on if begun else ''}.") from error
+        finally:
+            if local is not None:
+                local.stop()
+    told = records.read_json(where / records.DONE)
+    if as_json:
+        print(json.dumps({"folder": str(where), **told}))
+        return
+    judged = (
+        f"accuracy {100 * told['last']:.2f} %, loss {told['loss']:.4f}" if told["last"] is not None else "no test data"
+    )
+    terminal.show(f"[bold]{config.algorithm}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
+                  f"{told['seconds']:.1f} s")  # fmt: skip
+    for line in sentences(told["nodes"]) if "nodes" in told else []:
+        terminal.show(line)
+    terminal.show(f"records and model are in {where}")
+
+
+def _start(local: Local, clients: int, progress: Any) -> None:
+    progress.say(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
+                 f"{', with TLS and node keys' if local.tls else ''}")  # fmt: skip
+    local.start_superlink(fresh=True)
+    for client in range(clients):
+        if local.tls:
+            local.register(client)
+        local.start_node(client)

@@ -1,0 +1,212 @@
+"""The laboratory's commands: compare algorithms over seeds, measure the models of finished runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.app import ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.core.errors import SteppeError
+from steppe.engine.progress import Progress
+
+if TYPE_CHECKING:
+    from steppe.measures.analysis import Options
+
+Whose = tuple[Path, int | None]  # a run, and the client whose loss is meant; None: the global one
+Samples = Annotated[int, typer.Option("--samples", min=1, help="Training examples that measures look at, at most.")]
+
+
+@app.command()
+def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures or groups "
+                                "(usual, hessian, clients, numbers): steppe list.")] = "usual",
+            samples: Samples = 5000,
+            clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the extra round that "
+                               "measures of clients play; default: the run's own next round.")] = None,
+            client: Annotated[str | None, typer.Option("--client", metavar="I,…", help="Measure the loss of these "
+                              "clients instead of the global one: 3, or 0,4,7, or all.")] = None,
+            landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
+                                 "the landscape, with this many points a side.")] = None,
+            seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample, probes and directions.")] = 0,
+            device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, auto; default: the run's.")] = None,
+            as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
+    from steppe.measures.analysis import Options, runs_in
+    from steppe.measures.during_training import MEASURES, chosen
+    from steppe.report import measure_tables as shown
+
+    asked = [name.strip() for name in measures.split(",") if name.strip()]
+    names = chosen([*asked, *(["landscape"] if landscape is not None else [])])
+    folders = runs_in(runs)
+    if client is not None:
+        names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
+    if not names:
+        raise SteppeError("--measures names nothing to measure: leave it out, or see steppe list.")
+    for name in names:
+        if MEASURES[name].runs > len(folders):
+            raise SteppeError(f"{name} is between the models of several runs: give at least {MEASURES[name].runs}.")
+    options = Options(samples, seed, clients, None, landscape or 21, device)
+    found, failed = measured(folders, names, options, Progress(0).say, client)
+    if as_json:
+        told, wrong = ({f"{where}{_whose(i)}": v for (where, i), v in those.items()} for those in (found, failed))
+        print(json.dumps({"runs": told, "failed": wrong}))
+    elif found:
+        short = dict(zip(folders, shown.labels(folders), strict=True))
+        contents = {f"{short[where]}{_whose(i)}": content for (where, i), content in found.items()}
+        rows = {label: shown.numbers(content, names) for label, content in contents.items()}
+        for table in [*shown.tables(rows), *shown.profiles(contents, names)]:
+            _print(table)
+        on = sorted({str(content["sample"]) for content in found.values()})
+        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; kept in each run's analysis.json, arrays "
+                      "in its folder analysis")  # fmt: skip
+    if failed:
+        raise SteppeError("\n".join(dict.fromkeys(failed.values())))
+
+
+def measured(folders: list[Path], names: list[str], options: Options, say: Any,
+             clients: str | None = None) -> tuple[dict[Whose, Any], dict[Whose, str]]:  # fmt: skip
+    """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
+    from steppe.measures.analysis import Analysis
+    from steppe.measures.during_training import MEASURES
+
+    found: dict[Whose, Any] = {}
+    failed: dict[Whose, str] = {}
+    others: list[Analysis] = []
+    for where in folders:
+        for i in [None] if clients is None else _clients(clients, where):
+            try:
+                one = Analysis(where, replace(options, client=i))
+                found[where, i] = one.stored()
+                found[where, i] = one.measure(names, others, say)
+                if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
+                    others.append(one)
+            except SteppeError as error:
+                failed[where, i] = str(error) if str(where) in str(error) else f"{where}{_whose(i)}: {error}"
+    return {key: content for key, content in found.items() if content["measures"]}, failed
+
+
+def _clients(text: str, where: Path) -> list[int]:
+    """`all`, or numbers with commas between them."""
+    from steppe.runs import folder
+
+    if text.strip() == "all":
+        return list(range(folder.settings(where)["clients"]))
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise SteppeError(f"--client {text}: write clients by their numbers, such as 3 or 0,4,7; or all.")
+    return [int(part) for part in text.split(",")]
+
+
+def _whose(client: int | None) -> str:
+    return "" if client is None else f", client {client}"
+
+
+def _print(table: Any) -> None:
+    from steppe.report.measure_tables import fitting
+
+    for piece in fitting(table, terminal.console().width):
+        terminal.print_table(piece.title, piece.columns, piece.rows)
+    if table.legend:
+        terminal.show(f"[dim]{terminal.escaped(table.legend)}[/]")
+    terminal.show("")
+
+
+@app.command()
+def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
+            everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+            config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
+            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
+                                "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
+            samples: Samples = 1000, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
+
+    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    """
+    from dataclasses import asdict
+
+    from steppe.algorithms import CATALOGUE
+    from steppe.jobs.compare import compare as run_all
+    from steppe.measures.during_training import chosen
+    from steppe.report.figures import curves
+    from steppe.report.findings import counted
+    from steppe.report.tables import comparison
+    from steppe.runs import folder
+
+    names = list(CATALOGUE) if everything else algorithms or []
+    if not names:
+        raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
+    asked = [name.strip() for name in measures.split(",") if name.strip()]
+    to_measure = [] if asked == ["none"] else chosen(asked)
+    spelled = {name: arguments.spelled_out(name) for name in dict.fromkeys(names)}
+    shared = arguments.shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    configs = {name: arguments.configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
+               for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
+    where = out or arguments.free_folder("compare", resume=False)
+
+    def watch(label: str, seed: int) -> Any:
+        progress.begin(f"{label}, seed {seed}" if seeds > 1 else label)
+        return progress.round
+
+    first = next(iter(configs.values()))
+    try:
+        with Progress(first.rounds) as progress:
+            entries = run_all(configs, seeds, where, watch, progress.say)
+            flat, trouble = _flatness(where, entries, to_measure, samples, progress.say) if to_measure else (None, [])
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    lines = comparison(entries)
+    failed = {e.algorithm: e.failed for e in entries if e.failed}
+    title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, "
+             f"{counted(first.rounds, 'round')}")  # fmt: skip
+    histories = {e.algorithm: e.histories for e in entries if e.histories}
+    if histories:
+        curves(histories, where / "curves.png", title)
+    told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
+    folder.write_json(where / "comparison.json", told)
+    if as_json:
+        print(json.dumps({"folder": str(where), **told}))
+    else:
+        _show_comparison(title, lines, flat)
+        terminal.show(f"runs, comparison.json and curves.png are in {where}")
+    if failed or trouble:
+        for name, reasons in failed.items():
+            print(f"failed: {name}: {'; '.join(reasons.values())}", file=sys.stderr)
+        for reason in trouble:
+            print(f"not measured: {reason}", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
+              say: Any) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    from steppe.measures.analysis import Options
+    from steppe.report.measure_tables import numbers, over_seeds
+
+    folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
+    found, failed = measured([p for several in folders.values() for p in several], names, Options(samples), say)
+    each = {label: [numbers(found[p, None], names) for p in several if (p, None) in found]
+            for label, several in folders.items()}  # fmt: skip
+    rows = {label: over_seeds(several) for label, several in each.items() if several}
+    samples_ = sorted({str(content["sample"]) for content in found.values()})
+    return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
+
+
+def _show_comparison(title: str, lines: list[Any], flat: dict[str, Any] | None) -> None:
+    from steppe.report import measure_tables as shown
+    from steppe.report.tables import LEGEND, cells
+
+    columns, rows, spare = cells(lines)
+    terminal.print_table(title, columns, rows, spare)
+    terminal.show("; ".join(LEGEND[c] for c in columns if c in LEGEND))
+    if flat and flat["rows"]:
+        over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
+        terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
+        for table in shown.tables(flat["rows"], "algorithm"):
+            _print(table)

@@ -1,0 +1,157 @@
+"""The processes of a torchrun launch: how they meet, agree, and what is said when one of them is lost.
+
+Without torchrun there is one process, and everything here does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from steppe.core.errors import RunFailed, SteppeError
+
+T = TypeVar("T")
+PATIENCE = timedelta(hours=2)  # a rank may wait this long for another, which may be measuring or loading
+CPU = torch.device("cpu")
+
+
+class Person(NamedTuple):
+    """Who a rank is."""
+
+    host: str
+    process: int
+    own_gpu: bool
+
+
+people: list[Person] = []  # all ranks, once they have met
+
+
+def launched() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ or dist.is_initialized()
+
+
+def first() -> bool:
+    """Whether this is rank 0, the one that writes and speaks; a process by itself is."""
+    return dist.get_rank() == 0 if dist.is_initialized() else os.environ.get("RANK", "0") == "0" or not launched()
+
+
+def size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_gpu() -> int:
+    """This rank's GPU; where ranks are more than GPUs, they share."""
+    return int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+
+
+def join() -> None:
+    """Meet the other ranks. Numbers on a GPU travel by NCCL, all others by gloo."""
+    if not launched() or people:
+        return
+    if not dist.is_initialized():
+        if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"] and sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
+        cuda = torch.cuda.is_available() and dist.is_nccl_available()
+        if cuda:
+            torch.cuda.set_device(local_gpu())
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+        atexit.register(_leave)
+    own_gpu = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count()
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, Person(socket.gethostname(), os.getpid(), own_gpu))
+    people[:] = everyone
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: _lost("it was asked to stop"))
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def travels(v: torch.Tensor) -> torch.Tensor:
+    """A tensor where it can be sent from: NCCL wants a GPU for each rank, or else it goes by way of the CPU."""
+    return v.contiguous() if all(p.own_gpu for p in people) else v.cpu().contiguous()
+
+
+def agreed(make: Callable[[], T]) -> T:
+    """What rank 0 makes, or the complaint that it has, on every rank."""
+    if not dist.is_initialized():
+        return make()
+    box: list[Any] = [None]
+    if first():
+        try:
+            box = [make()]
+        except SteppeError as error:
+            box = [error]
+    with listening():
+        dist.broadcast_object_list(box, 0, device=CPU)
+    if isinstance(box[0], SteppeError):
+        raise box[0]
+    made: T = box[0]
+    return made
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Around everything that waits for other ranks: one that is gone becomes a sentence that says which."""
+    try:
+        yield
+    except RuntimeError as error:  # what torch.distributed raises
+        _lost(str(error).strip().partition("\n")[0])
+
+
+def _lost(why: str) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the other ranks; this one has something to say
+    gone: list[int] = []
+    for _ in range(40):  # a process that is being killed closes its connections before it is gone
+        if gone := [r for r, p in enumerate(people) if p.host == socket.gethostname() and not _lives(p.process)]:
+            break
+        time.sleep(0.05)
+    whom = " and ".join(f"rank {r} (process {people[r].process} on {people[r].host})" for r in gone)
+    if not gone:
+        others = sorted({p.host for p in people} - {socket.gethostname()})
+        whom = f"a rank on another machine ({', '.join(others)})" if others else ""
+    if not whom:
+        raise RunFailed(f"The run was stopped: {why}. It goes on from its last checkpoint with --resume.")
+    raise RunFailed(f"{whom[0].upper()}{whom[1:]} ended unexpectedly, so the run stops. It was killed, perhaps for "
+                    "lack of memory, or its own message tells more. The run goes on from its last checkpoint with "
+                    "--resume, on as many ranks or fewer.")  # fmt: skip
+
+
+def _lives(process: int) -> bool:
+    table = Path("/proc")
+    if not (table / "self").exists():  # no Linux
+        try:
+            os.kill(process, 0)
+        except OSError:
+            return False
+        return True
+    try:
+        return (table / str(process) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def may_speak() -> bool:
+    """Whether this process may print the error that ends it: the first rank of a machine that asks may."""
+    if not dist.is_initialized():
+        return first()
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        return bool(store.add(f"steppe/told/{socket.gethostname()}", 1) == 1)
+    except (RuntimeError, ValueError):  # it went with the machine that had it
+        return True

@@ -1,0 +1,152 @@
+"""Who answers in a round: devices that fail, devices that are slow, and a server that does not wait for ever.
+
+    time of client i in round t = speed_i · jitter_ti · steps_i · passes        passes = gradients + forwards / 3
+
+`speed` says how the seconds that a gradient takes are spread over clients: a rule of these, whose last number, the
+jitter, may be left out. It is the σ of a log-normal factor, drawn anew for every round and client.
+
+    constant(1, jitter)          everybody takes 1 s
+    uniform(0.5, 2, jitter)      between 0.5 s and 2 s
+    lognormal(0.5, jitter)       exp(0.5 z) s with z normal: half of the clients are slower than 1 s, some much slower
+
+A step of SAM takes two gradients, and so twice the time; a forward pass beside them counts a third. `deadline` is a
+number of seconds, or `1.5x`: so many times the median time of the round's clients. With one, a round lasts until
+all have answered or, where somebody does not, until the deadline; without one, the server learns of a failure when
+the answer would have been due.
+
+A client whose reply is not counted, because it failed (with probability `dropout`) or was late, leaves no trace: the
+weights are renormalised over those that answered, the server's rules see only them, and when the client is next called
+it starts from the state that it had before, as a node whose reply was never acknowledged must: SCAFFOLD's and
+FedDyn's variates would otherwise count work that the server never saw. So it need not be trained at all. Everything
+is drawn from keys of (seed, round, client): all algorithms, executors and resumed runs meet the same failures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from steppe.config import Config
+from steppe.core.errors import SteppeError, nearest
+from steppe.core.keyed import key, uniform
+
+if TYPE_CHECKING:
+    from steppe.engine.experiment import Experiment
+
+FAILS, SPEED, JITTER = 0xFA11, 0x59EED, 0x717  # keep these uses of a key apart from every other
+
+
+class Turnout(NamedTuple):
+    """Those that answered in time, and what the record says of the others."""
+
+    ids: list[int]
+    told: dict[str, Any]
+
+
+def turnout(experiment: Experiment, t: int, called: list[int]) -> Turnout:
+    """Who of the clients called in round t answers in time."""
+    config = experiment.config
+    if not config.dropout and config.speed is None:
+        return Turnout(list(called), {})
+    who = torch.tensor(called)
+    fails = (uniform(key(config.seed, t, who, FAILS), 1)[:, 0] < config.dropout).tolist()
+    told: dict[str, Any] = {}
+    late: list[int] = []
+    if config.speed is not None:
+        took = times(experiment, t, called)
+        limit = _limit(config.deadline, list(took.values()))
+        late = [i for i, failed in zip(called, fails, strict=True) if took[i] > limit and not failed]
+        missing = bool(late) or any(fails)
+        told["simulated_seconds"] = limit if missing and limit < math.inf else max(took.values())
+    dropped = [i for i, failed in zip(called, fails, strict=True) if failed]
+    told |= {name: those for name, those in (("dropped", dropped), ("late", late)) if those}
+    return Turnout([i for i in called if i not in {*dropped, *late}], told)
+
+
+def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]:
+    """The simulated seconds of each client in round t."""
+    seed, who = experiment.config.seed, torch.tensor(called)
+    rule, numbers, jitter = parse(str(experiment.config.speed))
+    speed = rule(uniform(key(seed, who, SPEED), 1)[:, 0], *numbers)
+    luck = lognormal(uniform(key(seed, t, who, JITTER), 1)[:, 0], jitter)
+    passes = experiment.cost.gradients + experiment.cost.forwards / 3
+    steps = [experiment.federation.steps(i, experiment.algorithm.local_steps) for i in called]
+    return {i: s * n * passes for i, s, n in zip(called, (speed * luck).tolist(), steps, strict=True)}
+
+
+# ------------------------------------------------------------------------- a client's uniform number as its seconds
+def constant(u: Tensor, seconds: float) -> Tensor:
+    return torch.full_like(u, seconds)
+
+
+def between(u: Tensor, least: float, most: float) -> Tensor:
+    return least + (most - least) * u
+
+
+def lognormal(u: Tensor, spread: float) -> Tensor:
+    return torch.exp(spread * torch.special.ndtri(u + 2.0**-54))  # never exactly 0, whose normal is −∞
+
+
+RULES: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "constant": (constant, "constant(1)"),
+    "uniform": (between, "uniform(0.5, 2)"),
+    "lognormal": (lognormal, "lognormal(0.5), or lognormal(0.5, 0.2) with a jitter"),
+}
+
+
+def parse(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
+    """A rule's function, its numbers, and the jitter.
+
+    >>> parse("lognormal(0.5, 0.1)")[1:], parse("uniform(1, 2)")[1:]
+    (([0.5], 0.1), ([1.0, 2.0], 0.0))
+    """
+    match = re.fullmatch(r"\s*([a-z]+)\s*\(([^()]*)\)\s*", text)
+    name = match[1] if match else text.partition("(")[0].strip()
+    if name not in RULES:
+        raise SteppeError(f"speed is {text!r}: there is no rule {name!r}{nearest(name, RULES)}")
+    function, example = RULES[name]
+    wanted = len(inspect.signature(function).parameters) - 1
+    try:
+        numbers = [float(word) for word in match[2].split(",")]  # type: ignore[index]
+    except (ValueError, TypeError):
+        numbers = []
+    if len(numbers) not in (wanted, wanted + 1) or not all(math.isfinite(n) and n >= 0 for n in numbers):
+        raise SteppeError(f"speed is {text!r}: write {example}, with finite numbers that are not negative")
+    return function, numbers[:wanted], [*numbers, 0.0][wanted]
+
+
+def _limit(deadline: float | str | None, seconds: list[float]) -> float:
+    """The deadline in seconds, for clients that take these times."""
+    if deadline is None:
+        return math.inf
+    number, factor = _number(deadline)
+    return number * median(seconds) if factor else number
+
+
+def _number(deadline: float | str) -> tuple[float, bool]:
+    text = str(deadline).strip()
+    try:
+        number = float(text.removesuffix("x"))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise SteppeError(f"deadline is {deadline!r}: write seconds, such as 60, or 1.5x for one and a half times "
+                          "the median time of the round's clients")  # fmt: skip
+    return number, text.endswith("x")
+
+
+def check(config: Config) -> None:
+    """Refuse what cannot be read, before anything starts."""
+    if config.speed is not None:
+        parse(config.speed)
+    if config.deadline is not None:
+        _number(config.deadline)
+        if config.speed is None:
+            raise SteppeError("deadline needs to know how fast clients are: set speed, to lognormal(0.5) for instance")

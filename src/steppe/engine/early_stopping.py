@@ -1,0 +1,49 @@
+"""Early stopping: the best round so far by its validation loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.utils._pytree import tree_map
+
+from steppe.core.errors import RunFailed
+from steppe.core.server import Server
+from steppe.runs import checkpoint
+from steppe.runs.client_store import MemoryStore
+
+
+@dataclass
+class Best:
+    """The best validation loss so far, for early stopping; the test set plays no part in it."""
+
+    loss: float | None = None
+    round: int = 0
+    since: int = 0  # evaluations without a better one
+    server: Server | None = None
+
+    def see(self, record: dict[str, Any], server: Server, out: Path | None) -> None:
+        if "validation_loss" not in record:
+            return
+        self.since += 1
+        if self.loss is None or record["validation_loss"] < self.loss:
+            self.loss, self.round, self.since, self.server = record["validation_loss"], record["round"], 0, server
+            if out is not None:
+                checkpoint.save(out / "best", record["round"], server, MemoryStore(dict), {})
+
+    def stopped(self, patience: int | None) -> bool:
+        return patience is not None and self.since >= patience
+
+    def notes(self) -> dict[str, Any]:
+        return {"loss": self.loss, "round": self.round, "since": self.since}
+
+    def restore(self, server: Server, out: Path | None) -> Server:
+        """The server of the best round; after a resume it may be on disk alone."""
+        if self.server is None and out is not None:
+            saved, _ = checkpoint.load(out / "best", MemoryStore(dict))
+            if saved is None or saved.round != self.round:
+                raise RunFailed(f"The best model so far, of round {self.round}, should be in {out / 'best'}, and is "
+                                "missing or damaged: start the run anew.")  # fmt: skip
+            self.server = tree_map(lambda t: t.to(server.x.device), saved.server)
+        return self.server or server

@@ -1,0 +1,90 @@
+"""Whether a model fits its data, its algorithm and vmap: asked before anything starts, answered in a sentence."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SteppeError
+from steppe.core.task import Task
+from steppe.data.federation import Federation
+
+
+def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
+    """Run one small batch, so that a model that does not fit the data is refused before anything starts."""
+    data = federation.data
+    inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
+    x, targets = federation.plain(inputs), federation.targets(targets)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logits = task.forward(task.x0, x, task.buffers, learning=False).logits
+    except Exception as error:
+        raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
+    if not isinstance(logits, Tensor):
+        raise SteppeError(f"The model gives a {type(logits).__name__}, but must give one tensor: its predictions.")
+    if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
+        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} "
+                          f"has {data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
+    try:
+        each = task.loss_each(logits, targets)
+    except Exception as error:
+        raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
+                          f"{error}") from error  # fmt: skip
+    if each.ndim == 0 or len(each) != len(x):
+        raise SteppeError("The loss must give one value for each sample, because clients' last batches differ in "
+                          "size: use reduction='none'.")  # fmt: skip
+    return {"x": x, "y": targets}
+
+
+def check_statistics(task: Task, federation: Federation) -> None:
+    """Tell running statistics from buffers that are constants, and refuse batches that batch norm cannot take.
+
+    A pass changes running statistics; a buffer that it leaves alone (a table of positions, a mask full of −∞) is not
+    averaged over clients, nor asked to be finite.
+    """
+    if not task.buffers:
+        return
+    size = federation.batch_size
+    single = [i for i, n in enumerate(federation.sizes) if n % size == (1 if size > 1 else 0)]
+    x = federation.plain(federation.data.train_inputs[: max(size, 2)])
+    with torch.no_grad():
+        after = task.forward(task.x0, x, task.buffers).buffers
+        constant = {k: b for k, b in task.buffers.items() if torch.equal(b, after[k])}
+        task.buffers = {k: b for k, b in task.buffers.items() if k not in constant}
+        task.constants = {**task.constants, **constant}
+        if task.uses_batch_statistics and single:
+            try:
+                task.forward(task.x0, x[:1], task.buffers)
+            except ValueError as error:
+                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm "
+                                  "needs more: choose another batch size.") from error  # fmt: skip
+
+
+def check_taps(algorithm: Algorithm, task: Task) -> None:
+    if "activations" in algorithm.needs and not task.taps:
+        raise SteppeError(f"{algorithm.name} looks at hidden activations, and this model has none that are modules: "
+                          "use nn.ReLU modules, or name them in an attribute `taps` of the model.")  # fmt: skip
+    if "features" in algorithm.needs and not task.head:
+        raise SteppeError(f"{algorithm.name} looks at what enters the head, and this model has no head: give head=….")
+
+
+def not_batchable(task: Task, federation: Federation) -> str:
+    """Why vmap cannot differentiate this model over clients (some layers have no rule for it); empty when it can."""
+    x = federation.plain(federation.data.train_inputs[:2])
+    y = federation.targets(federation.data.train_targets[:2])
+
+    def loss(w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return task.loss(task.forward(w, inputs, task.buffers).logits, {"y": targets})
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            two = [torch.stack([v, v]) for v in (task.x0, x, y)]
+            torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
+    except Exception as error:  # a user's model may do anything with its numbers
+        return (str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0]
+    return ""

@@ -1,0 +1,205 @@
+"""Trackers follow a run: they are told of its configuration, of every round's record, and of its summary.
+
+Anything with these three methods is one. Those with names write into the run's folder or beside it, and send nothing
+over a network unless they are asked to:
+
+    tensorboard      events in the run's folder: tensorboard --logdir runs
+    wandb            an offline run in the run's folder: wandb sync; wandb:online, or WANDB_MODE=online, sends it
+    mlflow           a local file store, ./mlruns, or whatever MLFLOW_TRACKING_URI names
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from steppe.core.errors import SteppeError, missing, nearest
+
+
+class Tracker(Protocol):
+    """What `steppe.run(…, track=[…])` takes beside names."""
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Before the first round, or before the first one of a resumed run."""
+
+    def round(self, record: dict[str, Any]) -> None:
+        """After every round, with what rounds.jsonl has of it."""
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        """At the end; None when the run failed or was interrupted."""
+
+
+class Tracking:
+    """Tells several trackers. One that fails is told nothing more, and the run goes on."""
+
+    def __init__(self, trackers: Sequence[Tracker], say: Callable[[str], None]) -> None:
+        self.trackers, self.say = list(trackers), say
+
+    def __call__(self, moment: str, content: dict[str, Any] | None) -> None:
+        for tracker in list(self.trackers):
+            try:
+                getattr(tracker, moment)(content)
+            except Exception as error:  # another's program may do anything, and must not cost the run
+                self.trackers.remove(tracker)
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+                self.say(f"{type(tracker).__name__} failed and is left out from now on: {why}")
+
+
+class TensorBoard:
+    """Scalars by round; the configuration and the summary as text."""
+
+    def __init__(self, out: Path, how: str) -> None:
+        self.out, self.config, self.last = out, dict[str, Any](), 0
+        self.writer: Any = None
+
+    def begin(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def round(self, record: dict[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.last = record["round"]
+        if self.writer is None:  # what a run wrote after its last checkpoint, before it was resumed, is void
+            self.writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.last)
+            self.writer.add_text("config", _text(self.config), self.last)
+        for name, value in numbers(record).items():
+            self.writer.add_scalar(name, value, self.last)
+        self.writer.flush()
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        if self.writer is not None:
+            if summary is not None:
+                self.writer.add_text("summary", _text(summary), self.last)
+            self.writer.close()
+
+
+class WandB:
+    """A run of the project `steppe`; a resumed run is the same run."""
+
+    def __init__(self, out: Path, how: str) -> None:
+        self.out, self.mode = out, how or os.environ.get("WANDB_MODE", "offline")
+
+    def begin(self, config: dict[str, Any]) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its crash reports would go out even when offline
+        import wandb
+
+        id_ = remembered(self.out, "wandb", lambda: uuid4().hex[:8])
+        quiet = wandb.Settings(silent=True, console="off")
+        mode: Any = self.mode
+        self.run = wandb.init(project="steppe", name=title(self.out), id=id_, resume="allow", dir=str(self.out),
+                              mode=mode, config=config, settings=quiet)  # fmt: skip
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.run.log(numbers(record), step=record["round"])
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        self.run.summary.update(numbers(summary or {}))
+        self.run.finish(exit_code=0 if summary is not None else 1)
+
+
+class MLflow:
+    """A run of the experiment `steppe`; a resumed run is the same run."""
+
+    def __init__(self, out: Path, how: str) -> None:
+        self.out = out
+
+    def begin(self, config: dict[str, Any]) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the store that needs no server and no database
+        from mlflow.tracking import MlflowClient
+
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri()))
+        self.id = remembered(self.out, "mlflow", lambda: self._new(config))
+        self.client.update_run(self.id, status="RUNNING")
+
+    def _new(self, config: dict[str, Any]) -> str:
+        home = self.client.get_experiment_by_name("steppe")
+        home_id = home.experiment_id if home else self.client.create_experiment("steppe")
+        id_: str = self.client.create_run(home_id, run_name=title(self.out)).info.run_id
+        for name, value in config.items():
+            self.client.log_param(id_, name, value)
+        return id_
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.client.log_metric(self.id, name, value, step=step, synchronous=True)
+
+    def round(self, record: dict[str, Any]) -> None:
+        self._log(numbers(record), record["round"])
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        self._log({f"summary.{k}": v for k, v in numbers(summary or {}).items()}, 0)
+        self.client.set_terminated(self.id, "FINISHED" if summary is not None else "KILLED")
+
+
+# By name: the class, the module that it needs, the extra that installs it, and the words that may follow the name.
+TRACKERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    "tensorboard": (TensorBoard, "tensorboard", ()),
+    "wandb": (WandB, "wandb", ("online", "offline")),
+    "mlflow": (MLflow, "mlflow", ()),
+}
+
+
+def check(words: Sequence[str]) -> None:
+    """Refuse unknown names and missing packages before a run starts."""
+    for word in words:
+        name, colon, how = word.partition(":")
+        if name not in TRACKERS:
+            raise SteppeError(f"track: there is no tracker {name!r}{nearest(name, TRACKERS)}")
+        _, module, ways = TRACKERS[name]
+        if colon and how not in ways:
+            raise SteppeError(f"track: {word!r} is unknown{nearest(word, [name, *(f'{name}:{way}' for way in ways)])}")
+        if find_spec(module) is None:
+            raise missing(f"track: {name} is not here", name)
+
+
+def named(words: Sequence[str], out: Path | None) -> list[Tracker]:
+    """The trackers of a configuration."""
+    check(words)
+    if words and out is None:
+        raise SteppeError(f"track: {words[0]} writes beside the run's records: give the run an output folder (out=…).")
+    return [TRACKERS[word.partition(":")[0]][0](out, word.partition(":")[2]) for word in dict.fromkeys(words)]
+
+
+def numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """A record's finite numbers; nested keys are joined by dots.
+
+    >>> numbers({"loss": 0.5, "seconds": {"all": 2}, "late": [3], "note": "x", "bad": float("nan")})
+    {'loss': 0.5, 'seconds.all': 2.0}
+    """
+    found: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found |= numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and math.isfinite(value):
+            found[prefix + key] = float(value)
+    return found
+
+
+def remembered(out: Path, name: str, make: Callable[[], str]) -> str:
+    """A tracker's own name for this run, made once and kept in the run's folder."""
+    path = out / "track.json"
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    if name not in known:
+        known[name] = make()
+        path.write_text(json.dumps(known))
+    return known[name]
+
+
+def title(out: Path) -> str:
+    """A run's name; that of one of several seeds begins with its comparison's or sweep's.
+
+    >>> title(Path("runs/mine")), title(Path("runs/sweep/rho=0.1/seed-2"))
+    ('mine', 'rho=0.1/seed-2')
+    """
+    return f"{out.parent.name}/{out.name}" if out.name.startswith("seed-") else out.name
+
+
+def _text(content: dict[str, Any]) -> str:
+    return "\n".join(f"    {line}" for line in json.dumps(content, indent=1, default=str).splitlines())

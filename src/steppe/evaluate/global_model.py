@@ -1,0 +1,60 @@
+"""How good the global model is after a round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steppe.core.keyed import key, permutation
+from steppe.core.layout import Tensors
+from steppe.core.server import Server, evaluated
+from steppe.engine.experiment import Experiment
+from steppe.evaluate.accuracy import Score, recalibrated, score
+
+
+def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
+    """The model that is judged after round t, and its running statistics."""
+    x0 = experiment.task.x0
+    lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
+    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now)
+    return x, statistics(experiment, x, server.buffers, exported)
+
+
+def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
+    """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
+    task, federation, data = experiment.task, experiment.federation, experiment.federation.data
+    if not len(data.test_targets):  # a federation whose server has no data
+        return {}
+    x, buffers = judged_model(experiment, server, t)
+    by_batch = bool(task.buffers) and experiment.config.buffers == "local"
+
+    def of(inputs: Tensor, targets: Tensor) -> Score:
+        return score(
+            task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
+        )
+
+    test = of(data.test_inputs, data.test_targets)
+    told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
+    if test.by_class:
+        told["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
+    if data.validation_inputs is not None and data.validation_targets is not None:
+        held_out = of(data.validation_inputs, data.validation_targets)
+        told |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.metric}
+    return told
+
+
+def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:
+    """Batch norm's running statistics for the judged model, under the run's policy.
+
+    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones.
+    """
+    policies = ("recalibrate", "local") if exported else ("recalibrate",)
+    if not buffers or experiment.config.buffers not in policies:
+        return buffers
+    inputs = experiment.federation.data.train_inputs
+    order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
+    split = torch.split(order, 200)
+    batches = [i for i in split if len(i) == len(split[0])]  # equal ones, so that the mean is fair
+    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])

@@ -1,0 +1,291 @@
+"""The batched executor as one captured graph: what keeps a GPU busy.
+
+The whole local step — gather, augmentation, gradients, optimiser — is compiled for a fixed number of lanes and
+captured as one CUDA graph, so that a round is a row of replays without a word from the host. Clients differ in their
+number of steps: a lane trains one after another, the longest first, and all lanes end at about the same time. One
+size is enough then; `best_width` chooses it for a federation. Learning rate and round are tensors, so one capture
+serves all rounds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from steppe.core.algorithm import Algorithm, States
+from steppe.core.client import Live, Reply, Sent, begin, by_transform, end, step
+from steppe.core.keyed import as_seed, key
+from steppe.core.layout import Tensors
+from steppe.core.stacking import stack
+from steppe.core.task import Task
+from steppe.data.federation import Federation
+from steppe.data.plan import Plan
+from steppe.executors.batched import Batched
+from steppe.executors.client_conv import ClientConvolutions
+from steppe.executors.sequential import DROPOUT
+
+LENGTH = 1024  # batches of one client's round that there is always place for
+ROUND = 64  # rows of long vectors begin at multiples of this: matrix units want operands at round addresses
+OVERHEAD = 1.0  # what a step costs beside its lanes, in lanes: measured on an H200 (0.10 ms + 0.099 ms a lane)
+
+
+@dataclass
+class Room:
+    """Tensors at fixed places, which the graph reads and writes."""
+
+    sent: Sent
+    live: Live  # a row a lane
+    index: Tensor  # (clients, T, B): the round's plan
+    mask: Tensor
+    keys: Tensor  # (clients, T)
+    client: Tensor  # (lanes,) the row of the plan that a lane is at
+    k: Tensor  # (lanes,) how many steps its client has taken, counted up by the graph itself
+    steps: Tensor  # (lanes,) how many it shall take, in floats; 0 in an empty lane
+
+
+class Captured(Batched):
+    """Like `Batched`, compiled and replayed, with `width` lanes (None: one for each client of the first round)."""
+
+    def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, width: int | None = None,
+                 compiled: bool = True, say: Callable[[str], None] = print) -> None:  # fmt: skip
+        super().__init__(algorithm, task, federation)
+        self.width, self.compiled, self.say = width, compiled, say
+        self.graphs = task.x0.is_cuda
+        self.room: Room | None = None
+        self.replay: Callable[[], None] | None = None
+
+    def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
+        plan = self.federation.plan(ids, self.round_, self.algorithm.local_steps, self.algorithm.batches_per_step)
+        with torch.no_grad():
+            room = self._furnish(sent, states, plan)
+            steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
+            begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
+            clients = _own(begun)
+            changes, over = timetable(plan.steps, len(room.k))
+            room.steps.zero_()
+            for t in range(over + 1):
+                for lane, leaves, comes in changes.get(t, ()):
+                    if leaves is not None:
+                        tree_map(lambda rows, places: rows[leaves].copy_(places[lane]), clients, room.live)  # noqa: B023
+                    if comes is not None:
+                        tree_map(lambda rows, places: places[lane].copy_(rows[comes]), clients, room.live)  # noqa: B023
+                        room.client[lane], room.k[lane] = comes, 0
+                    room.steps[lane] = 0 if comes is None else plan.steps[comes]
+                if t < over:
+                    self.replay = self.replay or self._capture(room)
+                    if t == 0:  # after the capture, which draws numbers as well
+                        torch.manual_seed(as_seed(key(self.federation.seed, self.round_, ids[0], DROPOUT)))
+                    self.replay()
+            return vmap(lambda v, n: end(self.algorithm, self.task, room.sent, v, n))(clients, steps)
+
+    def _furnish(self, sent: Sent, states: list[States], plan: Plan) -> Room:
+        """This round's tensors at their fixed places; a larger round than any before moves them, and captures anew."""
+        count, length = plan.index.shape[:2]
+        if self.room is None or count > len(self.room.index) or length > self.room.index.shape[1]:
+            self.replay = None
+            self.room = self._build(sent, states[0], plan)
+        room = self.room
+        tree_map(lambda place, new: place.copy_(new), room.sent, sent)
+        for place, new in ((room.index, plan.index), (room.mask, plan.mask), (room.keys, plan.keys)):
+            place[:count, :length].copy_(new)
+        return room
+
+    def _build(self, sent: Sent, state: States, plan: Plan) -> Room:
+        # Powers of two: rounds that differ a little, and federations that do, share what was compiled for the first.
+        count, length = (1 << (n - 1).bit_length() for n in plan.index.shape[:2])
+        width = self.width or len(plan.index)
+        sent = tree_map(torch.clone, sent)
+        live = tree_map(lambda t: _rows(t, width), begin(self.algorithm, self.task, sent, state, sent.lr))
+        whole = (2 * count, max(LENGTH, length), plan.index.shape[2])
+        index = torch.zeros(whole, dtype=torch.int64, device=sent.x.device)
+        at = index.new_zeros(width)
+        return Room(sent, live, index, torch.zeros_like(index, dtype=torch.bool), index[:, :, 0].clone(), at,
+                    at.clone(), at.to(sent.lr.dtype))  # fmt: skip
+
+    def _capture(self, room: Room) -> Callable[[], None]:
+        given = (room.live, room.index, room.mask, room.keys, room.client, room.k, room.steps, room.sent)
+        saved = tree_map(torch.clone, (room.live, room.k))  # compiling and warming up move them
+        advance = self._advance(given)
+
+        def body() -> None:
+            advance(*given)
+
+        if self.graphs:
+            try:
+                body = _graph(body)
+            except Exception as error:  # a user's model may ask the host for something in every step
+                self.say(f"the local step could not be captured as a graph ({_told(error)}); it runs without")
+        tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
+        return body
+
+    def _advance(self, given: tuple[Any, ...]) -> Callable[..., None]:
+        """One step in place, compiled if that works; lanes whose client is done stay as they are."""
+        per_step = self.algorithm.batches_per_step
+
+        def read(index: Tensor, mask: Tensor, keys: Tensor, client: Tensor, k: Tensor) -> tuple[Tensors, ...]:
+            several = []
+            for i in range(per_step):
+                at = client, (k * per_step + i).clamp(max=index.shape[1] - 1)
+                several.append({**self.federation.batch(index[at], keys[at]), "mask": mask[at]})
+            return tuple(several)
+
+        def after(live: Live, several: tuple[Tensors, ...], k: Tensor, steps: Tensor, sent: Sent) -> Live:
+            def one(v: Live, batches: tuple[Tensors, ...], index: Tensor, n: Tensor) -> Live:
+                with ClientConvolutions():
+                    return step(self.algorithm, self.task, sent, v, batches, index.to(n.dtype), n, by_transform)
+
+            moved = vmap(one, randomness="different")(live, several, k, steps)
+            active = k < steps
+            return tree_map(lambda new, old: torch.where(_like(active, new), new, old), moved, live)
+
+        def advance(live: Live, index: Tensor, mask: Tensor, keys: Tensor, client: Tensor, k: Tensor, steps: Tensor,
+                    sent: Sent, after: Callable[..., Live] = after) -> None:  # fmt: skip
+            new = after(live, read(index, mask, keys, client, k), k, steps, sent)
+            tree_map(lambda place, value: place.copy_(value), live, new)
+            k.add_(1)
+
+        # Whatever is made once and kept (masks, constants) must exist before a trace would record its making.
+        advance(*given)
+        live, index, mask, keys, client, k, steps, sent = given
+        # All in one and in place is fastest; where the compiler fails on that, the step by itself is most of it.
+        batches = read(index, mask, keys, client, k)
+        ways: list[Callable[[], Callable[..., None]]] = [
+            lambda: compiled(advance, *given),
+            lambda: partial(advance, after=compiled(after, live, batches, k, steps, sent)),
+        ]
+        for way in ways if self.compiled else []:
+            try:
+                return way()
+            except Exception as error:  # a user's model, or the compiler, may do anything
+                told = _told(error)
+        if self.compiled:
+            self.say(f"the local step could not be compiled ({told}); it runs uncompiled")
+            self.compiled = False
+        return advance
+
+
+Changes = dict[int, list[tuple[int, int | None, int | None]]]
+
+
+def timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
+    """When a lane changes its client, {time: [(lane, who leaves, who comes)]}, and when all are done.
+
+    The longest first, each into the lane that is free first.
+
+        >>> timetable([2, 1, 1], 2)
+        ({0: [(0, None, 0), (1, None, 1)], 1: [(1, 1, 2)], 2: [(0, 0, None), (1, 2, None)]}, 2)
+    """
+    changes: Changes = defaultdict(list)
+    free, last = [0] * width, dict[int, int]()
+    for i in sorted(range(len(steps)), key=lambda i: -steps[i]):
+        if steps[i]:
+            lane = free.index(min(free))
+            changes[free[lane]].append((lane, last.get(lane), i))
+            free[lane] += steps[i]
+            last[lane] = i
+    for lane, i in last.items():
+        changes[free[lane]].append((lane, i, None))
+    return dict(changes), max(free)
+
+
+def best_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
+    """The number of lanes with which rounds of clients with these numbers of steps take the least time.
+
+    >>> best_width([[50] * 10]), best_width([[200, 20, 20, 20, 20, 20, 20]]), best_width([[50] * 10], most=5)
+    (10, 2, 5)
+    """
+
+    def seconds(width: int) -> float:
+        return (width + OVERHEAD) * sum(timetable(steps, width)[1] for steps in rounds)
+
+    widest = max(map(len, rounds))
+    return min(range(min(widest, most or widest), 0, -1), key=seconds)
+
+
+def _graph(body: Callable[[], None]) -> Callable[[], None]:
+    """The body's work as one graph of kernels."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # libraries choose their kernels here, outside the capture
+        for _ in range(3):
+            body()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return graph.replay
+
+
+def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+    """Trace through vmap and gradients down to plain tensor operations, and compile those.
+
+    The compiler never sees our Python: parts, hooks and users' modules are gone by then.
+    """
+    leaves, structure = tree_flatten(example)
+    shape: list[Any] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        out = function(*tree_unflatten(list(tensors), structure))
+        values, spec = tree_flatten(() if out is None else out)
+        shape[:] = [spec]
+        return values
+
+    with torch.no_grad():
+        graph = make_fx(flat)(*leaves)
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+            node.target = torch.ops.aten.reshape.default  # the compiler may lay a convolution's output out otherwise
+        _spare_what_stays(graph.graph)
+        graph.recompile()
+        fast = torch.compile(graph, dynamic=False)
+        fast(*leaves)
+    return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def _own(rows: Live) -> Live:
+    """The same to write into: a row for each client also where all begin alike, and no tensor that is two things."""
+    seen: set[int] = set()
+
+    def own(t: Tensor) -> Tensor:
+        # What all begin with comes out of vmap as one row repeated; a single client's is that row, the global model.
+        shared = len(t) == 1 or t.data_ptr() in seen or not t.is_contiguous()
+        seen.add(t.data_ptr())
+        return t.clone(memory_format=torch.contiguous_format) if shared else t
+
+    mine: Live = tree_map(own, rows)
+    return mine
+
+
+def _spare_what_stays(graph: torch.fx.Graph) -> None:
+    """A state that a step only reads need not be chosen between itself and itself, and written where it lies."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
+        if node.args[1] is node.args[2]:
+            node.replace_all_uses_with(node.args[1])
+            graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if node.args[0] is node.args[1]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _rows(t: Tensor, count: int) -> Tensor:
+    """Zeros for `count` clients of one's t."""
+    if t.ndim != 1:
+        return t.new_zeros((count, *t.shape))
+    return t.new_zeros((count, -(-len(t) // ROUND) * ROUND))[:, : len(t)]
+
+
+def _like(flags: Tensor, values: Tensor) -> Tensor:
+    return flags.view(-1, *[1] * (values.ndim - 1))

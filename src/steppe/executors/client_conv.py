@@ -1,0 +1,252 @@
+"""Convolutions whose weights differ from client to client, all clients in one kernel.
+
+Under vmap PyTorch turns them into a grouped convolution, which cuDNN runs as one small kernel a client. Here they are
+operators over all clients, with kernels of their own (`client_conv_kernels.py`) where there is a GPU and Triton, and
+grouped convolutions elsewhere. The way in is `ClientConvolutions`: while it is active, `F.conv2d` with a batched
+weight on a GPU comes here.
+"""
+
+# mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.overrides import TorchFunctionMode
+
+from steppe.executors.client_conv_kernels import (
+    CHANNELS,
+    FEW,
+    PIXELS,
+    WEIGHT_BACK,
+    WEIGHT_FORWARD,
+    by_triton,
+    laid,
+    sizes,
+    triton_conv,
+    triton_input_grad,
+    triton_weight_grad,
+    turned,
+)
+
+ENABLED = True  # False: convolutions are left to PyTorch, for comparisons
+
+
+def _lay(t: Tensor, order: Sequence[int]) -> Tensor:
+    """`laid`, with t's own shape. Done outside of the operators, a compiler can fuse the copy with what made t."""
+    return laid(t, order).permute(*(order.index(axis) for axis in range(t.ndim)))
+
+
+def _padded(t: Tensor, channels: int) -> Tensor:
+    """Three colours become four: then each pixel is one aligned vector in memory."""
+    return F.pad(t, (0, 0, 0, 0, 0, -channels % 4)) if channels < FEW and channels % 4 else t
+
+
+def _folded(t: Tensor) -> Tensor:
+    """(C, B, ch, h, w) as a grouped convolution has it: (B, C·ch, h, w)."""
+    return t.transpose(0, 1).flatten(1, 2)
+
+
+def _unfolded(t: Tensor, clients: int) -> Tensor:
+    return _lay(t.unflatten(1, (clients, -1)).transpose(0, 1), PIXELS)
+
+
+@torch.library.custom_op(
+    "steppe::client_conv", mutates_args=(), schema="(Tensor x, Tensor w, int[] stride, int[] padding) -> Tensor"
+)
+def client_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    """x (C, B, I, h, w) and w (C, O, I, kh, kw) to (C, B, O, h', w')."""
+    if by_triton(x, w):
+        return triton_conv(x, w, stride, padding)
+    y = F.conv2d(_folded(x), w.flatten(0, 1), None, stride, padding, groups=len(w))
+    return _unfolded(y, len(w))
+
+
+@client_conv.register_fake
+def _(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    size = sizes(x, w, stride, padding)
+    return x.new_empty(x.shape[0], x.shape[1], *size, w.shape[1]).movedim(-1, -3)
+
+
+@torch.library.custom_op(
+    "steppe::client_conv_input_grad", mutates_args=(),
+    schema="(Tensor dy, Tensor w, int[] size, int[] stride, int[] padding) -> Tensor",
+)  # fmt: skip
+def client_conv_input_grad(
+    dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> Tensor:
+    """The gradient for an input of the given height and width."""
+    if by_triton(dy, w):
+        return triton_input_grad(dy, w, size, stride, padding)
+    shape = (dy.shape[1], len(w) * w.shape[2], *size)
+    dx = conv2d_input(shape, w.flatten(0, 1), _folded(dy), stride, padding, groups=len(w))
+    return _unfolded(dx, len(w))
+
+
+@client_conv_input_grad.register_fake
+def _(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    return dy.new_empty(dy.shape[0], dy.shape[1], *size, w.shape[2]).movedim(-1, -3)
+
+
+@torch.library.custom_op(
+    "steppe::client_conv_weight_grad", mutates_args=(),
+    schema="(Tensor dy, Tensor x, int[] size, int[] stride, int[] padding) -> Tensor",
+)  # fmt: skip
+def client_conv_weight_grad(
+    dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> Tensor:
+    """The gradient for a kernel of the given height and width."""
+    if by_triton(dy, x):
+        return triton_weight_grad(dy, x, size, stride, padding)
+    clients, shape = len(x), (len(x) * dy.shape[2], x.shape[2], *size)
+    dw = conv2d_weight(_folded(x), shape, _folded(dy), stride, padding, groups=clients)
+    return _lay(dw.unflatten(0, (clients, -1)), WEIGHT_FORWARD)
+
+
+@client_conv_weight_grad.register_fake
+def _(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Tensor:
+    return x.new_empty(x.shape[0], dy.shape[2], *size, x.shape[2]).movedim(-1, 2)
+
+
+# ------------------------------------------------------------------------------------- gradients and batching
+
+
+def _batched(function: Any, clients: int, dims: Sequence[int | None], left: Tensor, right: Tensor, *rest: Any,
+             fold: bool) -> tuple[Tensor, int]:  # fmt: skip
+    """Clients become a first axis; where only `left` has them and it may, they join the batch instead."""
+    already = left.ndim - (dims[0] is not None) == 5  # inside another vmap: its clients and these are one list
+
+    def front(t: Tensor, dim: int | None) -> Tensor:
+        return t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
+
+    if fold and dims[1] is None and not already:
+        left = left.movedim(dims[0] or 0, 0)
+        return function.apply(left.flatten(0, 1), right, *rest).unflatten(0, left.shape[:2]), 0
+    left, right = front(left, dims[0]), front(right, dims[1])
+    if not already:
+        return function.apply(left, right, *rest), 0
+    both = left.shape[:2]
+    return function.apply(left.flatten(0, 1), right.flatten(0, 1), *rest).unflatten(0, both), 0
+
+
+class _Conv(torch.autograd.Function):
+    """x and w without clients (4 axes: PyTorch's convolution) or with (5 axes: ours)."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, stride: list[int], padding: list[int]) -> Tensor:
+        if w.ndim == 5:
+            x, w = _padded(x, x.shape[2]), _padded(w, x.shape[2])
+            return client_conv(_lay(x, PIXELS), _lay(w, WEIGHT_FORWARD), stride, padding)
+        return torch.ops.aten.convolution(x, w, None, stride, padding, [1, 1], False, [0, 0], 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        dx = _InputGrad.apply(g, w, list(x.shape[-2:]), ctx.stride, ctx.padding) if ctx.needs_input_grad[0] else None
+        dw = _WeightGrad.apply(g, x, list(w.shape[-2:]), ctx.stride, ctx.padding) if ctx.needs_input_grad[1] else None
+        return dx, dw, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, w: Tensor, stride: list[int], padding: list[int]) -> Any:
+        return _batched(_Conv, info.batch_size, in_dims[:2], x, w, stride, padding, fold=True)
+
+
+class _InputGrad(torch.autograd.Function):
+    """What `_Conv` sends back to its input. The three of them are each other's derivatives."""
+
+    @staticmethod
+    def forward(dy: Tensor, w: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
+        if w.ndim == 5:
+            return client_conv_input_grad(_lay(dy, PIXELS), _lay(w, WEIGHT_BACK), size, stride, padding)
+        return conv2d_input((dy.shape[0], w.shape[1], *size), w, dy, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        dy, w, ctx.size, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(dy, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        dy, w = ctx.saved_tensors
+        ddy = _Conv.apply(g, w, ctx.stride, ctx.padding) if ctx.needs_input_grad[0] else None
+        dw = _WeightGrad.apply(dy, g, list(w.shape[-2:]), ctx.stride, ctx.padding) if ctx.needs_input_grad[1] else None
+        return ddy, dw, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, dy: Tensor, w: Tensor, *rest: Any) -> Any:
+        return _batched(_InputGrad, info.batch_size, in_dims[:2], dy, w, *rest, fold=True)
+
+
+class _WeightGrad(torch.autograd.Function):
+    """What `_Conv` sends back to its weight."""
+
+    @staticmethod
+    def forward(dy: Tensor, x: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
+        if x.ndim == 5:
+            order = CHANNELS if x.is_cuda and turned(x, x.shape[2]) else PIXELS
+            full = _lay(_padded(x, x.shape[2]), PIXELS)
+            return client_conv_weight_grad(_lay(dy, order), full, size, stride, padding)[:, :, : x.shape[2]]
+        return conv2d_weight(x, (dy.shape[1], x.shape[1], *size), dy, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        dy, x, _, ctx.stride, ctx.padding = inputs
+        ctx.save_for_backward(dy, x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        dy, x = ctx.saved_tensors
+        ddy = _Conv.apply(x, g, ctx.stride, ctx.padding) if ctx.needs_input_grad[0] else None
+        dx = _InputGrad.apply(dy, g, list(x.shape[-2:]), ctx.stride, ctx.padding) if ctx.needs_input_grad[1] else None
+        return ddy, dx, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, dy: Tensor, x: Tensor, *rest: Any) -> Any:
+        return _batched(_WeightGrad, info.batch_size, in_dims[:2], dy, x, *rest, fold=False)
+
+
+# ------------------------------------------------------------------------------------------------- the way in
+
+
+def _pair(value: int | Sequence[int]) -> list[int]:
+    both = [value] if isinstance(value, int) else list(value)
+    return both * 2 if len(both) == 1 else both
+
+
+class ClientConvolutions(TorchFunctionMode):
+    """While active, plain 2-D convolutions on these devices are ours; anything else is PyTorch's."""
+
+    def __init__(self, devices: Sequence[str] = ("cuda",)) -> None:
+        super().__init__()
+        self.devices = devices
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:  # fmt: skip
+        kwargs = kwargs or {}
+        if func is torch.conv2d and ENABLED:
+            return self._conv2d(*args, **kwargs)
+        if func in (F.group_norm, torch.group_norm) and args and args[0].device.type == "cpu":
+            # On a CPU it asks what looks channels-last whether it is contiguous so, and vmap cannot answer for its
+            # tensors. With axes of length one a contiguous tensor may look that way too: flatten, and shape anew.
+            args = (args[0].contiguous().flatten().view(args[0].shape), *args[1:])
+        return func(*args, **kwargs)
+
+    def _conv2d(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+                dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+        plain = groups == 1 and _pair(dilation) == [1, 1] and not isinstance(padding, str) and input.ndim == 4
+        same = input.dtype == weight.dtype and input.shape[1] == weight.shape[1]  # if not, PyTorch says what is wrong
+        kind = input.device.type
+        if not (plain and same and kind in self.devices and weight.device.type == kind):
+            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        if torch.is_autocast_enabled(kind):
+            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        y = _Conv.apply(input, weight, _pair(stride), _pair(padding))
+        return y if bias is None else y + bias[:, None, None]

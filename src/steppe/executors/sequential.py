@@ -1,0 +1,86 @@
+"""One client after the other: what a CPU wants, what batch statistics need, and the plainest thing to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from steppe.core.algorithm import Algorithm, States
+from steppe.core.client import Live, Reply, Sent, begin, end, memory, nobody, step, vectors
+from steppe.core.keyed import as_seed, key
+from steppe.core.stacking import put, stack
+from steppe.core.task import Task
+from steppe.data.federation import Federation
+
+DROPOUT = 3  # keeps this use of (seed, round, client) apart
+
+
+def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States,
+          into: Tensor | None = None) -> Reply:  # fmt: skip
+    """One client's whole round. Its last batches are cut to their real size, so nothing is padded."""
+    steps = sent.lr.new_tensor(float(federation.steps(client, algorithm.local_steps)))
+    with torch.no_grad():
+        live = begin(algorithm, task, sent, state, steps)
+        if steps:  # otherwise there is nothing to plan
+            live = _stepped(algorithm, task, federation, sent, client, live, steps)
+        return end(algorithm, task, sent, live, steps, into)
+
+
+def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, live: Live,
+             steps: Tensor) -> Live:  # fmt: skip
+    round_, per_step = int(sent.round), algorithm.batches_per_step
+    batches = federation.plan([client], round_, algorithm.local_steps, per_step)
+    real = batches.mask[0].sum(1).tolist()
+    index, keys = batches.index[0].to(sent.x.device), batches.keys[0].to(sent.x.device)
+    _seed(as_seed(key(federation.seed, round_, client, DROPOUT)), sent.x.is_cuda)
+    for k in range(batches.steps[0]):
+        several = tuple(federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step))
+        now = sent.lr.new_tensor(float(k))
+        live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
+    return live
+
+
+def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
+    """Whether a step may overwrite w and the optimiser's state: no two tensors share memory, here or with what was
+    sent; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
+    held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
+    places = memory(*held)
+    apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
+    return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
+
+
+def _seed(seed: int, cuda: bool) -> None:
+    """What torch.manual_seed does, less the traceback that it formats for devices that are not there."""
+    torch.default_generator.manual_seed(seed)
+    if cuda:
+        torch.cuda.manual_seed(seed)
+
+
+class Sequential:
+    """Trains the round's clients in this process."""
+
+    ours = True  # what it tells of a reply is so
+
+    def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
+        self.algorithm, self.task, self.federation = algorithm, task, federation
+        self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
+
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
+        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        if self.rows is None or len(self.rows.loss) < len(ids):
+            like = nobody(self.algorithm, self.task, sent, states[0])._replace(state={})
+            self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape[1:])), like)
+        kept = []
+        for place, (client, state) in enumerate(zip(ids, states, strict=True)):
+            into = self.rows.update[place]
+            reply = train(self.algorithm, self.task, self.federation, sent, client, state, into)
+            kept.append(reply.state)
+            put(self.rows, place, reply._replace(state={}))
+        together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
+        return together._replace(state=stack(kept))
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,198 @@
+"""What a round did: how far clients' models, losses and gradients are from each other's and from the global ones.
+
+`x` is the model that the clients were given, `after` the new global model, `local` the clients' models at the end of
+their round, (n, P). Errors are standard errors over clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steppe.core.errors import SteppeError
+from steppe.core.layout import Layout
+from steppe.core.part import unit
+from steppe.evaluate.accuracy import Score
+from steppe.flatness.estimate import Estimate
+from steppe.flatness.hvp import Loss
+
+
+# ------------------------------------------------------------------------------------------------------- models
+class Consistency(NamedTuple):
+    """(1/n) Σ ‖w_i − ·‖²: around the clients' plain mean, and around the new global model (FedSMOO's code).
+
+    For methods with duals the second one also contains the server's correction.
+    """
+
+    mean: Estimate
+    after: Estimate
+
+
+def consistency(local: Tensor, after: Tensor) -> Consistency:
+    return Consistency(*(Estimate.of((local - w).double().square().sum(1)) for w in (local.mean(0), after)))
+
+
+class Divergence(NamedTuple):
+    """Mean distances, not squared (FedSoL, Fig. 10): of the clients' models to what they were given, and of pairs."""
+
+    global_local: Estimate
+    local_local: Estimate
+
+
+def divergence(x: Tensor, local: Tensor) -> Divergence:
+    apart = torch.stack([torch.linalg.vector_norm(local - w, dim=1) for w in local])
+    return Divergence(Estimate.of(torch.linalg.vector_norm(local - x, dim=1)), Estimate.of_pairs(apart))
+
+
+# ---------------------------------------------------------------------------------------------------- gradients
+class Alignment(NamedTuple):
+    """Cosines of the clients' gradients at one model: of pairs, and with their mean."""
+
+    pairs: Estimate
+    with_mean: Estimate
+    cosines: Tensor  # (n, n)
+
+
+def alignment(gradients: Tensor) -> Alignment:
+    units = F.normalize(gradients.double(), dim=1)
+    cosines = units @ units.T
+    mean = F.normalize(gradients.double().mean(0), dim=0)
+    return Alignment(Estimate.of_pairs(cosines), Estimate.of(units @ mean), cosines.cpu())
+
+
+def gradients(clients: Sequence[Loss], w: Tensor) -> Tensor:
+    """Every client's gradient at w, (n, P)."""
+    return torch.stack([loss.gradient(w) for loss in clients])
+
+
+# -------------------------------------------------------------------------------------- flatness, across clients
+class Discrepancy(NamedTuple):
+    """FedScar's flatness discrepancy, f_i over the un-augmented training data of the round's clients, p_i ∝ n_i.
+
+    Errors are the jackknife's over those clients; f, on a sample that is fixed, adds none.
+
+    code     |Σ p_i f_i(w') − Σ p_i f_i(w_i)|
+    poster   [f(w) − Σ p_i f_i(w)] + [Σ p_i f_i(w') − Σ p_i f_i(w_i)]: the first bracket is 0 unless f is over more
+             clients than took part
+    moved    |Σ p_i f_i(w) − Σ p_i f_i(w')|, which the code calls global flatness
+    """
+
+    code: Estimate
+    poster: Estimate | None  # without f, there is none
+    moved: Estimate
+
+
+def flatness_discrepancy(clients: Sequence[Loss], x: Tensor, after: Tensor, local: Tensor,
+                         everyone: Loss | None = None, sizes: Sequence[int] | None = None) -> Discrepancy:  # fmt: skip
+    """`sizes` are the clients' numbers of examples, where their losses are over a part of them."""
+    sizes = [len(loss.sample) for loss in clients] if sizes is None else sizes
+    before, then, own = (torch.tensor([f.value(w) for f, w in zip(clients, models, strict=True)], dtype=torch.float64)
+                         for models in ([x] * len(clients), [after] * len(clients), local))  # fmt: skip
+    gap, moved = Estimate.weighted(then - own, sizes), Estimate.weighted(before - then, sizes)
+    poster = None
+    if everyone is not None:
+        rest = Estimate.weighted(then - own - before, sizes)
+        poster = rest._replace(value=everyone.value(x) + rest.value)
+    return Discrepancy(gap._replace(value=abs(gap.value)), poster, moved._replace(value=abs(moved.value)))
+
+
+class OverRounds(NamedTuple):
+    """A series as one number: the mean of the last rounds; the minimum, which the codes print, is optimistic."""
+
+    last: Estimate
+    minimum: float
+
+
+def over_rounds(series: Sequence[float], last: int = 50) -> OverRounds:
+    return OverRounds(Estimate.of(series[-last:]), min(series)) if series else OverRounds(Estimate(nan, nan, 0), nan)
+
+
+class FlatnessDistance(NamedTuple):
+    """Our stand-ins for FedNSAM's flatness distance, whose definition is not public; never the paper's numbers.
+
+    ours_d1   (1/n) Σ ‖(w_i + ρ unit ∇f_i(w_i)) − (w' + ρ unit ∇f(w'))‖²
+    ours_d2   (1/n) Σ ‖w_i − w'‖²
+    ours_d3   (1/n) Σ 1 − cos(∇f_i(w'), ∇f(w'))
+    """
+
+    ours_d1: Estimate
+    ours_d2: Estimate
+    ours_d3: Estimate
+
+
+def flatness_distance(clients: Sequence[Loss], everyone: Loss, after: Tensor, local: Tensor,
+                      rho: float) -> FlatnessDistance:  # fmt: skip
+    g = everyone.gradient(after)
+    there = after + rho * unit(g)
+    each = [w + rho * unit(f.gradient(w)) for f, w in zip(clients, local, strict=True)]
+    cosines = F.cosine_similarity(gradients(clients, after).double(), g.double()[None])
+    return FlatnessDistance(Estimate.of([float((e - there).square().sum()) for e in each]),
+                            consistency(local, after).after, Estimate.of(1 - cosines))  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- FedSoL's analyses
+def proximal(loss: Loss, x: Tensor, tau: float = 3.0) -> Loss:
+    """KL(model at x ‖ model at w), both softened by τ, on the same sample and as a loss of w (FedSoL's L_p)."""
+    teacher = loss.outputs(x)
+
+    def kl(outputs: Tensor, targets: Tensor) -> Tensor:
+        student, q = F.log_softmax(outputs / tau, -1), F.log_softmax(targets / tau, -1)
+        return (q.exp() * (q - student)).sum(-1)
+
+    sample = type(loss.sample)(loss.sample.name, loss.sample.inputs, teacher, loss.sample.plain)
+    return Loss(loss.task, sample, loss.buffers, kl, loss.chunk, loss.memory_limit)
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """At one local model: L_p (FedSoL, Fig. 9a) and cos(g_u, g_p) (Fig. 9b); None where g_p is rounding noise."""
+
+    loss: float
+    cosine: float | None
+
+
+def proximal_effect(loss: Loss, w: Tensor, x: Tensor, rho: float, tau: float = 3.0,
+                    radius: Literal["adaptive", "layer", "fixed"] = "adaptive") -> Proximal:  # fmt: skip
+    """g_p = ∇L_p(w), ε = ρ λ ⊙ unit(g_p), g_u = ∇f(w + ε), on one sample or batch; w = x has no g_p."""
+    term = proximal(loss, x, tau)
+    g = term.gradient(w)
+    if float(torch.linalg.vector_norm(g)) < (1e-12 if w.dtype == torch.float64 else 1e-6):
+        return Proximal(term.value(w), None)
+    e = rho * unit(g)
+    e = e if radius == "fixed" else e * shares(loss.layout, w - x, radius)
+    u = loss.gradient(w + e).double()
+    return Proximal(term.value(w), float(F.cosine_similarity(u, g.double(), dim=0)))
+
+
+def shares(layout: Layout, moved: Tensor, radius: Literal["adaptive", "layer"] = "adaptive") -> Tensor:
+    """λ of FedSoL's adaptive radius: |D| / ‖D‖ for D = w − x, over axis 0 of a tensor or over the whole of it."""
+
+    def share(d: Tensor) -> Tensor:
+        d = d if d.ndim else d[None]
+        axes = 0 if radius == "adaptive" else tuple(range(d.ndim))
+        length: Tensor = torch.linalg.vector_norm(d, dim=axes, keepdim=True)
+        return d.abs() / length.clamp(min=1e-12)
+
+    return layout.join(map(share, layout.pieces(moved)))
+
+
+def radius_profile(layout: Layout, local: Tensor, x: Tensor,
+                   radius: Literal["adaptive", "layer"] = "adaptive") -> dict[str, Estimate]:  # fmt: skip
+    """The mean of λ in every tensor (FedSoL, Fig. 8b), over the clients' models (n, P)."""
+    rows = [torch.stack([p.mean() for p in layout.pieces(shares(layout, w - x, radius))]) for w in local]
+    each = torch.stack(rows).double()  # (n, tensors)
+    return {name: Estimate.of(each[:, i]) for i, name in enumerate(layout.names)}
+
+
+# ---------------------------------------------------------------------------------------------------- knowledge
+def forgetting(whole: Score, local: Sequence[Score]) -> Estimate:
+    """The global model's accuracy on the global test set minus the local models' mean there (after local training)."""
+    if not local:
+        raise SteppeError("Forgetting compares with local models, and there is none.")
+    return Estimate.of([whole.metric - s.metric for s in local])

@@ -1,0 +1,259 @@
+"""A federation's folder: an app for `flwr run`, scripts and configs for the operator and for each node, a README.
+
+app/        what Flower ships to the nodes: two lines of Python and the charter
+operator/   the SuperLink's script, certificates and database; how to submit a run
+nodes/0/    all that one node needs: its script, its key, the CA's certificate; its data and its client's state
+run/        the records, once there are some
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steppe.config import Config
+from steppe.core.errors import SteppeError, missing
+from steppe.data import load, partition
+from steppe.flower.federation_file import FILE, Charter, read
+
+CONNECTION, PORT, NODE_PORT = "federation", 8000, 9094
+QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
+
+
+def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
+         name: str | None = None, telemetry: bool = False, **terms: Any) -> None:  # fmt: skip
+    """Write everything; `config.clients` is the number of nodes. TLS and node keys are on beyond loopback."""
+    if (folder / "app" / FILE).exists():
+        raise SteppeError(f"{folder} already holds a federation: choose another folder.")
+    version = _flower_version()
+    tls = not is_loopback(host) if tls is None else tls
+    app = folder / "app" / "steppe_app"
+    app.mkdir(parents=True)
+    (app / "__init__.py").write_text('"""The app that Flower ships: everything else is in the package steppe."""\n')
+    (app / "client_app.py").write_text("from steppe.flower.client_app import app\n\n__all__ = ['app']\n")
+    (app / "server_app.py").write_text("from pathlib import Path\n\nfrom steppe.flower.server_app import make\n\n"
+                                       "app = make(Path(__file__).parent.parent)\n")  # fmt: skip
+    (folder / "app" / "LICENSE").write_text(
+        "This app was generated for its operator, who may do with it as they like.\n"
+    )
+    (folder / "app" / "pyproject.toml").write_text(_project(version))
+    (folder / "app" / FILE).write_text(_charter(config, name or folder.resolve().name, own_data, terms))
+    read(folder / "app")  # what was written must be readable
+    operator = folder / "operator"
+    operator.mkdir()
+    if tls:
+        from steppe.flower.certificates import write_certificates
+
+        write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
+    connect(folder, host, PORT)
+    _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
+    _script(operator / "flwr.sh", _flwr(telemetry))
+    for client in range(config.clients):
+        _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+    if not own_data:
+        write_shares(folder, config)
+    (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+
+
+def write_shares(folder: Path, config: Config) -> None:
+    """For a trial: each node gets its share of a known data set, as the run's partition rule cuts it."""
+    data = load(config.data, config.data_folder)
+    split = partition.make(config.partition, data.train_targets, config.clients, config.partition_seed,
+                           classes=data.classes)  # fmt: skip
+    for client, mine in enumerate(split.clients):
+        x, y = data.train_inputs[mine], data.train_targets[mine]
+        np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
+
+
+def connect(folder: Path, host: str, port: int) -> None:
+    """Tell Flower's command line where the SuperLink is."""
+    operator = folder.resolve() / "operator"
+    home = operator / ".flower"
+    home.mkdir(parents=True, exist_ok=True)
+    certificate = operator / "ca.crt"
+    safe = f"root-certificates = {json.dumps(str(certificate))}" if certificate.exists() else "insecure = true"
+    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{host}:{port}"\n{safe}\n'
+    (home / "config.toml").write_text(text)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _exports(telemetry: bool) -> str:
+    """Flower phones home unless it is told not to."""
+    values = ("1", "0") if telemetry else ("0", "1")
+    lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in zip(QUIET, values, strict=True)]
+    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"'])
+
+
+def _superlink(host: str, tls: bool, telemetry: bool) -> str:
+    bound = host if is_loopback(host) else "0.0.0.0"
+    safe = ("--ssl-ca-certfile operator/ca.crt --ssl-certfile operator/server.crt --ssl-keyfile operator/server.key "
+            "--enable-supernode-auth") if tls else "--insecure"  # fmt: skip
+    return f"""#!/bin/sh
+# The SuperLink: nodes and `flwr run` connect to it; the server of a run is its child. Stop it with Ctrl-C.
+cd "$(dirname "$0")/.." || exit 1
+export FLWR_HOME="$PWD/operator/.flower"
+{_exports(telemetry)}
+exec flower-superlink --host {bound} --port "${{PORT:-{PORT}}}" {safe} \\
+  --database operator/state.db --disable-runtime-dependency-installation
+"""
+
+
+def _flwr(telemetry: bool) -> str:
+    return f"""#!/bin/sh
+# Flower's command line, for this federation: operator/flwr.sh supernode list {CONNECTION}, for instance.
+cd "$(dirname "$0")/.." || exit 1
+export FLWR_HOME="$PWD/operator/.flower"
+{_exports(telemetry)}
+exec flwr "$@"
+"""
+
+
+def _node(folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_data: bool, operator: Path) -> None:
+    folder.mkdir(parents=True)
+    safe = "--root-certificates ca.crt --auth-supernode-private-key key" if tls else "--insecure"
+    if tls:
+        from steppe.flower.certificates import write_node_key
+
+        write_node_key(folder)
+        shutil.copy(operator / "ca.crt", folder / "ca.crt")
+    data = "/path/to/data.npz" if own_data else "$PWD/data.npz"
+    note = "# DATA is a folder of images by class, an .npz with x and y, or module:function.\n"
+    _script(folder / "node.sh", f"""#!/bin/sh
+# The node of client {client}. It needs this folder, its data, and: pip install 'steppe[flower]'. Stop it with Ctrl-C.
+cd "$(dirname "$0")" || exit 1
+export FLWR_HOME="$PWD/.flower"
+{_exports(telemetry)}
+{note if own_data else ""}DATA="${{DATA:-{data}}}"
+trap 'kill "$child" 2>/dev/null; exit 0' INT TERM
+while :; do
+  flower-supernode --superlink "${{SUPERLINK:-{host}:{PORT}}}" --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
+    --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG" &
+  child=$!
+  wait "$child" && exit 0
+  # A SuperLink takes a node that was killed for alive, and refuses its key, for up to a minute.
+  echo "steppe: the node has stopped and is started again in 10 seconds"
+  sleep 10 &
+  child=$!
+  wait "$child"
+done
+""")  # fmt: skip
+
+
+def _project(version: str) -> str:
+    return f"""[project]
+name = "steppe-app"
+version = "1.0.0"
+description = "A federation of Steppe's"
+license = {{ file = "LICENSE" }}
+dependencies = ["steppe[flower]", "flwr>={version}"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "steppe"
+fab-format-version = 1
+flwr-version-target = "{version}"
+
+[tool.flwr.app.components]
+serverapp = "steppe_app.server_app:app"
+clientapp = "steppe_app.client_app:app"
+
+[tool.flwr.app.config]
+set = ""        # keys of the run on top of {FILE}, with spaces between: "algorithm=scaffold rounds=5"
+out = ""        # the folder for records, instead of the charter's
+resume = false  # go on from the last finished round
+"""
+
+
+def _flower_version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("flwr")
+    except metadata.PackageNotFoundError:
+        raise missing("A federation needs Flower", "flower") from None
+
+
+def _charter(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
+    """The charter with every key explained; keys that have their defaults are comments."""
+    given = {"name": _safe(name), **terms}
+    lines = ["# The federation's charter. The server reads it; nodes are told what they need of it."]
+    for key, field in Charter.model_fields.items():
+        if key in ("run", "data", "own"):
+            continue
+        value = given.get(key, field.default)
+        shown = f"{key} = {_toml(value)}" if value is not None else f"{key} ="
+        lines.append(f"{'' if key in given else '# '}{shown}  # {field.description}")
+    defaults = Config.model_validate({})
+    kept = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and v != getattr(defaults, k)}
+    always = {k: getattr(config, k) for k in ("algorithm", "clients", "per_round", "rounds", "model")}
+    always |= {} if own_data else {"data": config.data, "partition": config.partition}
+    dropped = ("data", "partition") if own_data else ()
+    lines += ["", "[run]  # keys of `steppe run`"]
+    lines += [f"{k} = {_toml(v)}" for k, v in {**always, **kept}.items() if k not in dropped]
+    if own_data:
+        lines += ["", "[data]  # what the nodes' samples are; every node is checked against it", "shape = [1, 28, 28]",
+                  "classes = 10", '# class_names = ["cat", "dog"]  # needed by folders of images',
+                  "mean = [0.5]  # of each channel, in units of 0..1", "std = [0.5]"]  # fmt: skip
+    lines += ["", "# [own]  # your Python, in app/ or installed on every machine", '# model = "steppe_app.own:model"',
+              '# parts = "steppe_app.own:parts"']  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    return json.dumps(value)
+
+
+def _safe(name: str) -> str:
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("._-")
+    return kept[:64] or "federation"
+
+
+def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
+    here = shlex.quote(str(folder))
+    register = "".join(f"operator/flwr.sh supernode register nodes/{i}/key.pub {CONNECTION}\n"
+                       for i in range(config.clients)) if tls else ""  # fmt: skip
+    keys = ("`nodes/*/key` are private keys for a trial. In earnest, each node makes its own (`ssh-keygen -t ecdsa "
+            "-b 384 -N '' -f key`) and gives away `key.pub` alone.\n\n") if tls else ""  # fmt: skip
+    data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
+            f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
+    one_machine = f"On one machine, everything at once: `steppe federate up {here}`. " if is_loopback(host) else ""
+    return f"""# {config.algorithm} on {config.clients} nodes
+
+{one_machine}How it stands: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
+
+{data}{keys}By hand, or on several machines:
+
+```sh
+operator/superlink.sh                      # on the operator's machine ({host})
+{register}nodes/0/node.sh                            # on each node's machine, which needs its nodes/<number>/ only
+operator/flwr.sh run app {CONNECTION} --stream
+operator/flwr.sh run app {CONNECTION} --stream --run-config 'resume=true'   # after a crash
+```
+
+`app/{FILE}` is the charter: algorithm, rounds, deadlines. Flower's telemetry and update checks are off in all scripts.
+"""

@@ -1,0 +1,66 @@
+"""How a server shows that it lives and what it has to say, in the run's folder: a lock, a status, a log."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steppe.core.errors import SteppeError
+from steppe.runs import folder
+
+LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
+
+
+@contextmanager
+def locked(where: Path) -> Iterator[None]:
+    """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
+    with (where / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+        yield
+
+
+def lives(where: Path) -> bool:
+    """Whether a server is at work in this folder."""
+    try:
+        with locked(where):
+            return False
+    except SteppeError:
+        return True
+    except OSError:
+        return False
+
+
+def server(where: Path) -> int | None:
+    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    try:
+        told = json.loads((where / STATUS).read_text())
+        if told["state"] != "running":
+            return None
+        os.kill(told["pid"], 0)  # an error when there is no such process
+        return int(told["pid"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def teller(path: Path) -> Callable[[str], None]:
+    """Says a line in the run's log at Flower, and in the folder."""
+
+    def say(text: str) -> None:
+        print(f"steppe: {text}", flush=True)
+        with path.open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
+
+    return say
+
+
+def status(where: Path, state: str, **more: Any) -> None:
+    folder.write_json(where / STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})

@@ -1,0 +1,120 @@
+"""Search over ranges with Optuna (extra `optuna`), by validation accuracy and never by the test set.
+
+What was tried is kept in trials.json, so that an interrupted search goes on: finished trials are told to the sampler
+anew, whose runs are there already, and half-finished ones are run to their end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from steppe.core.errors import SteppeError, missing
+from steppe.jobs.sweep import Point
+from steppe.runs.folder import write_json
+
+FILE = "trials.json"
+DIGITS = 4  # of a suggested number: enough for any setting, and short enough for the name of a folder
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, evenly or evenly on a logarithmic scale."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool  # integers only
+
+    def tidy(self, value: float) -> float:
+        """A suggestion with few digits, still between the ends."""
+        return int(value) if self.whole else min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+
+def parse_range(text: str) -> tuple[str, Range]:
+    """`key=low..high`, or `key=low..high:log`; integers where both ends are written so.
+
+    >>> parse_range("rho=0.01..1:log")
+    ('rho', Range(low=0.01, high=1.0, log=True, whole=False))
+    """
+    key, _, rest = text.partition("=")
+    ends, colon, scale = rest.partition(":")
+    words = [word.strip() for word in ends.split("..")]
+    try:
+        low, high = map(float, words)
+    except ValueError:
+        low = high = math.nan
+    if not key.strip() or (colon and scale.strip() != "log") or not -math.inf < low < high < math.inf:
+        raise SteppeError(f"--range {text}: write it as key=low..high, or key=low..high:log, with low below high")
+    if colon and low <= 0:
+        raise SteppeError(f"--range {text}: a logarithmic range begins above 0")
+    return key.strip(), Range(low, high, bool(colon), all(word.lstrip("-").isdecimal() for word in words))
+
+
+class Search:
+    """Suggests values, and learns from the points that came of them."""
+
+    def __init__(self, ranges: dict[str, Range], choices: dict[str, list[str]], trials: int,
+                 make: Callable[[dict[str, Any]], Point], seed: int, out: Path) -> None:  # fmt: skip
+        try:
+            import optuna
+        except ImportError:
+            raise missing("A search needs Optuna", "optuna") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.ranges, self.choices, self.trials, self.make = ranges, choices, trials, make
+        self.path = out / FILE
+        self.tried: list[dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else []
+        self.tried = self.tried[:trials]
+        # A sampler that begins anew must not suggest the same again.
+        sampler = optuna.samplers.TPESampler(seed=seed + len(self.tried))
+        self.study = optuna.create_study(direction="maximize", sampler=sampler)
+        for values in self.tried:
+            self.study.enqueue_trial(values)
+        self.asked = 0
+        self.points: dict[str, Point] = {}
+        self.judged: set[str] = set()
+        self.waiting: dict[str, list[Any]] = {}  # trials by the label of the point that they wait for
+
+    def more(self) -> list[Point]:
+        """The next point that was not there before; none when all trials have been asked for."""
+        while self.asked < self.trials:
+            trial, values = self._ask()
+            point = self.make(values)
+            self.waiting.setdefault(point.label, []).append(trial)
+            if point.label not in self.points:
+                self.points[point.label] = point
+                return [point]
+            if point.label in self.judged:
+                self.tell(self.points[point.label])
+        return []
+
+    def _ask(self) -> tuple[Any, dict[str, Any]]:
+        trial = self.study.ask()
+        values: dict[str, Any] = {key: trial.suggest_categorical(key, options) for key, options in self.choices.items()}
+        for key, r in self.ranges.items():
+            if r.whole:
+                values[key] = trial.suggest_int(key, int(r.low), int(r.high), log=r.log)
+            else:
+                values[key] = r.tidy(trial.suggest_float(key, r.low, r.high, log=r.log))
+        if self.asked == len(self.tried):
+            self.tried.append(values)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.path, self.tried)
+        self.asked += 1
+        return trial, values
+
+    def tell(self, point: Point) -> None:
+        """What became of a point."""
+        import optuna
+
+        self.judged.add(point.label)
+        for trial in self.waiting.pop(point.label, []):
+            if point.failed or not all("validation" in r for r in point.results.values()):
+                self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                self.study.tell(trial, fmean(r["validation"] for r in point.results.values()))

@@ -1,0 +1,274 @@
+"""A finished run's measures: computed once, kept in its folder.
+
+`analysis.json` has the numbers, the sample that they were taken on, and what they depend on; arrays lie in `analysis/`
+beside it. A measure is computed again only if the model, the sample, the seed or its own options have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from steppe import flatness
+from steppe.config import Config, resolve
+from steppe.core.errors import SteppeError
+from steppe.core.layout import Tensors
+from steppe.data import partition, sampling
+from steppe.engine.experiment import Experiment, experiment, find_device
+from steppe.engine.resources import client_store
+from steppe.engine.rounds import play
+from steppe.flatness import Density, Landscape, free_memory
+from steppe.measures.client_models import Witness, witnessed
+from steppe.measures.during_training import MEASURES, Round, Subject
+from steppe.runs import checkpoint, folder
+
+FILE, ARRAYS = "analysis.json", "analysis"
+LONG = 20.0  # seconds after which people wonder
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    samples: int = 5000  # at most this many training examples
+    seed: int = 0  # of the sample, the probes and the directions
+    clients: int | None = None  # in the extra round; None: the run's own next round
+    client: int | None = None  # measure this client's loss instead of the global one
+    points: int = 21  # a side of a landscape
+    device: str | None = None  # None: the run's own
+
+
+def runs_in(places: Sequence[Path]) -> list[Path]:
+    """The folders of all runs in or under these, each once."""
+    found: dict[Path, Path] = {}
+    for where in places:
+        inside = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
+        if not inside:
+            raise SteppeError(f"{where} holds no run: give the folder that steppe run or steppe compare wrote.")
+        for one in inside:
+            found.setdefault(one.resolve(), one)
+    return list(found.values())
+
+
+class Analysis:
+    """One run, what is known about it, and what it takes to learn more."""
+
+    def __init__(self, where: Path, options: Options | None = None, own: Mapping[str, Any] | None = None) -> None:
+        """`own` is what the folder cannot tell of a run of the user's own: algorithm, model, data, loss, …"""
+        self.where, self.options, self.own = where, options or Options(), dict(own or {})
+        whose = None if self.options.client is None else f"client-{self.options.client}"
+        self.file = where / (f"analysis-{whose}.json" if whose else FILE)
+        self.arrays = f"{ARRAYS}/{whose}" if whose else ARRAYS
+        config, done = folder.read_json(where / "config.json"), where / folder.DONE
+        self.config = resolve(config, str(where / "config.json"))
+        if not done.exists() or not (where / folder.MODEL).exists():
+            raise SteppeError(f"{where} has no model yet: let the run finish (steppe run --resume --out {where}).")
+        if not folder.read_json(done)["rounds"]:
+            raise SteppeError(f"{where} has trained for no round, so its model is the initial one and there is nothing "
+                              "to measure: train it (steppe run --rounds 30).")  # fmt: skip
+        with (where / folder.MODEL).open("rb") as file:
+            self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    def measure(self, names: Sequence[str], others: Sequence[Analysis] = (), say: Say = print) -> dict[str, Any]:
+        """Compute those of the measures that are missing, and give back all that is known.
+
+        `others` are the runs before this one, for lines and planes between models. What was found before something
+        went wrong is kept.
+        """
+        content = self.stored()
+        if self.file.exists() and not content["measures"]:
+            say(f"{self.where}: what was measured before is of another model, sample or seed, and is replaced")
+        for name in names:
+            wanted = self._own_options(name, others)
+            if name in content["measures"] and content["options"].get(name) == wanted:
+                continue
+            began = time.perf_counter()
+            with _within_memory(self.where):
+                subject = self.subject
+                if MEASURES[name].runs > 1:
+                    subject.others = [(_short(o.where), o.model[0]) for o in others]
+                self._warn(name, say)
+                result = MEASURES[name].of(subject)
+            if result is None:
+                continue
+            content = self.stored()  # once more: another process may have measured this run meanwhile
+            content["sample"] = subject.sample.name
+            content["measures"][name] = self._kept(name, result)
+            content["options"][name] = wanted
+            if "round" in vars(subject):
+                content["clients"] = subject.round.ids
+            folder.write_json(self.file, content)
+            say(f"{self.where}: {name}, {time.perf_counter() - began:.1f} s")
+        return content
+
+    def _warn(self, name: str, say: Say) -> None:
+        """Of a measure that will take long, how long; known from the products that were made before, or from one."""
+        known, measure = self.subject.hessian, MEASURES[name]
+        count = measure.products * (len(self.subject.blocks) if measure.blocks else 1)
+        if count and not known.products:
+            known(known.w)
+        expected = count * known.seconds / known.products if count else 0.0
+        if expected > LONG:
+            say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
+
+    def stored(self) -> dict[str, Any]:
+        """What was computed before, where it is still true of this model, sample and seed."""
+        o = self.options
+        fresh: dict[str, Any] = {"sample": None, "samples": o.samples, "seed": o.seed, "model": self.digest,
+                                 "measures": {}, "options": {}}  # fmt: skip
+        if not self.file.exists():
+            return fresh
+        old = folder.read_json(self.file)
+        try:
+            same = old["model"] == self.digest and old["seed"] == o.seed
+            # Both may be all that there is.
+            same = same and (old["samples"] == o.samples or old["sample"] == self.subject.sample.name)
+            intact = isinstance(old["measures"], dict) and isinstance(old["options"], dict)
+        except (KeyError, TypeError):
+            same = intact = False
+        return old if same and intact else fresh
+
+    def _own_options(self, name: str, others: Sequence[Analysis]) -> dict[str, Any]:
+        """What this measure depends on beside the model, the sample and the seed."""
+        told: dict[str, Any] = {}
+        measure = MEASURES[name]
+        if measure.clients:
+            told["clients"] = self.options.clients
+        if measure.kind == "drawn" and not name.startswith("density"):
+            told["points"] = self.options.points
+        if measure.runs > 1:
+            told["others"] = [[str(o.where), o.digest] for o in others[: measure.runs - 1]]
+        return told
+
+    def _kept(self, name: str, result: Any) -> Any:
+        """A result as JSON; arrays go into files, and their place is told instead."""
+        file = f"{self.arrays}/{name}.npz"
+        if isinstance(result, Landscape | Density):
+            (self.where / self.arrays).mkdir(parents=True, exist_ok=True)
+        if isinstance(result, Landscape):
+            result.save(self.where / file)
+            return {"file": file, "kind": result.kind, "sample": result.sample}
+        if isinstance(result, dict) and result and all(isinstance(v, Landscape | Density) for v in result.values()):
+            return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
+        if isinstance(result, Density):
+            with (self.where / file).open("wb") as opened:
+                np.savez(opened, **flatness.as_arrays(result))  # type: ignore[arg-type]
+            grid = [float(result.grid[0]), float(result.grid[-1])]
+            return {"file": file, "grid": grid, "sigma": result.sigma, "size": result.size,
+                    "trace": flatness.as_json(result.trace)}  # fmt: skip
+        return flatness.as_json(result)
+
+    # ------------------------------------------------------------------------------------- what measures look at
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The run's experiment, built again. Full precision, and nothing compiled for one round."""
+        told = folder.read_json(self.where / "about.json")
+        change = {"precision": "fp32", "compile": False, "measure": [], "device": self.options.device}
+        config = self.config.model_copy(update={k: v for k, v in change.items() if v is not None})
+        config = config.model_copy(update={"partition": self._partition(config)})
+        size = told.get("parameters", 0) * {"float32": 4, "float64": 8}[config.dtype]
+        free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
+        if told.get("model") is None and not self.own.get("model"):
+            raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
+                              f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
+        built = experiment(config, **self.own)
+        now = json.loads(json.dumps(folder.about(built), default=str))
+        told["parts"] = [p for p in told.get("parts", []) if p.get("part") != Witness.name]
+        changed = [k for k in ("parts", "parameters", "partition", "inputs") if told.get(k) != now[k]]
+        if changed:
+            what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
+            raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, so it was your "
+                              f"own: in Python, call steppe.analyze({str(self.where)!r}, {what}=…).")  # fmt: skip
+        return built
+
+    def _partition(self, config: Config) -> str:
+        """The rule or, where the run's partition came from a file, the run's own copy of it."""
+        try:
+            partition.parse(config.partition)
+        except SteppeError:
+            return str(self.where / "partition.json")
+        return config.partition
+
+    @cached_property
+    def model(self) -> tuple[Tensor, Tensors]:
+        """The final model as a flat vector, and its running statistics."""
+        task, state = self.experiment.task, folder.model_state(self.where)
+        state = {k: v.to(task.x0) if v.is_floating_point() else v for k, v in state.items()}
+        try:
+            if any(state[n].shape != s for n, s in zip(task.layout.names, task.layout.shapes, strict=True)):
+                raise KeyError
+            w, buffers = task.layout.flatten(state), {k: state[k] for k in task.buffers}
+        except KeyError:
+            raise SteppeError(f"The weights in {self.where} do not fit the model that its settings name.") from None
+        task.constants = {k: state.get(k, v) for k, v in task.constants.items()}
+        return w, buffers
+
+    @cached_property
+    def subject(self) -> Subject:
+        o, federation = self.options, self.experiment.federation
+        sample = (flatness.of_training_data(federation, o.samples, o.seed) if o.client is None
+                  else flatness.of_client(federation, o.client, o.samples, o.seed))  # fmt: skip
+        return Subject(self.experiment, *self.model, sample, o.seed, o.points, self.extra_round)
+
+    def extra_round(self) -> Round:
+        """One more round from the last checkpoint, with the run's own algorithm and all its states.
+
+        The learning rate is that of the last round, because a cosine schedule ends at 0. Nothing is written.
+        """
+        if self.options.client is not None:
+            raise SteppeError("Measures of the round's clients belong to the global loss: leave out --client.")
+        watched = replace(self.experiment, algorithm=witnessed(self.experiment.algorithm))
+        store = client_store(watched, self.where)
+        saved, complaints = checkpoint.load(self.where / "checkpoints", store)
+        if saved is None:
+            told = " ".join(complaints) or f"{self.where} has no checkpoint."
+            raise SteppeError(f"{told} Measures of clients play one more round from it: leave them out "
+                              "(such as --measures hessian), or run anew.")  # fmt: skip
+        server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
+        server = server._replace(state={**server.state, Witness.name: {}})
+        t, count = saved.round, self.options.clients
+        ids = watched.sample(t) if count is None else []
+        ids = ids or _some(self.config.clients, count or self.config.per_round, self.options.seed)
+        free_memory.require(4 * len(ids) * watched.task.x0.nbytes, watched.task.x0.device,
+                            f"A round of {len(ids)} clients", "choose fewer --clients")  # fmt: skip
+        executor = watched.executor()
+        try:
+            return play(watched, server, store, executor, t, ids, watched.lr(t - 1), lambda _: None).seen()
+        finally:
+            executor.close()
+
+
+def _short(where: Path) -> str:
+    return "/".join(where.parts[-2 if where.name.startswith("seed-") else -1 :])
+
+
+def _some(clients: int, count: int, seed: int) -> list[int]:
+    return sorted(map(int, sampling.fixed(clients, count, 0, seed, official=False)))
+
+
+@contextmanager
+def _within_memory(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise _too_large(where) from error
+    except RuntimeError as error:  # what PyTorch raises when the system gives it no memory
+        if "alloc" in str(error) and "memory" in str(error):
+            raise _too_large(where) from error
+        raise
+
+
+def _too_large(where: Path) -> SteppeError:
+    return SteppeError(f"The measures of {where} need more memory than there is: ask for fewer --samples, "
+                       "or use a larger machine.")  # fmt: skip

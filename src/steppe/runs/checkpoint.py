@@ -1,0 +1,133 @@
+"""Checkpoints: safetensors and a JSON manifest with their digests, written aside and renamed.
+
+A checkpoint is a folder `round-000123`. Two are kept, so that a torn or edited one is noticed by its
+digests (the manifest has one of itself) and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from steppe.core.errors import SteppeError
+from steppe.core.server import Server
+from steppe.runs.client_store import DiskStore, Store, TornError, flat
+
+KEPT = 2
+FORMAT = 2
+CLIENTS = "clients.safetensors"
+
+
+@dataclass
+class Checkpoint:
+    round: int  # finished rounds
+    server: Server
+    notes: dict[str, Any]  # of the round loop
+
+
+def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[str, Any]) -> None:
+    """Write the checkpoint of `round_` finished rounds; nothing half-written is ever under its final name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside, final = folder / f".round-{round_:06d}", folder / f"round-{round_:06d}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    rows = store.commit()
+    held = {"x": server.x, **{f"state/{k}": v for k, v in flat(server.state).items()},
+            **{f"buffer/{k}": v for k, v in server.buffers.items()}}  # fmt: skip
+    files = {"server.safetensors": held, CLIENTS: rows}
+    digests = {}
+    for name, tensors in files.items():
+        # Cloned, because parts may keep x itself under another name, and safetensors refuses shared memory.
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, aside / name)
+        digests[name] = _digest(aside / name)
+    parts = {p: list(t) for p, t in server.state.items()}
+    manifest = {"format": FORMAT, "round": round_, "parts": parts, "files": digests, "notes": notes}
+    (aside / "manifest.json").write_text(json.dumps({**manifest, "digest": _digest_of(manifest)}))
+    for path in aside.iterdir():
+        _sync(path)
+    shutil.rmtree(final, ignore_errors=True)
+    aside.rename(final)
+    _sync(folder)
+    for old in sorted(folder.glob("round-*"))[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint (None: there is none), and a sentence for each newer one that is damaged.
+
+    The store is brought back to it.
+    """
+    complaints = []
+    paths = sorted(folder.glob("round-*"), reverse=True)
+    for place, path in enumerate(paths):
+        try:
+            found = _read(path, store)
+        except SteppeError as error:
+            complaints.append(str(error))
+            aside = path.with_name(f"damaged-{path.name}")  # out of the way of the checkpoints to come
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            continue
+        if isinstance(store, DiskStore):  # the one to fall back on until the next checkpoint is there
+            with suppress(SteppeError, IndexError, OSError, KeyError, SafetensorError):
+                _manifest(paths[place + 1])
+                store.spare(load_file(paths[place + 1] / CLIENTS))
+        return found, complaints
+    return None, complaints
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        if manifest["format"] != FORMAT:
+            raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads {FORMAT}.")
+        if manifest.pop("digest") != _digest_of(manifest) or path.name != f"round-{manifest['round']:06d}":
+            raise SteppeError(f"The checkpoint {path} is damaged: its manifest was changed.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SteppeError(f"The checkpoint {path} is damaged or incomplete: its manifest cannot be read "
+                          f"({error}).") from error  # fmt: skip
+    return dict(manifest)
+
+
+def _read(path: Path, store: Store) -> Checkpoint:
+    manifest = _manifest(path)
+    try:
+        for name, digest in manifest["files"].items():
+            if _digest(path / name) != digest:
+                raise SteppeError(f"The checkpoint {path} is damaged: {name} is not what its manifest says.")
+        # Cloned into torch's own memory: a matrix product's last bit can depend on where its operands lie.
+        held = {k: v.clone() for k, v in load_file(path / "server.safetensors").items()}
+        rows = load_file(path / CLIENTS)
+        state = {part: {k: held[f"state/{part}/{k}"] for k in names} for part, names in manifest["parts"].items()}
+        buffers = {k.removeprefix("buffer/"): v for k, v in held.items() if k.startswith("buffer/")}
+        server = Server(held["x"], state, buffers)
+        store.restore(rows)
+        return Checkpoint(manifest["round"], server, manifest["notes"])
+    except TornError as error:
+        raise SteppeError(f"The checkpoint {path} cannot be used: {error}.") from error
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise SteppeError(f"The checkpoint {path} is damaged or incomplete ({error}).") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)

@@ -1,1 +1,0 @@
-"""Running rounds: the loop, its executors, the store of client states, checkpoints, and a microscope."""
