@@ -148,7 +148,8 @@ def test_nothing_is_started_that_would_not_end_in_time():
 
 def test_cells_that_share_a_run_are_looked_at_together():
     jobs = missing_runs.needed(["fedsol-table1", "fedsol-table5"], "paper",
-                               ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-*"], 1, False, [], {"device": "cpu"})  # fmt: skip
+                               ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-*"], 1,
+                               False, [], {"device": "cpu"})  # fmt: skip
     (job,) = jobs
     assert ([c.id for c in job.cells], job.config.personal, job.config.device) == (
         ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-1", "cifar10/fedavg-5"], [1, 5], "cpu")  # fmt: skip

@@ -160,7 +160,8 @@ class Loss:
                                   "normalises by the statistics of its batch: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
         free_memory.require(size * self._bytes(w), self.device,
-                            f"A gradient's graph of {size} example{'s'[: size > 1]}", "use a larger machine")  # fmt: skip
+                            f"A gradient's graph of {size} example{'s'[: size > 1]}",
+                            "use a larger machine")  # fmt: skip
         return size
 
     def _bytes(self, w: Tensor) -> int:
