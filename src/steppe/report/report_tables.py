@@ -151,7 +151,7 @@ def during(c: Comparison) -> Table | None:
     how = "standard deviation over seeds" if several else "standard error over those rounds"
     note = "; ".join([*measure_tables.explained(headings),
                       f"mean of the last 50 measured rounds ± {how}, and the minimum, which "
-                      " is optimistic"])  # fmt: skip
+                      "is optimistic"])  # fmt: skip
     note = f"{note[0].upper()}{note[1:]}."
     return Table("During training", ["measure", *(g.label for g in shown)], rows, note, series=False) if rows else None
 
