@@ -1,6 +1,7 @@
 """A small, awkward federation for everything in the catalogue: unequal clients, short batches, one-step clients."""
 
 from functools import cache, partial
+from inspect import signature
 
 import torch
 from torch import nn
@@ -76,11 +77,11 @@ def run(alg, rounds=3, executor="sequential", schedule=None, state=None, device=
         ids = schedule[t % len(schedule)]
         states = store.gather(ids)
         lr, now = tsk.x0.new_tensor(LR * 0.9**t), tsk.x0.new_tensor(float(t))
-        server, sent = broadcast(alg, tsk.layout, server, lr, now, ids, stack(states), CLIENTS)
+        server, sent = broadcast(alg, tsk.layout, server, lr, now, stack(states), CLIENTS)
         replies = work(sent, ids, states)
         store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
         weights = tsk.x0.new_tensor([float(fed.sizes[i]) for i in ids])
-        server = aggregate(alg, tsk.layout, server, sent, replies, weights, CLIENTS, ids, store.everyone)
+        server = aggregate(alg, tsk.layout, server, sent, replies, weights, CLIENTS, store.everyone)
     return server, store, first + rounds
 
 
@@ -93,7 +94,8 @@ def entries():
         found.append((name, {}))
         for key, hint in get_type_hints(function).items():
             if key != "return" and get_origin(hint) is Literal:
-                found += [(name, {key: choice}) for choice in get_args(hint)[1:]]
+                usual = signature(function).parameters[key].default
+                found += [(name, {key: choice}) for choice in get_args(hint) if choice != usual]
     return found
 
 

@@ -69,7 +69,7 @@ class Poison(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"rounds": torch.zeros(1, dtype=x.dtype)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["rounds"] = s.state["rounds"] + 1
         bad = (s.steps == self.steps) & (s.state["rounds"] == 2)
         return torch.where(bad, torch.nan, delta)
@@ -117,7 +117,7 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
 
     others = [i for i in built.sample(1) if i != worst]
     lr = built.task.x0.new_tensor(built.lr(1))
-    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0), others)
+    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0))
     replies = executor_(sent, others, [built.algorithm.client_state(built.task.x0)] * 5)
     after = aggregate(built.algorithm, built.task.layout, server, sent, replies, built.weights(others), 6)
     torch.testing.assert_close(result.x, after.x, rtol=0, atol=1e-6)
@@ -132,7 +132,7 @@ class KeepsNothingGood(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"h": torch.zeros_like(x)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["h"] = s.state["h"] / 0.0
         return delta
 

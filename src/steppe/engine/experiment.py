@@ -17,11 +17,11 @@ from steppe import data as datasets
 from steppe import models
 from steppe.algorithms import CATALOGUE
 from steppe.config import Config
-from steppe.core.algorithm import Algorithm, CompositionError
+from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.core.part import Part, SettingError
+from steppe.core.part import Part
 from steppe.core.task import LOSSES, METRICS, Each, Task
 from steppe.data import Data, Partition, partition, sampling
 from steppe.data.federation import Federation
@@ -35,6 +35,7 @@ from steppe.executors.workers import CannotShareError, Workers
 from steppe.measures.client_models import witnessed
 from steppe.measures.during_training import needs_clients, schedule
 from steppe.parts.adamw import AdamW
+from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
 from steppe.registry import assembled, make, parse_addition, settings_of
 
@@ -189,18 +190,15 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
     optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
     if config.optimiser == "adamw":
         optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
-    try:
-        add = tuple(parse_addition(text) for text in config.add)
-        if own is None:
-            algorithm = make(config.algorithm, optimiser, config.settings, add)
-        elif isinstance(own, Algorithm):  # complete as it is, optimiser included
-            algorithm = own.plus(*add)
-        else:
-            parts = _own_parts(own)
-            algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
-        return Algorithm(tuple(_told(p, config) for p in algorithm.parts), algorithm.name)
-    except (SettingError, CompositionError) as error:  # the core's own exceptions, which know nothing of ours
-        raise SteppeError(f"{config.algorithm if own is None else 'these parts'}: {error}") from error
+    add = tuple(parse_addition(text) for text in config.add)
+    if own is None:
+        algorithm = make(config.algorithm, optimiser, config.settings, add)
+    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+        algorithm = own.plus(*add)
+    else:
+        parts = _own_parts(own)
+        algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
+    return Algorithm(tuple(_told(p, config) for p in algorithm.parts), algorithm.name)
 
 
 def _told(part: Part, config: Config) -> Part:
@@ -261,7 +259,7 @@ def find_device(name: str) -> torch.device:
 
 def _set_precision(config: Config, algorithm: Algorithm, task: Task, notes: list[str]) -> None:
     """Tensor cores where they are right: never for a gradient that an algorithm normalises near its zero."""
-    cuda, sensitive = task.x0.is_cuda, any(p.sensitive for p in algorithm.parts)
+    cuda, sensitive = task.x0.is_cuda, any(isinstance(p, ProximalAscent) and p.sensitive for p in algorithm.parts)
     chosen = config.precision
     if chosen == "auto":
         chosen = "tf32" if cuda and not sensitive and config.dtype == "float32" else "fp32"

@@ -112,7 +112,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
         lr = torch.tensor(problem.lr * problem.lr_decay**t, dtype=torch.float64)
         mine = [states.get(i) or algorithm.client_state(x0) for i in active]
         now = torch.tensor(float(t), dtype=torch.float64)
-        server, sent = broadcast(algorithm, task.layout, server, lr, now, active, stack(mine), len(problem.clients))
+        server, sent = broadcast(algorithm, task.layout, server, lr, now, stack(mine), len(problem.clients))
         replies, locals_ = [], {}
         with torch.no_grad():
             for i, state in zip(active, mine, strict=True):
@@ -130,7 +130,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
 
         weights = torch.tensor([sizes[i] for i in active], dtype=torch.float64)
         server = aggregate(algorithm, task.layout, server, sent, stack(replies), weights, len(problem.clients),
-                           active, everyone, sum(sizes))  # fmt: skip
+                           everyone, sum(sizes))  # fmt: skip
         if not all(math.isfinite(v) for v in server.x.tolist()):
             raise RunFailed(f"{algorithm.name} diverged in round {t}: the global model is {server.x.tolist()}")
         clients = {str(i): _plain(s) for i, s in sorted(states.items())}

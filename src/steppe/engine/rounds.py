@@ -18,7 +18,6 @@ from steppe.config import Config
 from steppe.core.client import Reply, Sent, nobody
 from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
-from steppe.core.part import SettingError
 from steppe.core.server import Portion, Server, aggregate, broadcast
 from steppe.core.stacking import row, stack
 from steppe.core.task import METRICS
@@ -247,7 +246,7 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     rows = None
     if ids and algorithm.using("prepare"):
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
-    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
+    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
     replies = executor(sent, mine, states) if mine else nobody(algorithm, task, sent, store.fresh())
     if mine and hasattr(executor, "answered"):  # the nodes of a real federation may be away
         ids = mine = executor.answered
@@ -269,12 +268,9 @@ def play(experiment: Experiment, server: Server, store: Store, executor: Any, t:
     else:
         replies = ranks.gathered(replies._replace(state={}), owners)
     everything = float(federation.samples if config.weighting == "samples" else config.clients)
-    try:
-        after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients, ids,
-                          lambda part, name: ranks.everyone(store, part, name).to(task.x0.device), everything,
-                          portion)  # fmt: skip
-    except SettingError as error:  # too few replies for the rule, for instance
-        raise RunFailed(f"round {t + 1}: {error}.") from error
+    after = aggregate(algorithm, task.layout, prepared, sent, replies, experiment.weights(ids), config.clients,
+                      lambda part, name: ranks.everyone(store, part, name).to(task.x0.device), everything,
+                      portion)  # fmt: skip
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
     facts = [each for why, each in told if not why]

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound
 
 
 @dataclass(frozen=True)
 class Witness(Part):
     name = "witness"
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["w"] = s.w
         return delta
 
