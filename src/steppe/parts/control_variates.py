@@ -22,17 +22,27 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class ControlVariates(Part):
     name = "control_variates"
+    citation = """@inproceedings{scaffold,
+      title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+      author = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and Stich,
+        Sebastian and Suresh, Ananda Theertha},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2020}, eprint = {1910.06378}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     down = ("c",)
     reduction = {"dc": "sum"}  # noqa: RUF012
     outer = True
     divisor: Literal["effective", "steps"] = "effective"
-    scale: float = 1.0
+    scale: Amount = 1.0
     estimate: Literal["corrected", "plain"] = "corrected"
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
@@ -41,10 +51,10 @@ class ControlVariates(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) + self.scale * (s.down["c"] - s.state["c"])
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         steps = s.effective_steps if self.divisor == "effective" else s.steps
         mean = (s.start - s.w) / (steps.clamp(min=1) * s.lr)  # of the directions that the client took
         if self.estimate == "plain":
@@ -54,6 +64,6 @@ class ControlVariates(Part):
         s.state["c"] = s.state["c"] + change
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["c"] = s.up["c"] if self.estimate == "plain" else s.state["c"] + s.up["dc"]
         return delta
