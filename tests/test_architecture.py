@@ -25,15 +25,17 @@ ONLY = {
     "flatness": ["core", "data", "evaluate", "parts"],
     "report": [
         "core",
-        "settings",
-        "config",
-        "data",
-        "models",
+        "parts",
         "algorithms",
         "registry",
+        "settings",
+        "config",
+        "models",
+        "data",
         "runs",
         "flatness",
         "measures",
+        "jobs",
     ],
 }
 OUTSIDE = {"core": {"torch"}, "parts": {"torch"}}  # and the standard library
