@@ -85,7 +85,7 @@ def test_captured_equals_sequential(entry):
 def test_compiled_equals_sequential(name):
     """The whole local step traced to plain operations and compiled."""
     told = []
-    fast = run(algorithm(name), rounds=2, executor="captured", compiled=True, say=told.append, schedule=[[0, 1, 3]])
+    fast = run(algorithm(name), rounds=2, executor="captured", compiled=True, notes=told, schedule=[[0, 1, 3]])
     same(everything(fast), everything(run(algorithm(name), rounds=2, schedule=[[0, 1, 3]])), 1e-9)
     assert not told, told  # a fallback would be equal as well
 

@@ -5,7 +5,7 @@ import pytest
 from steppe.algorithms import CATALOGUE
 from steppe.config import Config, resolve
 from steppe.core.errors import SteppeError
-from steppe.engine.experiment import check_names
+from steppe.engine.build import check_names
 from steppe.reproduce import league, recipes
 from steppe.reproduce.recipes import Published, layered, parse, recipe_hash, select, table
 

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import steppe
-from steppe.core.client import Live, Reply, Sent, begin, by_autograd, step
+from steppe.core.client import Live, Sent, begin, by_autograd, step
 from steppe.core.errors import RunFailed
 from steppe.core.validate import finite
 from steppe.engine.rounds import simulate
 from steppe.executors import sequential
+from steppe.executors.executor import Answers
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.runs.client_store import MemoryStore
 from tests.scene import launch
@@ -117,12 +118,12 @@ class Spoils:
     """An executor from outside: a client's update is not a number, and its drift looks decent."""
 
     def __init__(self, inner: sequential.Sequential) -> None:
-        self.inner, self.close = inner, inner.close
+        self.inner, self.close, self.trusted = inner, inner.close, False
 
-    def __call__(self, *round_: Any) -> Reply:
-        replies = self.inner(*round_)
-        replies.update[1, 0] = torch.nan
-        return replies
+    def __call__(self, *round_: Any) -> Answers:
+        answers = self.inner(*round_)
+        answers.replies.update[1, 0] = torch.nan
+        return answers
 
 
 def test_only_our_own_executors_are_believed_about_lengths() -> None:
