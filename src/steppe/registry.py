@@ -23,9 +23,12 @@ from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.latest_mean import LatestMean
 from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
+from steppe.parts.mixed_ascent import MixedAscent
+from steppe.parts.momentum_sam import MomentumSAM
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.norm_bound import NormBound
 from steppe.parts.proximal import Proximal
+from steppe.parts.rate_cycle import RateCycle
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.robust import Krum, Median, TrimmedMean
 from steppe.parts.sam import ASAM, SAM
@@ -116,10 +119,13 @@ PARTS: dict[str, Callable[..., Part]] = {
     "locally_estimated_sam": LocallyEstimatedSAM,
     "man": ActivationNorm,
     "median": Median,
+    "mixed_ascent": MixedAscent,
+    "momentum_sam": MomentumSAM,
     "nesterov_sam": NesterovSAM,
     "nesterov_start": NesterovStart,
     "norm_bound": NormBound,
     "proximal": Proximal,
+    "rate_cycle": RateCycle,
     "relaxed_start": RelaxedStart,
     "sam": SAM,
     "server_adaptive": ServerAdaptive,

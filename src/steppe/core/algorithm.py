@@ -89,6 +89,11 @@ class Algorithm:
         return any(p.alone for p in self.parts)
 
     @cached_property
+    def relaxed(self) -> bool:
+        """Whether a client's update is something else than w − x."""
+        return bool(self.using("start")) or any(p.alters_update for p in self.parts)
+
+    @cached_property
     def guarded(self) -> bool:
         """Whether a part stands between single clients' uploads and the server's rules."""
         return bool(self.using("screen") or self.using("reduce"))
@@ -110,8 +115,3 @@ class Algorithm:
     def local_steps(self, epochs: int, batches: int) -> int:
         chosen = self.using("local_steps")
         return chosen[-1].local_steps(epochs, batches) if chosen else epochs * batches
-
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        for p in self.using("effective_steps"):
-            steps = p.effective_steps(steps)
-        return steps

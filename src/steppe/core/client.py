@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ class Live(NamedTuple):
     w: Tensor
     parts: States
     buffers: Tensors
-    core: Tensors  # the sum of the batches' losses and, where a part moved it, the starting point
+    core: Tensors  # the sums of the batches' losses and of the strides; where a part moved it, the starting point
 
 
 class Reply(NamedTuple):
@@ -113,6 +114,8 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
+    if algorithm.using("stride"):
+        core["strides"] = torch.zeros_like(sent.lr)
     if OWN_BUFFERS in state:
         parts[OWN_BUFFERS] = {}
     return Live(w, parts, dict(state.get(OWN_BUFFERS, sent.buffers)), core)
@@ -201,7 +204,10 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     direction = direction if trained is None else direction * trained
     overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
-    return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
+    core = {**live.core, "loss": live.core["loss"] + losses[0]}
+    if "strides" in core:
+        core["strides"] = core["strides"] + prod(p.stride(scopes[0][p.name]) for p in algorithm.using("stride"))
+    return Live(w, parts, statistics[0], core)
 
 
 def memory(*tensors: Tensor) -> set[int]:
@@ -229,7 +235,7 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     up = {}
     for p in algorithm.parts:
         s = _scope(p, algorithm, task, sent, parts, live.core.get("start", sent.x), steps)
-        s.w = live.w
+        s.w, s.effective_steps = live.w, live.core.get("strides", steps)
         update = p.finish(update, s)
         up[p.name] = s.up
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
@@ -252,5 +258,5 @@ def _scope(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: Stat
            steps: Tensor) -> Scope:  # fmt: skip
     return Scope(
         task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start=start,
-        relaxed=bool(algorithm.using("start")), steps=steps, effective_steps=algorithm.effective_steps(steps),
+        relaxed=algorithm.relaxed, steps=steps,
     )  # fmt: skip

@@ -40,11 +40,11 @@ class Scope:
 
     # on a client
     start: Tensor = field(default=None)  # type: ignore[assignment]  # where it began; x unless a part moved it
-    relaxed: bool = False  # whether a part did
+    relaxed: bool = False  # whether its update is not w − x: a part moved the start, or uploads something else
     w: Tensor = field(default=None)  # type: ignore[assignment]  # its parameters before this step
     index: Tensor = field(default=None)  # type: ignore[assignment]  # the step's number, from 0
     steps: Tensor = field(default=None)  # type: ignore[assignment]  # how many it takes this round
-    effective_steps: Tensor = field(default=None)  # type: ignore[assignment]  # the same, corrected for momentum
+    effective_steps: Tensor = field(default=None)  # type: ignore[assignment]  # in `finish`: what they were worth
     batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
     seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
     decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
@@ -62,7 +62,8 @@ class Scope:
     rows: Tensors = field(default_factory=dict)  # in `prepare`: their states, stacked, before the round
     everyone: Callable[[str], Tensor] = _absent  # the rows of one state, of all clients that ever took part
     sum_over_all: Callable[[], Tensor] = _absent  # (1/N) Σ over the round's clients of their updates
-    mean_times: Callable[[str], Tensor] = _absent  # the mean update, each first times one of its scalar uploads
+    # (name, how="weights") -> the mean update, each first times one of its scalar uploads
+    mean_times: Callable[..., Tensor] = _absent
 
     def mean(self, each: Tensor) -> Tensor:
         """Over the real examples of the batch."""
@@ -88,6 +89,7 @@ class Part:
     repeats_inner: bool = False  # … unless the outer part means to call it again
     batches_per_step: int = 1
     around_optimiser: bool = False  # belongs outside the local optimiser, not inside it
+    alters_update: bool = False  # its `finish` uploads something else than how far the client moved
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
     outer: bool = False  # where it goes when added to an algorithm: around its parts, not closest to the loss
     reads_states: bool = False  # its server rule looks at single clients' states, as only a simulation can
@@ -161,9 +163,13 @@ class Part:
         """Steps of a client's round, from its epochs and the batches of one epoch."""
         return epochs * batches
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """How many plain gradient steps these are worth; momentum makes it more."""
-        return steps
+    def stride(self, s: Scope) -> Tensor:
+        """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
+
+        Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
+        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        """
+        return torch.ones_like(s.lr)
 
 
 class SettingError(ValueError):

@@ -112,10 +112,10 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     update = reduced("update")
 
     def scope(p: Part) -> Scope:
-        def mean_times(name: str) -> Tensor:
+        def mean_times(name: str, how: str = "weights") -> Tensor:
             if name not in p.times:
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
-            return reduced(f"{p.name}.{name}*")
+            return reduced(f"{p.name}.{name}*", how)
 
         s = bare(p)
         s.up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))

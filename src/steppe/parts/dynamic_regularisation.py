@@ -46,6 +46,10 @@ class DynamicRegularisation(Part):
     def __post_init__(self) -> None:
         require(alpha=(self.alpha, 1e-12, float("inf")))
 
+    @property
+    def alters_update(self) -> bool:  # type: ignore[override]
+        return self.over == "active"
+
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {} if self.over == "active" else {"h": torch.zeros_like(x)}
 

@@ -64,4 +64,7 @@ class FixedRate(Part):
         require(lr=(self.lr, 0, float("inf")))
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
-        return grad(w) * (self.lr / s.lr)
+        return grad(w) * self.stride(s)
+
+    def stride(self, s: Scope) -> Tensor:
+        return self.lr / s.lr
