@@ -17,7 +17,8 @@ SHARED = {
     "contrast": ["moon"], "distillation": ["fedntd", "fedsol"], "geometric_bias": ["fedscar"],
     "global_ascent": ["fedgloss"], "locally_estimated_sam": ["fedlesam"], "nesterov_sam": ["fednsam"],
     "nesterov_start": ["fednsam"], "server_adaptive": ["fedadam"], "server_momentum": ["fedavgm"],
-    "trajectory_teacher": ["fedgmt"], "trimmed_mean": ["median"],
+    "trajectory_teacher": ["fedgmt"], "trimmed_mean": ["median"], "mixed_ascent": ["fedgf"],
+    "rate_cycle": ["fedswa"], "fedmoswa": ["fedswa", "scaffold"], "momentum_sam": ["fedwmsam"],
 }  # fmt: skip
 
 
