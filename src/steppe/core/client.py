@@ -232,10 +232,10 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
-    up = {}
+    up, worth = {}, live.core.get("strides", steps)
     for p in algorithm.parts:
         s = _scope(p, algorithm, task, sent, parts, live.core.get("start", sent.x), steps)
-        s.w, s.effective_steps = live.w, live.core.get("strides", steps)
+        s.w, s.effective_steps = live.w, torch.where(worth > 0, worth, 1.0)
         update = p.finish(update, s)
         up[p.name] = s.up
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}

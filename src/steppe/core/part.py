@@ -44,7 +44,7 @@ class Scope:
     w: Tensor = field(default=None)  # type: ignore[assignment]  # its parameters before this step
     index: Tensor = field(default=None)  # type: ignore[assignment]  # the step's number, from 0
     steps: Tensor = field(default=None)  # type: ignore[assignment]  # how many it takes this round
-    effective_steps: Tensor = field(default=None)  # type: ignore[assignment]  # in `finish`: what they were worth
+    effective_steps: Tensor = field(default=None)  # type: ignore[assignment]  # what they were worth; 1 without any
     batch: Tensors = field(default_factory=dict)  # x, y and, where padded, mask
     seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
     decay: dict[str, float] = field(default_factory=dict)  # weight decay handed to the optimiser, by part
@@ -167,7 +167,8 @@ class Part:
         """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
 
         Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
-        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide. Known
+        in `finish`, when all steps have been taken.
         """
         return torch.ones_like(s.lr)
 

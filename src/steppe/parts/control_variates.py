@@ -57,8 +57,8 @@ class ControlVariates(Part):
         return grad(w) + self.scale * (s.down["c"] - s.state["c"])
 
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
-        steps = s.effective_steps if self.divisor == "effective" else s.steps
-        mean = (s.start - s.w) / (steps.clamp(min=1) * s.lr)  # of the directions that the client took
+        steps = s.effective_steps if self.divisor == "effective" else s.steps.clamp(min=1)
+        mean = (s.start - s.w) / (steps * s.lr)  # of the directions that the client took
         if self.estimate == "plain":
             s.up["c"] = s.state["c"] = mean
             return delta

@@ -71,7 +71,7 @@ class MomentumSAM(Part):
         return unit(gap, 1e-7) if self.kind == "paper" else -by_tensor_number(gap, s.layout)
 
     def finish(self, delta: Tensor, s: Scope) -> Tensor:
-        rate = 1 / (s.effective_steps.clamp(min=1) * s.lr)
+        rate = 1 / (s.effective_steps * s.lr)
         d, M = rate * (s.start - s.w), s.down["M"]
         if s.relaxed:  # the server cannot work it out from the update alone
             s.up["direction"] = d

@@ -30,7 +30,7 @@ class RateCycle(Part):
     first: float = 1.0
 
     def __post_init__(self) -> None:
-        require(end=(self.end, 0, float("inf")), first=(self.first, 0, float("inf")))
+        require(end=(self.end, 0, float("inf")), first=(self.first, 1e-12, float("inf")))
 
     def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
         return grad(w) * self.stride(s)
