@@ -41,6 +41,7 @@ RECIPE_AUGMENTATION = {
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 
+OWN = "own:"  # before the name of an algorithm, model or data set that is an object of the user's own
 ONLOOKERS = ("track",)  # keys that look on: runs that differ in nothing else are the same run
 
 

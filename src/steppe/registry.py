@@ -76,6 +76,11 @@ def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(function).parameters.items()}
 
 
+def catalogue_settings(name: str) -> dict[str, Any]:
+    """The settings of an algorithm by name; none for an unknown one, which is refused later."""
+    return settings_of(CATALOGUE[name]) if name in CATALOGUE else {}
+
+
 def _cast(what: str, key: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         value = "none" if value is None and "none" in get_args(hint) else value  # how `--set` reads none

@@ -21,7 +21,8 @@ from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.build import build_experiment
+from steppe.experiment import Experiment
 from steppe.flower.federation_file import Charter, Own, Sample, found, made
 from steppe.flower.node_data import arrays
 
@@ -52,8 +53,7 @@ def server_side(charter: Charter, config: Config, sample: Sample, test: Pair | N
     """The server's experiment: no training data, a test set where there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
-    split = Partition((np.arange(STAND_INS),), "at the nodes", 0)
-    return _built(config, charter.own, data, split)
+    return _built(config, charter.own, data, None)
 
 
 def node_side(charter: Charter, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
@@ -64,12 +64,12 @@ def node_side(charter: Charter, config: Config, sample: Sample, cost: Cost, pair
     return _built(config, charter.own, data, Partition(tuple(split), "own", 0), cost)
 
 
-def _built(config: Config, own: Own, data: Data, split: Partition, cost: Cost | None = None) -> Experiment:
+def _built(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
     torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
     model, parts = made(own.model, "own.model"), made(own.parts, "own.parts")
     loss, metric = (None if name is None else name if ":" not in name else found(name, what)
                     for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
-    return experiment(config, parts, model, data, loss, metric, own.head, split, cost)
+    return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from steppe.config import Config, assign, resolve
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.engine.experiment import catalogue_settings
+from steppe.registry import catalogue_settings
 
 FILE = "federation.toml"
 

@@ -6,12 +6,11 @@ ids. Who is away, late or wrong is named, and the round goes on with the others.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -25,8 +24,8 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
 from steppe.core.validate import faults
-from steppe.data import Partition
-from steppe.engine.experiment import Experiment
+from steppe.executors.executor import Answers
+from steppe.experiment import Experiment
 from steppe.flower.build import blank, fingerprint
 from steppe.flower.federation_file import Charter, Sample, as_terms
 from steppe.flower.messages import (
@@ -42,6 +41,7 @@ from steppe.flower.messages import (
 from steppe.flower.reply_checks import checked
 from steppe.runs.client_store import MemoryStore, flat
 
+log = logging.getLogger("steppe")
 GONE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
 
@@ -87,9 +87,10 @@ class Answer(NamedTuple):
 class Nodes:
     """Plays a round on the nodes that the grid reaches."""
 
-    def __init__(self, grid: Grid, charter: Charter, built: Experiment, sample: Sample, store: NodeStore,
-                 say: Callable[[str], None]) -> None:  # fmt: skip
-        self.grid, self.charter, self.built, self.store, self.say = grid, charter, built, store, say
+    trusted = False  # whatever a node says is checked
+
+    def __init__(self, grid: Grid, charter: Charter, built: Experiment, sample: Sample, store: NodeStore) -> None:
+        self.grid, self.charter, self.built, self.store = grid, charter, built, store
         self.terms, self.fingerprint = as_terms(charter, built.config, sample, built.cost), fingerprint(built)
         reply, self.mirrored = blank(built.algorithm, built.task)
         self.like: Tensors = reply_arrays(reply, self.mirrored)
@@ -99,8 +100,6 @@ class Nodes:
         self.met: set[int] = set()  # nodes that have been asked who they are
         self.gathered = False
         self.refusals: dict[int, str] = {}  # node -> why it takes no part
-        self.answered: list[int] = []  # the clients whose replies the last call gave back
-        self.told: dict[str, Any] = {}  # what the round's record says about it
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
                                "with every reply")  # fmt: skip
@@ -121,17 +120,16 @@ class Nodes:
                                 f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
         self.gathered = True
-        self.say(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
+        log.info(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
 
-    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """The round's good replies, stacked in the order of `answered`."""
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
+        """Play the round on the nodes that are here, and return the good replies."""
         if not self.gathered:
             self.gather()
         began = time.monotonic()
         round_, x0 = int(sent.round), self.built.task.x0
         self.store.round = round_
         present = self._present(ids)
-        self._set_sizes()
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in work_arrays(sent).items()}
         # A client's first state is made of the first model, which is what everybody receives in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
@@ -150,32 +148,35 @@ class Nodes:
         good: dict[int, Answer] = {}
         for client, message in self._replies(messages):
             if message.has_error():  # of Flower's: the node has gone, or its app did not start
-                self.say(f"round {round_ + 1}: client {client}: Flower says: {message.error.reason}")
+                log.warning(f"round {round_ + 1}: client {client}: Flower says: {message.error.reason}")
                 continue
             try:
                 good[client] = self._read(message, client, round_)
             except SteppeError as error:
                 refused[client] = str(error)
-                self.say(f"round {round_ + 1}: client {client} was refused: {error}")
+                log.warning(f"round {round_ + 1}: client {client} was refused: {error}")
         missing = [i for i in ids if i not in good and i not in refused]
         if missing:
-            self.say(f"round {round_ + 1}: no reply of client {_listed(missing)}")
+            log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
         if len(good) < min(self.charter.least, len(ids)):
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
             raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.charter.least} are "
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
-        self.answered = [i for i in ids if i in good]
+        answered = [i for i in ids if i in good]
+        sizes = [self.store.sizes.get(i, 0) for i in answered]
         training = max(a.seconds for a in good.values())
-        self.told = ({"dropped": missing} if missing else {}) | (
+        facts: dict[str, Any] = ({"dropped": missing} if missing else {}) | (
             {"refused": [{"client": i, "why": why} for i, why in refused.items()]} if refused else {}
         )  # fmt: skip
-        self.told |= {
+        facts |= {
+            "samples": sizes,
             "nodes": {"asked": len(ids), "bytes_down": down // max(len(present), 1),
                       "bytes_up": sum(a.size for a in good.values()) // len(good),
                       "training": round(training, 4), "overhead": round(time.monotonic() - began - training, 4)},
         }  # fmt: skip
-        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in self.answered]))
-        return replies
+        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
+        known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
+        return Answers(answered, replies, sizes, sum(known), facts)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -227,21 +228,15 @@ class Nodes:
                 raise SteppeError("it does not say which client it is")
         except SteppeError as error:
             self.refusals[node] = str(error)
-            self.say(f"node {node} takes no part: {error}")
+            log.warning(f"node {node} takes no part: {error}")
             return
         before = self.who.get(client)
         if before is not None and not self.gathered:
             raise RunFailed(f"nodes {before} and {node} both say that they are client {client}: give each node a "
                             "client=<number> of its own.")  # fmt: skip
         if self.gathered:
-            self.say(f"client {client} is here, at node {node}{f' and no longer at {before}' if before else ''}")
+            log.info(f"client {client} is here, at node {node}{f' and no longer at {before}' if before else ''}")
         self.who[client], self.store.sizes[client] = node, samples
-
-    def _set_sizes(self) -> None:
-        """The round loop weighs clients by their numbers of samples, as the nodes tell them."""
-        sizes = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
-        split = Partition(tuple(np.arange(n) for n in sizes), "at the nodes", 0)
-        self.built.federation = replace(self.built.federation, partition=split)
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, Message]]:
         """(client, reply) as they come in, until all are here or time is over; a later one is never looked at."""

@@ -10,7 +10,7 @@ from steppe.flower.create import CONNECTION, PORT
 from steppe.flower.federation_file import read
 from steppe.flower.launch import flwr, parsed, reachable, standing
 from steppe.flower.liveness import lives
-from steppe.runs import folder as records
+from steppe.runs.folder import RunFolder
 
 
 def address(folder: Path) -> tuple[str, int]:
@@ -26,7 +26,7 @@ def address(folder: Path) -> tuple[str, int]:
 def look(folder: Path) -> dict[str, Any]:
     charter, config = read(folder / "app")
     where = folder / charter.out
-    history, state, alive = records.history(where), standing(where), lives(where)
+    history, state, alive = RunFolder(where).history, standing(where), lives(where)
     said = state.get("state", "not started")
     server = {"running": "the server is at work" if alive else "the server has died: resume it",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
@@ -37,8 +37,11 @@ def look(folder: Path) -> dict[str, Any]:
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
         "superlink": running, "nodes": _nodes(folder) if running else [],
     }  # fmt: skip
-    judged: dict[str, Any] = next((r for r in reversed(history) if "accuracy" in r), {})
-    return told | {k: judged[k] for k in ("accuracy", "loss") if k in judged}
+    if not history:
+        return told
+    name = RunFolder(where).metric.name
+    judged: dict[str, Any] = next((r for r in reversed(history) if name in r), {})
+    return told | {"metric": name} | {k: judged[k] for k in (name, "loss") if k in judged}
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:
