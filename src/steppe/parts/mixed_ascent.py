@@ -13,8 +13,10 @@ a client keeps nothing. D is a plain mean, whatever weights the models.
 From the released code (github.com/hwan-sig/Official-FedGF); of the paper only the abstract could be read.
 
 Deviations: ε of unit(g) is 1e-16 as released; x̃ = x' where the model did not move (the code divides by zero). The
-code has no default threshold, and its script passes one under another name; 0.2 is our reading. It is the length of
-a whole update, so it depends on model, rate and steps.
+code has no default threshold, and its script passes one under another name; 0.2 is our reading, for its rate of 0.01.
+It is the length of a whole update, so it depends on model, rate and steps: set it near the `drift` of a run's records.
+Where every round is beyond it, c stays 1 and all steps of a round go along gradients at one point, which a large rate
+does not survive (digits, rate 0.1, drift 1.1: 29 %, where FedSAM has 90 %).
 """
 
 from __future__ import annotations
