@@ -24,9 +24,9 @@ from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
 from steppe.distributed.torchrun import join
-from steppe.engine.experiment import Experiment
-from steppe.engine.rounds import play
+from steppe.engine.play_round import play_round
 from steppe.executors.sequential import Sequential
+from steppe.experiment import Experiment
 from steppe.runs.client_store import DiskStore, MemoryStore, flat
 from tests.conformance.problem import CLIENTS, LR, algorithm, entries, federation, label, task
 from tests.scene import NormNet, launch, seeded
@@ -57,7 +57,7 @@ class Spoils(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"rounds": torch.zeros(1, dtype=x.dtype)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["rounds"] = s.state["rounds"] + 1
         return torch.where((s.steps == 2) & (s.state["rounds"] == 2), torch.nan, delta)
 
@@ -86,7 +86,7 @@ def ended(entry: tuple[str, dict[str, Any]], reduction: str, group: Any = None) 
         store = DiskStore(fresh, Path(folder) / "clients.bin", CLIENTS) if on_disk else MemoryStore(fresh)
         server = Server(x0, alg.server_state(x0), {})
         for t, ids in enumerate(SCHEDULE):
-            server = play(built, server, store, Sequential(alg, task(), federation()), t, ids, LR, print, ranks).after
+            server = play_round(built, server, store, Sequential(alg, task(), federation()), t, ids, LR, ranks).after
             ranks.check_same(server.x)
         together = ranks.whole(store)
         known = together.known()

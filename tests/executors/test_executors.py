@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import steppe
 from steppe.config import resolve
 from steppe.core.errors import RunFailed
 from steppe.data import Partition
 from steppe.data.federation import Federation
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.build import build_experiment
 from steppe.executors.batched import Batched
 from steppe.executors.sequential import Sequential
 from steppe.executors.workers import Workers
+from steppe.experiment import Experiment
 from tests.scene import NormNet, blobs, launch, remains, seeded
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def unequal(algorithm: str = "scaffold", sizes: tuple[int, ...] = (1, 2, 7, 40, 
     given = {"algorithm": algorithm, "clients": len(sizes), "per_round": len(sizes), "batch": 4, "epochs": 2,
              "momentum": 0.5, "dtype": "float64", "workers": 0, "partition": "iid", "lr": 0.2, **options}  # fmt: skip
     data = steppe.from_arrays(*blobs(sum(sizes)))
-    built = experiment(resolve(given), None, seeded(), data)
+    built = build_experiment(resolve(given), None, seeded(), data)
     ends = np.cumsum(sizes)
     clients = tuple(np.arange(end - n, end) for end, n in zip(ends, sizes, strict=True))
     old = built.federation
@@ -43,6 +44,10 @@ def unequal(algorithm: str = "scaffold", sizes: tuple[int, ...] = (1, 2, 7, 40, 
         old.data, Partition(clients, "by hand", 0), old.batch_size, old.epochs, old.augmentation, 0, torch.float64
     )
     return built
+
+
+def _weights(built: Experiment, ids: list[int]) -> Tensor:
+    return built.task.x0.new_tensor([float(built.federation.sizes[i]) for i in ids])
 
 
 def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
@@ -56,11 +61,12 @@ def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
     for t in range(2):
         lr, now = x.new_tensor(0.2), x.new_tensor(float(t))
         rows = stack([states[i] for i in ids]) if built.algorithm.using("prepare") else None
-        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, ids, rows, len(ids))
-        replies = executor(sent, ids, [states[i] for i in ids])
+        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, rows, len(ids))
+        replies = executor(sent, ids, [states[i] for i in ids]).replies
         states = {i: row(replies.state, k) for k, i in enumerate(ids)}
         everyone = stack([states[i] for i in sorted(states)])
-        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, built.weights(ids), len(ids), ids,
+        weights = _weights(built, ids)
+        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, weights, len(ids),
                            lambda part, name, everyone=everyone: everyone[part][name])  # fmt: skip
     return replies, server
 
@@ -119,8 +125,8 @@ def test_a_clients_round_depends_on_nobody_else() -> None:
 
     down = {"control_variates": built.algorithm.server_state(x)["control_variates"]}
     sent = Sent(x, down, {}, x.new_tensor(0.2), x.new_tensor(0.0))
-    alone = executor(sent, [3], [built.algorithm.client_state(x)]).update[0].clone()  # good until the next call
-    among = executor(sent, [0, 3, 4], [built.algorithm.client_state(x)] * 3)
+    alone = executor(sent, [3], [built.algorithm.client_state(x)]).replies.update[0].clone()  # good until the next call
+    among = executor(sent, [0, 3, 4], [built.algorithm.client_state(x)] * 3).replies
     assert torch.equal(alone, among.update[1])
 
 
@@ -248,7 +254,7 @@ class Sleeps(nn.Linear):
 
 def _workers(model: nn.Module, count: int = 2) -> tuple[Workers, Experiment]:
     built = unequal("fedavg")
-    task = experiment(built.config, None, model, built.federation.data).task
+    task = build_experiment(built.config, None, model, built.federation.data).task
     return Workers(built.algorithm, task, built.federation, count, slots=6), built
 
 

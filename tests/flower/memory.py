@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from steppe.core.server import Server
 from steppe.data import load
 from steppe.data.partition import make as make_partition
-from steppe.engine.experiment import experiment
-from steppe.engine.rounds import play
+from steppe.engine.build import build_experiment
+from steppe.engine.play_round import play_round
 from steppe.executors.sequential import Sequential
 from steppe.flower import federation_file as charters
 from steppe.flower.client_app import app
@@ -127,13 +127,13 @@ def _quietly():
 def replay(config, schedule):
     """What must have come out: the simulator's own rounds, with exactly these clients. Returns (server, store)."""
     with _quietly():
-        built = experiment(config)
+        built = build_experiment(config)
     task, algorithm = built.task, built.algorithm
     store = MemoryStore(lambda: algorithm.client_state(task.x0))
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     work = Sequential(algorithm, task, built.federation)
     for t, ids in enumerate(schedule):
-        server = play(built, server, store, work, t, ids, built.lr(t), lambda _: None).after
+        server = play_round(built, server, store, work, t, ids, built.lr(t), lambda _: None).after
     return server, store
 
 

@@ -25,7 +25,7 @@ from steppe.flower.federation_file import Sample, checked, read
 from steppe.flower.liveness import STATUS, locked, status
 from steppe.flower.node_data import arrays
 from steppe.flower.node_state import NodeState
-from steppe.runs import folder as records
+from steppe.runs.folder import RunFolder
 from tests.flower.memory import MemoryGrid, charter_of, launch, node_folders
 
 CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
@@ -226,12 +226,12 @@ def test_following_a_run_that_goes_on(tmp_path):
     status(tmp_path, "failed", why="long ago")
     asked = time.time() + 1e-3
     for t in range(1, 4):
-        records.append(tmp_path, {"round": t})
+        RunFolder(tmp_path).append({"round": t})
     seen = []
 
     def alive():
         with locked(tmp_path):
-            records.append(tmp_path, {"round": 4})
+            RunFolder(tmp_path).append({"round": 4})
             time.sleep(0.01)
             status(tmp_path, "finished")
         return ""

@@ -160,6 +160,7 @@ def fedsol(problem, s, kind):
 
     The proximal gradient is fixed + slope (w - x). The combined direction of a4 has no beta in it.
     """
+    kind = s.get("variant", "a1")
     x, out = begin(problem)
     zero = np.zeros_like(x)
     c, ci = zero, everybody(problem, zero)
@@ -196,21 +197,21 @@ def fedsol(problem, s, kind):
                     for piece in slices(problem):
                         gap = np.abs(w - x)[piece]
                         e[piece] = e[piece] * gap / max(np.linalg.norm(gap), 1e-12)
-                if kind == "fedsol_a4":
+                if kind == "a4":
                     e = s["rho"] * unit(gl + gp, 1e-12)
                 gl_there = gradient(problem, i, w + e)
                 gp_there = fixed + slope * (w + e - x)
-                if kind in ("fedsol", "fedsol_a1"):
+                if kind == "a1":
                     g = gl_there
-                elif kind == "fedsol_a0":
+                elif kind == "a0":
                     g = gl
-                elif kind == "fedsol_a2":
+                elif kind == "a2":
                     g = gl + beta * gp_there
-                elif kind in ("fedsol_a3", "fedsol_a4"):
+                elif kind in ("a3", "a4"):
                     g = gl_there + beta * gp_there
-                elif kind == "fedsol_a5":
+                elif kind == "a5":
                     g = gl + beta * gp
-                else:  # fedsol_a6
+                else:  # a6
                     g = gl_there + beta * gp
                 w, v = sgd(problem, lr, w, v, g, problem["weight_decay"])
             local[i] = w
@@ -777,7 +778,7 @@ def evaluated(problem, s, kind):
 
 FAMILIES = {
     averaging: "fedavg fedavgm fedadam fedyogi fedadagrad fedprox fedsam fedasam fedbabu",
-    fedsol: "fedsol fedsol_a0 fedsol_a1 fedsol_a2 fedsol_a3 fedsol_a4 fedsol_a5 fedsol_a6",
+    fedsol: "fedsol fedsol_ablation",
     fednova: "fednova",
     fedlesam: "fedlesam",
     control: "scaffold fedgamma fedlesam_s",

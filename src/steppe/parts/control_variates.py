@@ -27,25 +27,37 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, SettingError, require
+from steppe.core.errors import SettingError
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class ControlVariates(Part):
     name = "control_variates"
+    citation = """@inproceedings{scaffold,
+      title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+      author = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and Stich,
+        Sebastian and Suresh, Ananda Theertha},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2020}, eprint = {1910.06378}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     down = ("c",)
     reduction = {"dc": "sum", "gap": "mean"}  # noqa: RUF012
     outer = True
     divisor: Literal["effective", "steps"] = "effective"
-    scale: float = 1.0
+    scale: Amount = 1.0
     estimate: Literal["corrected", "plain"] = "corrected"
-    gain: float | None = None
+    gain: Amount | None = None
     jump: bool = False
 
     def __post_init__(self) -> None:
-        require(gain=(self.gain or 0.0, 0, float("inf")))
+        super().__post_init__()
         if self.gain is not None and self.estimate == "plain":
-            raise SettingError("gain says how c follows the corrected estimate: leave it out with estimate='plain'")
+            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, which says how c follows the corrected "
+                               "estimate: leave it out, or take estimate='corrected'")  # fmt: skip
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
@@ -53,10 +65,10 @@ class ControlVariates(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) + self.scale * (s.down["c"] - s.state["c"])
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         steps = s.effective_steps if self.divisor == "effective" else s.steps.clamp(min=1)
         mean = (s.start - s.w) / (steps * s.lr)  # of the directions that the client took
         if self.estimate == "plain":
@@ -70,7 +82,7 @@ class ControlVariates(Part):
             s.up["gap"] = c - s.down["c"]
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.estimate == "plain":
             s.state["c"] = s.up["c"]
         elif self.gain is None:

@@ -26,37 +26,42 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, ascended, require, unit
+from steppe.core.part import Part, ascended, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount, Bound, FromOne
 
 
 @dataclass(frozen=True)
 class MixedAscent(Part):
     name = "mixed_ascent"
+    citation = """@inproceedings{fedgf,
+      title = {Rethinking the Flat Minima Searching in Federated Learning},
+      author = {Lee, Taehwan and Yoon, Sung Whan},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      series = {PMLR}, volume = {235}, pages = {27037--27071}, year = {2024}
+    }"""
+    addable = True
     down = ("point", "c")
     reduction = {"distance": "mean"}  # noqa: RUF012
     asks = 2
-    rho: float = 0.05
-    rho_global: float | None = None  # ρ unless set
-    threshold: float = 0.2
-    window: int = 30
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), threshold=(self.threshold, 0, float("inf")))
-        require(rho_global=(self.rho_global or 0.0, 0, float("inf")), window=(self.window, 1, float("inf")))
+    rho: Amount = 0.05
+    rho_global: Amount | None = None  # ρ unless set
+    threshold: Bound = 0.2
+    window: FromOne = 30
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         zero = x.new_zeros(())
         return {"point": x.clone(), "c": zero, "bits": x.new_zeros(self.window), "rounds": zero.clone()}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         c = s.down["c"]
         return grad((1 - c) * ascended(w, grad(w), self.rho, 1e-16) + c * s.down["point"])
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["distance"] = torch.linalg.vector_norm(s.w - s.x)
         return delta
 
-    def settle(self, x: Tensor, s: Scope) -> None:
+    def settle(self, x: Tensor, s: Aggregation) -> None:
         n, far = s.state["rounds"], (s.up["distance"] > self.threshold).to(x.dtype)
         oldest = torch.arange(self.window, device=x.device) == n % self.window
         bits = s.state["bits"] = torch.where(oldest, far, s.state["bits"])

@@ -29,25 +29,32 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Part, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount, Momentum, Share
 from steppe.parts.locally_estimated_sam import by_tensor_number
 
 
 @dataclass(frozen=True)
 class MomentumSAM(Part):
     name = "momentum_sam"
+    citation = """@inproceedings{fedwmsam,
+      title = {{FedWMSAM}: Fast and Flat Federated Learning via Weighted Momentum and Sharpness-Aware Minimization},
+      author = {Li, Tianle and Huang, Yongzhi and Jiang, Linshan and Liu, Chang and Xie, Qipeng and Du, Wenfeng and
+        Wang, Lu and Wu, Kaishun},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2025}, eprint = {2511.22080}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     down = ("M", "c", "alpha")
     reduction = {"value": "mean", "direction": "mean"}  # noqa: RUF012
     times = ("rate",)
-    rho: float = 0.01
-    alpha: float = 0.1
-    adapt: float = 0.01
-    scale: float = 1.0
+    rho: Amount = 0.01
+    alpha: Momentum = 0.1
+    adapt: Share = 0.01
+    scale: Amount = 1.0
     kind: Literal["paper", "text", "official"] = "paper"
     aligned: bool = True
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), alpha=(self.alpha, 0, 0.99), adapt=(self.adapt, 0, 1))
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"M": torch.zeros_like(x), "c": torch.zeros_like(x), "alpha": x.new_tensor(self.alpha)}
@@ -55,25 +62,25 @@ class MomentumSAM(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
 
-    def receive(self, s: Scope) -> None:
+    def receive(self, s: ClientRound) -> None:
         alpha = s.down["alpha"]
         s.state["D"] = s.down["M"] + alpha / (1 - alpha) * (s.down["c"] - s.state["c"])
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         alpha, D = s.down["alpha"], s.state["D"]
         return alpha * grad(w + self.rho * self._ascent(w, s)) + (1 - alpha) * D
 
-    def _ascent(self, w: Tensor, s: Scope) -> Tensor:
+    def _ascent(self, w: Tensor, s: LocalStep) -> Tensor:
         ahead = s.index * s.state["D"]
         if self.kind == "text":
             return unit(w - s.x + s.lr * ahead, 1e-7)
         gap = s.x + ahead - w
         return unit(gap, 1e-7) if self.kind == "paper" else -by_tensor_number(gap, s.layout)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         rate = 1 / (s.effective_steps * s.lr)
         d, M = rate * (s.start - s.w), s.down["M"]
-        if s.relaxed:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot work it out from the update alone
             s.up["direction"] = d
         else:
             s.up["rate"] = rate
@@ -83,7 +90,7 @@ class MomentumSAM(Part):
         s.up["value"] = torch.where(lengths > 0, 1 + cosine if self.aligned else 1 - cosine, 0.0)
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         d = s.up["direction"] if "direction" in s.up else -s.mean_times("rate", "mean")
         value = s.up["value"].clamp(0.1, 0.9)
         s.state["alpha"] = (1 - self.adapt) * s.state["alpha"] + self.adapt * value

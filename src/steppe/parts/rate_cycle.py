@@ -19,22 +19,29 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount, Positive
 
 
 @dataclass(frozen=True)
 class RateCycle(Part):
     name = "rate_cycle"
+    citation = """@inproceedings{fedswa,
+      title = {Improving Generalization in Federated Learning with Highly Heterogeneous Data via Momentum-Based
+        Stochastic Controlled Weight Averaging},
+      author = {Liu, Junkang and Liu, Yuanyuan and Shang, Fanhua and Liu, Hongying and Liu, Jin and Feng, Wei},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2025}, eprint = {2507.20016}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     around_optimiser = True
-    end: float = 0.1
-    first: float = 1.0
+    end: Amount = 0.1
+    first: Positive = 1.0
 
-    def __post_init__(self) -> None:
-        require(end=(self.end, 0, float("inf")), first=(self.first, 1e-12, float("inf")))
-
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) * self.stride(s)
 
-    def stride(self, s: Scope) -> Tensor:
+    def stride(self, s: LocalStep) -> Tensor:
         done = s.index / s.steps.clamp(min=1)
         return self.first * (1 - done + done * self.end)

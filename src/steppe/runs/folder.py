@@ -23,7 +23,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,7 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for one process; the system frees it however the process ends."""
+        made = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(self.path / ".lock", timeout=0):
@@ -108,6 +109,11 @@ class RunFolder:
         except Timeout:
             raise SteppeError(f"Another process is writing to {self}: wait until it has ended, or choose another "
                               "folder.") from None  # fmt: skip
+        finally:
+            if made and not self.exists:  # nothing was started, so nothing stays behind
+                (self.path / ".lock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.rmdir()
 
     # ------------------------------------------------------------------------------------------------------ reading
     @property
