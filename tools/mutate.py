@@ -42,33 +42,50 @@ FOLDERS = ("core", "parts", "engine", "executors", "data", "measures", "flower")
 # Kernels for a GPU, and its memory.
 SKIPPED = {"executors/client_conv_kernels.py", "executors/allocator.py"}
 
-# The tests that concern a source file: its own first, then those of its folder, the cheapest first.
+# The tests that concern a source file, the cheapest first: its own where it has some, or else those of its folder.
 EXECUTORS = [f"tests/executors/test_executors.py::test_{name}" for name in
              ("padding_never_changes_a_result", "neither_chunks_nor_the_order_of_clients_matter",
-              "what_padding_holds_is_never_looked_at", "a_clients_round_depends_on_nobody_else",
-              "workers_give_the_same_bits")]  # fmt: skip
+              "what_padding_holds_is_never_looked_at", "a_clients_round_depends_on_nobody_else")]  # fmt: skip
+WORKERS = ["tests/executors/test_executors.py::test_workers_give_the_same_bits",
+           "tests/executors/test_executors.py::test_workers_carry_running_statistics"]  # fmt: skip
+PARITY = [f"tests/flower/test_parity.py::test_equals_the_simulator[{name}-{{}}]" for name in
+          ("fedavg", "scaffold", "fedsmoo", "fedscar", "local")]  # fmt: skip
+SOME_PARTS = [f"tests/parts/test_{name}.py" for name in
+              ("ascent", "normalised_averaging", "distillation", "smoo_family", "personal")]  # fmt: skip
 RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/engine/test_precision.py"]
-MUTANTS = "tests/test_mutants.py"
+OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
 TESTS: dict[str, list[str]] = {
-    "core": ["src/steppe/core", "tests/test_vectors.py", "tests/parts", MUTANTS, *RUNS, *EXECUTORS[:4],
-             "tests/references", "tests/trust"],
-    "parts": ["tests/test_vectors.py", "tests/parts", MUTANTS, "tests/trust", "tests/references"],
-    "engine": [*RUNS, "tests/engine", MUTANTS, "tests/api", "tests/trust"],
-    "executors": ["tests/executors/test_captured.py", *EXECUTORS, "tests/executors/test_client_conv.py", MUTANTS,
-                  "tests/engine/test_rounds.py"],
-    "data": ["src/steppe/data", "tests/data", MUTANTS, *EXECUTORS[:4], "tests/api"],
-    "measures": ["tests/measures", MUTANTS],
-    "flower": ["tests/flower/test_folder.py", "tests/flower/test_faults_in_memory.py", "tests/flower/test_parity.py",
-               "tests/flower/test_privacy.py"],
-    "core/cost.py": ["tests/test_costs.py"],
-    "core/validate.py": ["tests/trust/test_validate.py"],
-    "data/augment.py": ["tests/data/test_augment.py"],
-    "evaluate": [MUTANTS, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
-    "flatness": [MUTANTS, "tests/flatness"],
+    "core": ["src/steppe/core", "tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN, *RUNS, *EXECUTORS,
+             "tests/trust/test_validate.py", "tests/trust/test_robust.py"],
+    "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
+    "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],
+    "core/validate.py": ["tests/trust/test_validate.py", *RUNS, OUR_OWN],
+    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN, "tests/parts/test_man.py",
+              "tests/trust/test_robust.py", "tests/parts/test_fedsol.py", "tests/parts/test_recent.py"],
+    "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", "tests/test_vectors.py",
+                                 OUR_OWN],
+    "parts/differential_privacy.py": ["tests/trust/test_privacy.py"],
+    "engine": [*RUNS, OUR_OWN, "tests/api", "tests/engine/test_resources.py", "tests/engine/test_availability.py"],
+    "engine/availability.py": ["tests/engine/test_availability.py", OUR_OWN],
+    "engine/trackers.py": ["tests/engine/test_trackers.py"],
+    "engine/privacy.py": ["tests/trust/test_privacy.py"],
+    "engine/accountant.py": ["tests/trust/test_privacy.py"],
+    "engine/quadratics.py": ["tests/test_vectors.py", "tests/parts/test_smoo_family.py", OUR_OWN],
+    "executors": ["tests/engine/test_rounds.py", *EXECUTORS, OUR_OWN, "tests/executors/test_captured.py", *WORKERS],
+    "executors/client_conv.py": ["tests/executors/test_client_conv.py"],
+    "data": ["src/steppe/data", "tests/data/test_dataset.py", "tests/data/test_readers.py", OUR_OWN,
+             "tests/data/test_augment.py", "tests/data/test_aligned.py", "tests/data/test_partition.py"],
+    "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "measures": ["tests/measures/test_measures.py", OUR_OWN],
+    "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py"],
+    "evaluate": [OUR_OWN, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
+    "flatness": [OUR_OWN, "tests/flatness"],
 }  # fmt: skip
 
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
+               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
+               ast.NotIn: ast.In}  # fmt: skip
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
               ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}  # fmt: skip
 # Calls with two arguments of one kind, which are easily taken for each other.
@@ -223,7 +240,7 @@ def swapped(kind: str, file: str, before: str, after: str) -> Mutant:
 
 
 def tests_for(file: str) -> list[str]:
-    wanted = dict.fromkeys([*TESTS.get(file, []), *TESTS[file.split("/")[0]]])
+    wanted = TESTS.get(file) or TESTS[file.split("/")[0]]
     return [test for test in wanted if (ROOT / test.split("::")[0]).exists()]
 
 
@@ -298,9 +315,10 @@ def copied(to: Path) -> Path:
     return to
 
 
-def check_tests(files: list[str], tree: Path) -> None:
-    """Without a mutant every test must pass, or everything would look killed."""
-    for tests in {tuple(tests_for(file)) for file in files}:
+def check_tests(mutants: list[Mutant], tree: Path) -> None:
+    """Without a mutant the tests must pass, or everything looks killed. Where one survived, they did."""
+    green = {tuple(tests_for(each.file)) for each in mutants if each.outcome == "survived"}
+    for tests in {tuple(tests_for(each.file)) for each in mutants if each.text} - green:
         code, by, seconds = run(tree, list(tests), 1800)
         print(f"unchanged: {seconds:.0f} s for {' '.join(tests)}", flush=True)
         if code != 0:
@@ -346,6 +364,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where to write, without a suffix")
     asked = parser.parse_args()
     mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
+    if asked.named:  # each has a test of its own
+        TESTS.update({each.file: [OUR_OWN] for each in mutants})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / f"tree-{job}") for job in range(asked.jobs)]
@@ -353,16 +373,17 @@ def main() -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
         ready = [(place, each) for place, each in enumerate(mutants) if each.text]
-        check_tests([each.file for _, each in ready], trees[0])
         jobs = [(ready[job :: asked.jobs], tree, asked.limit) for job, tree in enumerate(trees)]
         if asked.jobs == 1:
             done = work(*jobs[0])
         else:
             with get_context("fork").Pool(asked.jobs) as pool:
                 done = [pair for share in pool.starmap(work, jobs) for pair in share]
-    for place, each in done:
-        mutants[place] = each
-    how = "--named" if asked.named else f"--again {asked.again}" if asked.again else f"--count {asked.count} --seed {asked.seed}"  # fmt: skip
+        for place, each in done:
+            mutants[place] = each
+        check_tests(mutants, trees[0])
+    sampled = f"--count {asked.count} --seed {asked.seed}"
+    how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
     write(asked.out, mutants, f"python tools/mutate.py {how}")
 
 
