@@ -195,14 +195,14 @@ class Stale(steppe.Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(x)}
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return grad(w) - self.share * (s.state["last"] + s.down["mean"])
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         s.state["last"] = s.up["mean"] = delta
         return delta
 
-    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def server(self, delta: Tensor, s: steppe.Aggregation) -> Tensor:
         s.state["mean"] = s.up["mean"]
         return delta
 
@@ -212,7 +212,7 @@ class Bare(steppe.Part):
 
     name = "bare"
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return 0.5 * grad(w)
 
 
@@ -292,7 +292,7 @@ def test_settings_of_the_algorithm_stand_beside_those_of_the_run() -> None:
     assert torch.equal(one.x, other.x)
     with pytest.raises(SteppeError, match="there is no key 'rhoo'; did you mean 'rho'"):
         steppe.run("fedsam", seeded(), blobs(), rhoo=0.3, **FEW)
-    with pytest.raises(SteppeError, match="rho is -1, but must be at least 0"):
+    with pytest.raises(SteppeError, match="is -1, but must be between 0 and"):
         steppe.run("fedsam", seeded(), blobs(), rho=-1, **FEW)
 
 

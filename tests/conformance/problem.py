@@ -1,6 +1,7 @@
 """A small, awkward federation for everything in the catalogue: unequal clients, short batches, one-step clients."""
 
 from functools import cache, partial
+from inspect import signature
 
 import torch
 from torch import nn
@@ -89,7 +90,8 @@ def entries():
         found.append((name, {}))
         for key, hint in get_type_hints(function).items():
             if key != "return" and get_origin(hint) is Literal:
-                found += [(name, {key: choice}) for choice in get_args(hint)[1:]]
+                usual = signature(function).parameters[key].default
+                found += [(name, {key: choice}) for choice in get_args(hint) if choice != usual]
     return found
 
 

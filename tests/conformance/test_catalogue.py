@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from steppe.core.client import Meter, begin, by_autograd, end, step
 from steppe.core.cost import cost
+from steppe.core.scopes import ClientRound, LocalStep
 from steppe.core.server import Server, broadcast
 from steppe.core.stacking import stack
 from steppe.runs import checkpoint
@@ -127,7 +128,7 @@ def traced(alg, meter=None):
     state = alg.client_state(x0)
     rows = stack([state])
     server = Server(x0, alg.server_state(x0), {})
-    server, sent = broadcast(alg, tsk.layout, server, x0.new_tensor(LR), x0.new_tensor(0.0), [0], rows, CLIENTS)
+    server, sent = broadcast(alg, tsk.layout, server, x0.new_tensor(LR), x0.new_tensor(0.0), rows, CLIENTS)
     one = x0.new_tensor(1.0)
     batches = fed.plan([0], 0, alg.local_steps, alg.batches_per_step)
     several = tuple(fed.batch(batches.index[0, j], batches.keys[0, j]) for j in range(alg.batches_per_step))
@@ -167,23 +168,19 @@ def test_the_oracle_is_asked_as_often_as_declared(entry):
         if not part.has("gradient"):
             continue
         x0 = task().x0
-        s = scope_for(alg, part, x0)
-        part.gradient(oracle, x0.clone(), s)
+        part.gradient(oracle, x0.clone(), scope_for(part, x0))
         assert 1 <= calls <= part.asks, f"{part.name} asks {calls} times and declares {part.asks}"
 
 
-def scope_for(alg, part, x0):
-    from steppe.core.part import Scope
-
+def scope_for(part, x0):
     server = part.server_state(x0)
-    s = Scope(task().layout, x0, x0.new_tensor(LR), x0.new_tensor(1.0),
-              {**part.client_state(x0), **part.round_state(x0)}, {k: server[k] for k in part.down})  # fmt: skip
-    s.start, s.w, s.index, s.steps = x0, x0, x0.new_tensor(1.0), x0.new_tensor(4.0)
-    s.effective_steps = s.steps
-    s.gradient_of = lambda term, w: torch.ones_like(w)
-    s.head_gradient_of = lambda term, w, features: torch.ones_like(w)
-    part.receive(s)
-    return s
+    down, state = {k: server[k] for k in part.down}, {**part.client_state(x0), **part.round_state(x0)}
+    four = x0.new_tensor(4.0)
+    part.receive(ClientRound(task().layout, x0, x0.new_tensor(LR), x0.new_tensor(1.0), state, down, x0, False, x0, four,
+                             four))  # fmt: skip
+    return LocalStep(task().layout, x0, x0.new_tensor(LR), x0.new_tensor(1.0), state, down, x0, x0, x0.new_tensor(1.0),
+                     four, {}, {}, False, False, lambda term, w: torch.ones_like(w),
+                     lambda term, w, features: torch.ones_like(w))  # fmt: skip
 
 
 SNAPSHOT = Path(__file__).parent / "costs.json"

@@ -60,7 +60,7 @@ class Spoils(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"rounds": torch.zeros(1, dtype=x.dtype)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["rounds"] = s.state["rounds"] + 1
         return torch.where((s.steps == 2) & (s.state["rounds"] == 2), torch.nan, delta)
 

@@ -71,7 +71,7 @@ class Poison(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"rounds": torch.zeros(1, dtype=x.dtype)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["rounds"] = s.state["rounds"] + 1
         bad = (s.steps == self.steps) & (s.state["rounds"] == 2)
         return torch.where(bad, torch.nan, delta)
@@ -115,7 +115,7 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     executor_ = choose_executor(built)
     others = [i for i in built.sample(1) if i != worst]
     lr = built.task.x0.new_tensor(built.lr(1))
-    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0), others)
+    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0))
     answers = executor_(sent, others, [built.algorithm.client_state(built.task.x0)] * 5)
     weights = built.task.x0.new_tensor(answers.sizes)
     after = aggregate(built.algorithm, built.task.layout, server, sent, answers.replies, weights, 6)
@@ -131,7 +131,7 @@ class KeepsNothingGood(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"h": torch.zeros_like(x)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["h"] = s.state["h"] / 0.0
         return delta
 
@@ -189,16 +189,17 @@ def test_sampling() -> None:
 def test_weights() -> None:
     """By samples, or every client alike: one round of FedAvg is that mean of the clients' models."""
     for weighting in ("samples", "uniform"):
-        built = _built(weighting=weighting, algorithm="fedavg")
+        done = launch(algorithm="fedavg", weighting=weighting, rounds=1)
+        built = done.experiment
         ids, sizes = built.sample(0), built.federation.sizes
         lr = built.task.x0.new_tensor(built.lr(0))
         server = Server(built.task.x0, {p.name: {} for p in built.algorithm.parts}, {})
-        sent = broadcast(built.algorithm, built.task.layout, server, lr, 0 * lr, ids)[1]
+        sent = broadcast(built.algorithm, built.task.layout, server, lr, 0 * lr)[1]
         states = [built.algorithm.client_state(built.task.x0) for _ in ids]
         each = choose_executor(built)(sent, ids, states).replies.update
         share = torch.tensor([float(sizes[i]) if weighting == "samples" else 1.0 for i in ids])
         expected = built.task.x0 + (share / share.sum()) @ each
-        torch.testing.assert_close(launch(algorithm="fedavg", weighting=weighting, rounds=1).x, expected)
+        torch.testing.assert_close(done.x, expected)
 
 
 def test_evaluation_every_few_rounds_and_at_the_end() -> None:

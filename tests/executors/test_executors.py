@@ -61,12 +61,12 @@ def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
     for t in range(2):
         lr, now = x.new_tensor(0.2), x.new_tensor(float(t))
         rows = stack([states[i] for i in ids]) if built.algorithm.using("prepare") else None
-        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, ids, rows, len(ids))
+        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, rows, len(ids))
         replies = executor(sent, ids, [states[i] for i in ids]).replies
         states = {i: row(replies.state, k) for k, i in enumerate(ids)}
         everyone = stack([states[i] for i in sorted(states)])
         weights = _weights(built, ids)
-        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, weights, len(ids), ids,
+        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, weights, len(ids),
                            lambda part, name, everyone=everyone: everyone[part][name])  # fmt: skip
     return replies, server
 

@@ -34,13 +34,13 @@ class Keeps(steppe.Part):
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"w": torch.zeros_like(x), "d": torch.zeros_like(x)}
 
-    def gradient(self, grad: Any, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: Any, w: Tensor, s: steppe.LocalStep) -> Tensor:
         d = grad(w)
         if s.index == 1:
             s.state["w"], s.state["d"] = w, d
         return d
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         return delta + s.state["w"] + s.state["d"]
 
 
@@ -148,11 +148,11 @@ class Remembers(steppe.Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(x)}
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         s.up["before"], s.state["last"] = s.state["last"], delta
         return delta
 
-    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def server(self, delta: Tensor, s: steppe.Aggregation) -> Tensor:
         return delta + 0.1 * s.up["before"]
 
 

@@ -56,9 +56,7 @@ def _exit_code(error: Exception) -> int | None:
     """2: something that the user can put right; 3: a run broke down; None: nothing that was foreseen."""
     if isinstance(error, SteppeError):
         return error.exit_code
-    # The core imports nothing of ours, so its complaints about settings and compositions are plain ValueErrors.
-    ours = type(error).__module__.startswith("steppe.core.") and isinstance(error, ValueError)
-    return 2 if ours or isinstance(error, OSError) else None
+    return 2 if isinstance(error, OSError) else None
 
 
 def _text(error: Exception) -> str:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from steppe import data as datasets
 from steppe import models
 from steppe.config import OWN, Config
-from steppe.core.algorithm import Algorithm, CompositionError
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.metric import Each, Metric
-from steppe.core.part import Part, SettingError
+from steppe.core.part import Part
 from steppe.core.task import LOSSES, METRICS, Task
 from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
@@ -110,18 +110,15 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
     optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
     if config.optimiser == "adamw":
         optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
-    try:
-        add = tuple(parse_addition(text) for text in config.add)
-        if own is None:
-            algorithm = make(config.algorithm, optimiser, config.settings, add)
-        elif isinstance(own, Algorithm):  # complete as it is, optimiser included
-            algorithm = own.plus(*add)
-        else:
-            parts = _own_parts(own)
-            algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
-        return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
-    except (SettingError, CompositionError) as error:  # the core's own exceptions, which know nothing of ours
-        raise SteppeError(f"{config.algorithm if own is None else 'these parts'}: {error}") from error
+    add = tuple(parse_addition(text) for text in config.add)
+    if own is None:
+        algorithm = make(config.algorithm, optimiser, config.settings, add)
+    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+        algorithm = own.plus(*add)
+    else:
+        parts = _own_parts(own)
+        algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
+    return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
 def _completed(part: Part, config: Config) -> Part:

@@ -11,6 +11,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.task import Task
 from steppe.distributed import torchrun
+from steppe.parts.proximal_ascent import ProximalAscent
 
 CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
 
@@ -39,7 +40,7 @@ def find_device(name: str) -> torch.device:
 def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
     """Use tensor cores where they are right: never for a gradient that an algorithm normalises near its zero."""
     notes = []
-    cuda, sensitive = task.x0.is_cuda, any(p.sensitive for p in algorithm.parts)
+    cuda, sensitive = task.x0.is_cuda, any(isinstance(p, ProximalAscent) and p.sensitive for p in algorithm.parts)
     chosen = config.precision
     if chosen == "auto":
         chosen = "tf32" if cuda and not sensitive and config.dtype == "float32" else "fp32"

@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.client import Reply, Sent, nobody
 from steppe.core.errors import RunFailed
-from steppe.core.part import SettingError
 from steppe.core.server import Portion, Server, aggregate, broadcast
 from steppe.core.stacking import row, stack
 from steppe.core.validate import faults, finite, flat, sifted
@@ -56,7 +55,7 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     rows = None
     if ids and algorithm.using("prepare"):
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
-    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, ids, rows, config.clients)
+    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
     samples = experiment.federation.samples
     answers = Answers([], nobody(algorithm, task, sent, store.fresh()), [], samples, {})
     if mine:
@@ -89,11 +88,8 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     def everyone(part: str, name: str) -> Tensor:
         return ranks.everyone(store, part, name).to(task.x0.device)
 
-    try:
-        after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, ids, everyone,
-                          everything, portion)  # fmt: skip
-    except SettingError as error:  # too few replies for the rule, for instance
-        raise RunFailed(f"round {t + 1}: {error}.") from error
+    after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, everyone, everything,
+                      portion)  # fmt: skip
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
     _check_global(after, t)

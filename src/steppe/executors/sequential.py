@@ -50,7 +50,7 @@ def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
     held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
     places = memory(*held)
     apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
-    return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
+    return apart and not algorithm.alone and not algorithm.repeats_optimiser
 
 
 def _seed(seed: int, cuda: bool) -> None:

@@ -15,8 +15,7 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
-from steppe.core.errors import SteppeError
-from steppe.core.part import SettingError
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -112,10 +111,10 @@ def blank(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
     state, server = algorithm.client_state(x), Server(x, algorithm.server_state(x), task.buffers)
     rows = stack([state])
     try:
-        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, (0,), None)
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one)
     except SettingError:
         asked.append("before the round")
-        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, (0,), rows)
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
 
     def everyone(part: str, name: str) -> Tensor:
         asked.append(name)
@@ -124,7 +123,7 @@ def blank(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
-        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, (0,), everyone)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
     return reply, bool(asked)
 
 

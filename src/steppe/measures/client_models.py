@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class UploadModel(Part):
 
     name = "client_model"
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["w"] = s.w
         return delta
 
