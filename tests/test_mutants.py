@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 import steppe
 from steppe.core.client import Reply
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import Forward, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
 from steppe.data import aligned_test_sets, augmentation, from_arrays
@@ -149,7 +151,7 @@ def one_round(executor: Any, model: nn.Module, round_: int = 0, seed: int = 0) -
     task, algorithm = Task(model.double()), make_algorithm("fedavg", SGD())
     server = Server(task.x0, algorithm.server_state(task.x0), {})
     lr, now = task.x0.new_tensor(0.1), task.x0.new_tensor(float(round_))
-    _, sent = broadcast(algorithm, task.layout, server, lr, now, [0, 1], None, 2)
+    _, sent = broadcast(algorithm, task.layout, server, lr, now)
     work = executor(algorithm, task, federation)
     update: Tensor = work(sent, [0, 1], [algorithm.client_state(task.x0)] * 2).replies.update.clone()
     return update
@@ -176,8 +178,8 @@ class Pupil(Part):
     needs = frozenset({"logits"})
     noted: ClassVar[list[tuple[Tensor, Tensor]]] = []
 
-    def observe(self, s: Scope) -> dict[str, Tensor]:
-        logits = s.forward(s.x).logits
+    def observe(self, forward: Forward, s: LocalStep) -> dict[str, Tensor]:
+        logits = forward(s.x).logits
         if not logits.is_meta:  # where costs are traced
             self.noted.append((s.batch["x"], logits))
         return {}
@@ -204,13 +206,31 @@ def test_the_training_loss_of_sam_is_that_of_its_first_pass() -> None:
 @pytest.mark.parametrize(("dtype", "floor"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 def test_fedsol_climbs_unless_the_gradient_is_rounding_noise(dtype: torch.dtype, floor: float) -> None:
     part, task = ProximalAscent(0.5, Distillation(), radius="fixed"), Task(seeded().to(dtype))
-    s = Scope(task.layout, task.x0, task.x0.new_tensor(0.1), task.x0.new_tensor(0.0), {})
-    s.index = task.x0.new_tensor(1.0)
+    s: Any = SimpleNamespace(layout=task.layout, x=task.x0, index=task.x0.new_tensor(1.0))
     direction = torch.zeros_like(task.x0)
     for length, climbs in ((2 * floor, True), (0.5 * floor, False)):
         direction[3] = length
         expected = 0.5 * length / (length + 1e-12) if climbs else 0.0
         assert part.ascent(direction, task.x0, s).norm().item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_adamw_is_that_of_pytorch(clip: float | None) -> None:
+    """Several steps of one client on all its samples; the clip bounds the gradient, and the decay is decoupled."""
+    options: dict[str, Any] = {"clients": 1, "per_round": 1, "rounds": 1, "epochs": 4, "batch": 90, "partition": "iid"}
+    result = launch(algorithm="fedavg", optimiser="adamw", lr=0.02, weight_decay=0.1, clip=clip, dtype="float64",
+                    **options)  # fmt: skip
+    x, y, *_ = blobs()
+    model = seeded().double()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.1)
+    for _ in range(4):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x.double()), y).backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+    for name, value in result.model.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=0, atol=1e-10)
 
 
 # --- the server's turn
@@ -220,7 +240,7 @@ def test_running_statistics_are_averaged_by_the_clients_weights() -> None:
     task, algorithm = Task(seeded()), make_algorithm("fedavg", SGD())
     server = Server(task.x0, algorithm.server_state(task.x0), {"mean": torch.zeros(2)})
     lr = task.x0.new_tensor(0.1)
-    server, sent = broadcast(algorithm, task.layout, server, lr, 0 * lr, [0, 1], None, 2)
+    server, sent = broadcast(algorithm, task.layout, server, lr, 0 * lr)
     rows = torch.zeros(2, task.layout.size)
     statistics = {"mean": torch.tensor([[1.0, 0.0], [5.0, 4.0]])}
     replies = Reply(rows, {p.name: {} for p in algorithm.parts}, statistics, torch.zeros(2), torch.zeros(2), {})

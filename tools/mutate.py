@@ -55,15 +55,20 @@ SOME_PARTS = [f"tests/parts/test_{name}.py" for name in
 RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/engine/test_precision.py"]
 OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
 TESTS: dict[str, list[str]] = {
-    "core": ["src/steppe/core", "tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN, *RUNS, *EXECUTORS,
-             "tests/trust/test_validate.py", "tests/trust/test_robust.py"],
+    "core": ["src/steppe/core", "tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, *EXECUTORS,
+             "tests/parts/test_personal.py"],
     "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
     "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],
     "core/validate.py": ["tests/trust/test_validate.py", *RUNS, OUR_OWN],
-    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN, "tests/parts/test_man.py",
-              "tests/trust/test_robust.py", "tests/parts/test_fedsol.py", "tests/parts/test_recent.py"],
-    "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", "tests/test_vectors.py",
-                                 OUR_OWN],
+    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN],
+    "parts/activation_norm.py": ["tests/parts/test_man.py"],
+    "parts/robust.py": ["tests/trust/test_robust.py"],
+    "parts/norm_bound.py": ["tests/trust/test_robust.py", "tests/trust/test_privacy.py"],
+    "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", OUR_OWN],
+    **{f"parts/{name}.py": ["tests/test_vectors.py", "tests/parts/test_recent.py", "tests/references", OUR_OWN]
+       for name in ("nesterov", "geometric_bias", "trajectory_teacher", "global_ascent", "relaxed_start", "swa",
+                    "ema")},
+    "parts/adamw.py": ["tests/api/test_run.py", OUR_OWN],
     "parts/differential_privacy.py": ["tests/trust/test_privacy.py"],
     "engine": [*RUNS, OUR_OWN, "tests/api", "tests/engine/test_resources.py", "tests/engine/test_availability.py"],
     "engine/availability.py": ["tests/engine/test_availability.py", OUR_OWN],
@@ -325,17 +330,22 @@ def check_tests(mutants: list[Mutant], tree: Path) -> None:
             raise SystemExit(f"the tests fail without a mutant ({by}):\n{(tree / 'said.txt').read_text()[-3000:]}")
 
 
-def work(share: list[tuple[int, Mutant]], tree: Path, limit: float) -> list[tuple[int, Mutant]]:
-    return [(place, told(judge(each, tree, limit))) for place, each in share]
+def work(share: list[tuple[int, Mutant]], tree: Path, limit: float, progress: Path) -> None:
+    for place, each in share:
+        judge(each, tree, limit)
+        print(f"{each.outcome:8} {each.seconds:5.0f} s  {each.file}:{each.line} {each.kind}  {each.by}", flush=True)
+        with progress.open("a") as file:
+            file.write(json.dumps([place, each.outcome, each.by, each.seconds]) + "\n")
 
 
-def told(each: Mutant) -> Mutant:
-    print(f"{each.outcome:8} {each.seconds:5.0f} s  {each.file}:{each.line} {each.kind}  {each.by}", flush=True)
-    return each
+def read(progress: Path, mutants: list[Mutant]) -> None:
+    """Take over what was found already."""
+    for line in progress.read_text().splitlines() if progress.exists() else ():
+        place, *found = json.loads(line)
+        mutants[place].outcome, mutants[place].by, mutants[place].seconds = found
 
 
 def write(out: Path, mutants: list[Mutant], command: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
     rows = [{k: v for k, v in asdict(each).items() if k != "text"} for each in mutants]
     out.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     outcomes = sorted({each.outcome for each in mutants})
@@ -367,24 +377,27 @@ def main() -> None:
     if asked.named:  # each has a test of its own
         TESTS.update({each.file: [OUR_OWN] for each in mutants})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    progress = asked.out.with_suffix(".progress")  # of a run that was interrupted, which goes on
+    progress.parent.mkdir(parents=True, exist_ok=True)
+    read(progress, mutants)
+    ready = [(place, each) for place, each in enumerate(mutants) if each.text and not each.outcome]
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / f"tree-{job}") for job in range(asked.jobs)]
         for name in ("torch", "numpy", "pytest", "hypothesis", "pydantic", "typer"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        ready = [(place, each) for place, each in enumerate(mutants) if each.text]
-        jobs = [(ready[job :: asked.jobs], tree, asked.limit) for job, tree in enumerate(trees)]
-        if asked.jobs == 1:
-            done = work(*jobs[0])
-        else:
-            with get_context("fork").Pool(asked.jobs) as pool:
-                done = [pair for share in pool.starmap(work, jobs) for pair in share]
-        for place, each in done:
-            mutants[place] = each
+        shares = [(ready[job :: asked.jobs], tree, asked.limit, progress) for job, tree in enumerate(trees)]
+        workers = [get_context("fork").Process(target=work, args=share) for share in shares]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        read(progress, mutants)
         check_tests(mutants, trees[0])
     sampled = f"--count {asked.count} --seed {asked.seed}"
     how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
     write(asked.out, mutants, f"python tools/mutate.py {how}")
+    progress.unlink()
 
 
 if __name__ == "__main__":
