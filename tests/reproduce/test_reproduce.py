@@ -16,6 +16,7 @@ from steppe.reproduce.recipes import table
 HOME = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_everything_committed_is_what_the_rows_say():
     assert complaints(HOME / "results", HOME / "docs" / "reproductions", HOME / "docs" / "league.md") == []
 
@@ -72,6 +73,7 @@ def test_four_files_that_agree(steppe):
     assert "<script" not in texts["html"]
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same(steppe):
     cells = ("--cells", "cifar10/sharding-2/fedavg", "--cells", "cifar10/lda-0.5/fedsam")
     words = ("reproduce", "fedsol-table1", "--scale", "tiny", *cells)
