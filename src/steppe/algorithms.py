@@ -168,7 +168,7 @@ def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
     # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
     terms: dict[str, Part] = {
         "kl": Distillation(tau=tau), "ntd": Distillation(tau=tau, not_true=True), "l2": Proximal(1.0),
-        "scaffold": ControlVariates(), "fednova": NormalisedAveraging("ccvr"),
+        "scaffold": ControlVariates(estimate="outside"), "fednova": NormalisedAveraging("ccvr"),
         "feddyn": DynamicRegularisation(0.1), "moon": Contrast(1.0),
     }  # fmt: skip
     return (ProximalAscent(rho, terms[proximal], on, radius, first_step),)
@@ -199,7 +199,7 @@ def _term(proximal: str, weight: float) -> Part:
     return Distillation(weight) if proximal == "kl" else Proximal(weight)
 
 
-def perfedavg(inner_lr: Amount | None = None, outer_lr: Amount = 0.01,
+def perfedavg(inner_lr: Amount | None = None, outer_lr: Positive = 0.01,
               variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
     """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
     return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))

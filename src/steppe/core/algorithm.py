@@ -108,6 +108,11 @@ class Algorithm:
             replies = p.counted(replies)
         return replies
 
+    def rate(self, lr: Tensor) -> Tensor:
+        for p in self.using("rate"):
+            lr = p.rate(lr)
+        return lr
+
     def effective_steps(self, steps: Tensor) -> Tensor:
         for p in self.using("effective_steps"):
             steps = p.effective_steps(steps)

@@ -32,6 +32,8 @@ class Part:
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once per step
     batches_per_step: int = 1  # batches that a step takes
+    changes_update: bool = False  # `finish` returns something else than w − x
+    needs_plain_steps: bool = False  # its rule takes a step for `rate` times the direction, as SGD's are
     frozen: str = ""  # "head" or "body": parameters that stay as they are
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
 
@@ -93,9 +95,15 @@ class Part:
         """After the last step: may write s.up and s.state; returns the update to upload."""
         return delta
 
-    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        """On the server, before anything is averaged: what becomes of the replies (`server.uploads`)."""
-        return rows
+    def screen(self, norms: Tensor) -> Tensor:
+        """Before anything is averaged: what each reply is multiplied by, from its norm over all its uploads."""
+        return torch.ones_like(norms)
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        """On a client, after `finish`: the server takes this share of what it sent, because a part screens replies.
+
+        States of which the server keeps a running mean must not run ahead of it.
+        """
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         """Instead of the mean over clients: one value for each upload. At most one part of an algorithm does this."""
@@ -119,6 +127,10 @@ class Part:
     def counted(self, replies: int) -> int:
         """What the server's rules take for the number of replies."""
         return replies
+
+    def rate(self, lr: Tensor) -> Tensor:
+        """The learning rate that the local steps really have."""
+        return lr
 
     def effective_steps(self, steps: Tensor) -> Tensor:
         """How many plain gradient steps these are worth; momentum makes it more."""

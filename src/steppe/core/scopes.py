@@ -23,16 +23,17 @@ Term = Callable[[Tensor, Outputs], Tensor]  # (w, what the model shows at w) -> 
 
 @dataclass
 class ClientRound:
-    """For `receive`, `start` and `finish`: a client before its first and after its last step."""
+    """For `receive`, `start`, `finish` and `shrink`: a client before its first and after its last step."""
 
     layout: Layout
     x: Tensor  # the global model as the client received it
     lr: Tensor  # of this round
+    rate: Tensor  # that the steps really have: lr, unless a part fixes another
     round: Tensor  # its number, from 0
     state: Tensors  # this part's own on this client
     down: Tensors  # this part's broadcast
     start: Tensor  # where the client began; x unless a part moved it
-    start_moved: bool  # whether a part of the algorithm moves it
+    plain_update: bool  # what goes up is w − x, and no other part than this one moved the start
     w: Tensor  # the client's parameters now
     steps: Tensor  # how many it takes this round
     effective_steps: Tensor  # the same, corrected for momentum
@@ -68,7 +69,7 @@ class LocalStep:
 
 @dataclass
 class ServerTurn:
-    """For `prepare`, `send`, `screen`, `reduce` and `evaluated`."""
+    """For `prepare`, `send`, `reduce` and `evaluated`."""
 
     layout: Layout
     x: Tensor  # the global model before the round's update
@@ -82,6 +83,7 @@ class ServerTurn:
 class Aggregation(ServerTurn):
     """For `server` and `settle`: also what the clients' replies have come to."""
 
+    rate: Tensor  # that the clients' steps really had: lr, unless a part fixes another
     up: Tensors  # this part's uploads, reduced as its `reduction` says
     active: int  # clients whose replies count
     share: float | Tensor  # of all clients' weight, what theirs is

@@ -11,7 +11,9 @@ the plain count without momentum) or the count itself (`steps`, as printed; with
 overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
 released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
 as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
-FedDC as printed, where the direction still contains c − c_i. Where a part moves the start, Δ_i is measured from it.
+FedDC as printed, where the direction still contains c − c_i; or `outside`: the direction does not contain c − c_i
+(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). Where a part moves the start, Δ_i is measured from it, and
+where a part fixes the learning rate (Per-FedAvg), η is that one.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ class ControlVariates(Part):
     down = ("c",)
     reduction = {"dc": "sum"}  # noqa: RUF012
     outer = True
+    needs_plain_steps = True
     divisor: Literal["effective", "steps"] = "effective"
     scale: Amount = 1.0
-    estimate: Literal["corrected", "plain"] = "corrected"
+    estimate: Literal["corrected", "plain", "outside"] = "corrected"
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
@@ -56,13 +59,17 @@ class ControlVariates(Part):
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         steps = s.effective_steps if self.divisor == "effective" else s.steps
-        mean = (s.start - s.w) / (steps.clamp(min=1) * s.lr)  # of the directions that the client took
+        mean = (s.start - s.w) / (steps.clamp(min=1) * s.rate)  # of the directions that the client took
         if self.estimate == "plain":
             s.up["c"] = s.state["c"] = mean
             return delta
-        s.up["dc"] = change = mean - s.down["c"]
+        s.up["dc"] = change = mean - (s.state if self.estimate == "outside" else s.down)["c"]
         s.state["c"] = s.state["c"] + change
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        (sent,) = s.up.values()
+        s.state["c"] = s.state["c"] - (1 - share) * sent
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["c"] = s.up["c"] if self.estimate == "plain" else s.state["c"] + s.up["dc"]

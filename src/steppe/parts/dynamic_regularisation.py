@@ -75,9 +75,21 @@ class DynamicRegularisation(Part):
         h = s.state["h"] = s.state["h"] - self.alpha * moved
         if self.over == "active":
             return delta - h / self.alpha
-        if s.start_moved:  # the server cannot work it out from the update alone
+        if not s.plain_update:  # the server cannot work it out from the update
             s.up["moved"] = moved
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.over != "active":
+            s.state["h"] = s.state["h"] + (1 - share) * self.alpha * (s.w - s.start)
+
+    @property
+    def changes_update(self) -> bool:  # type: ignore[override]
+        return self.over == "active"
+
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.order == "official" and self.prox == "square"  # which hands its pull to the optimiser
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.over == "active":

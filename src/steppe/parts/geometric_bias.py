@@ -14,8 +14,9 @@
            dual h_i ← h_i + (x' − w_i) / (ηK) with x' the next global model: positive feedback, it diverges.
 
 The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is made up for when it is
-active again; the server keeps the two means. b̄ goes down with x. For b̄, `official` needs the active clients' states
-on the server before they reply (the released code holds everybody's); `lagged` uploads two more vectors instead.
+active again; the server keeps the two means. b̄ goes down with x. For b̄, `official` needs the states of those who
+will reply on the server before they do (the released code holds everybody's), so a round in which somebody does not reply
+is played again without them; `lagged` uploads two more vectors instead.
 SAM may go inside, with ε = 1e-7 as released. h_i adds up displacements: unlike FedDyn's, it is not scaled by β.
 
 From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read.
@@ -53,7 +54,7 @@ class GeometricBias(Part):
       year = {2026}
     }"""
     addable = True
-    reduction = {"b": "sum", "kick": "sum"}  # noqa: RUF012
+    reduction = {"kick": "sum", "moved": "sum"}  # noqa: RUF012
     outer = True
     alpha: Amount = 0.01
     keep: Share = 0.9
@@ -77,11 +78,16 @@ class GeometricBias(Part):
                 "variant that needs no states on the server (for FedScar: variant=lagged, scale=const)")  # fmt: skip
 
     @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.variant == "poster"
+
+    @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("bbar", "sizes") if self.scale == "var" else ("bbar",)
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         state = {name: torch.zeros_like(x) for name in ("bbar", "h", "shift")}  # shift: the round's (1/N) Σ b_i
+        state["at"] = x.new_full((), -1)  # the round up to which b̄ has decayed: nobody may answer in some rounds
         return state | ({"sizes": x.new_zeros(MEMORY)} if self.scale == "var" else {})
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
@@ -109,17 +115,26 @@ class GeometricBias(Part):
     def has(self, hook: str) -> bool:
         return super().has(hook) and (hook != "prepare" or self.variant != "lagged")
 
+    def _decay(self, s: ServerTurn, until: Tensor) -> None:
+        s.state["bbar"] = self.keep ** (until - s.state["at"]) * s.state["bbar"]
+        s.state["at"] = until.to(s.x.dtype)
+
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
         if not rows:
             text = "FedScar needs its clients' states on the server, as only a simulation has: choose variant 'lagged'"
             raise SettingError(text)
-        bias = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("sizes")))
-        b, kick = bias(rows)  # (n, P)
-        s.state["bbar"] = self.keep * s.state["bbar"] + kick.sum(0) / s.clients
+        b, kick = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("sizes")))(rows)  # (n, P)
+        self._decay(s, s.round)
+        s.state["bbar"] = s.state["bbar"] + kick.sum(0) / s.clients
         s.state["shift"] = b.sum(0) / s.clients
         if self.variant == "poster":
             printed = torch.func.vmap(lambda own: self._printed(own, s.x))(rows)
             s.state["h"] = s.state["h"] + printed.sum(0) / s.clients
+
+    def send(self, x: Tensor, s: ServerTurn) -> Tensor:
+        if self.variant == "lagged":
+            self._decay(s, s.round - 1)
+        return x
 
     def start(self, w: Tensor, s: ClientRound) -> Tensor:
         s.state["b"], kick = self._bias(s.state, s.x, s.round, s.down.get("sizes"))
@@ -141,21 +156,28 @@ class GeometricBias(Part):
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         moved = s.w - s.start
         if self.variant == "poster":
-            s.state["path"] = s.lr * s.steps
+            s.state["path"] = s.rate * s.steps
         else:
             s.state["h"] = s.state["h"] + moved
         if self.scale == "var":
             s.state["moved"] = moved
         if self.variant == "lagged":
-            s.up["b"], s.up["kick"] = s.state["b"], s.state["kick"]
+            s.up["kick"] = s.state["kick"]
+        if self.variant == "lagged" or not s.plain_update:  # the server cannot work it out from the update
+            s.up["moved"] = moved
         s.state["last"], s.state["when"] = s.w, s.round.to(s.w.dtype)
         return delta
 
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        s.state["b"], s.state["h"] = (s.state["b"] - (1 - share) * s.state["kick"],
+                                      s.state["h"] - (1 - share) * s.up["moved"])  # fmt: skip
+
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "lagged":
-            s.state["bbar"], s.state["shift"] = self.keep * s.state["bbar"] + s.up["kick"], s.up["b"]
+            self._decay(s, s.round)
+            s.state["bbar"] = s.state["bbar"] + s.up["kick"]
         if self.variant != "poster":
-            s.state["h"] = s.state["h"] + s.sum_over_all() - s.state["shift"]
+            s.state["h"] = s.state["h"] + (s.up["moved"] if "moved" in s.up else s.sum_over_all() - s.state["shift"])
         if self.scale == "var":
             spread = self.alpha / s.clients * torch.linalg.vector_norm(s.everyone("moved") - delta, dim=1).sum()
             now = torch.arange(MEMORY, device=delta.device) == s.round % MEMORY

@@ -40,6 +40,17 @@ class NormalisedAveraging(Part):
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("d",) if self.correction == "ccvr" else ()
 
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.correction != "none"
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        bounding = next((p.name for p in others if p.has("screen")), None)
+        return "" if bounding is None else (
+            f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which scales "
+            "both, would shrink the update twice: take fedavg with max_steps, so that clients take equal steps"
+        )  # fmt: skip
+
     def has(self, hook: str) -> bool:
         return super().has(hook) and (hook != "gradient" or self.correction != "none")
 
@@ -53,13 +64,14 @@ class NormalisedAveraging(Part):
         return grad(w) - s.state["d"] + s.down.get("d", 0.0)
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
+        steps = s.effective_steps.clamp(min=1)  # a client without a step has no direction, and has not moved
+        s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / steps
         if self.correction != "none":
-            s.state["d"] = -delta / (s.lr * s.effective_steps)
+            s.state["d"] = -delta / (s.rate * steps)
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         mean = s.mean_times("inverse")
         if self.correction == "ccvr":
-            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.lr
+            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.rate
         return s.up["steps"] * mean
