@@ -29,6 +29,7 @@ from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
+from steppe.parts.printed_bias import PrintedBias
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
 from steppe.parts.sam import ASAM, SAM
@@ -346,6 +347,8 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
             variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
     """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
     inner = (SAM(rho, eps=1e-7),) if rho else ()
+    if variant == "poster":
+        return (*inner, PrintedBias(alpha, keep, beta, scale, prox, anchor))
     return (*inner, GeometricBias(alpha, keep, beta, scale, prox, anchor, variant))
 
 

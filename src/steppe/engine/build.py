@@ -80,7 +80,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         judged = next((p.name for p in chosen.using("evaluated")), None)
         if judged and at_nodes:
             raise SteppeError(f"{judged} judges another model than the trained one, whose batch norm statistics would "
-                              "have to be measured on data that stay at the nodes: use a model with group norm.")  # fmt: skip
+                              "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check(config, chosen, task) if known_cost is None else []
