@@ -51,6 +51,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
+    _check_objects(algorithm, model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) else track
@@ -74,6 +75,17 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
                     watch(record)
 
             return simulate(built, out, resume, see, own_trackers)
+
+
+def _check_objects(algorithm: Any, model: Any) -> None:
+    """Refuse what is neither a name nor an object of the right kind: nothing else may be trained in its place."""
+    if not isinstance(model, str | nn.Module | None):
+        wanted = (
+            f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
+        )
+        raise SteppeError(f"model is {model!r}: give {wanted}.")
+    if isinstance(algorithm, type) and issubclass(algorithm, Part):
+        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
 
 def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:

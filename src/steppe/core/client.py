@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Live(NamedTuple):
     w: Tensor
     parts: States
     buffers: Tensors
-    core: Tensors  # the sum of the batches' losses and, where a part moved it, the starting point
+    core: Tensors  # the sums of the batches' losses and of the strides; where a part moved it, the starting point
 
 
 class Reply(NamedTuple):
@@ -109,12 +110,14 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("receive"):
-        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps))
+        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     for p in algorithm.using("start"):
-        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps))
+        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
+    if algorithm.using("stride"):
+        core["strides"] = torch.zeros_like(sent.lr)
     if OWN_BUFFERS in state:
         parts[OWN_BUFFERS] = {}
     return Live(w, parts, dict(state.get(OWN_BUFFERS, sent.buffers)), core)
@@ -203,7 +206,10 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     direction = direction if trained is None else direction * trained
     overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
-    return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
+    core = {**live.core, "loss": live.core["loss"] + losses[0]}
+    if "strides" in core:
+        core["strides"] = core["strides"] + prod(p.stride(scopes[0][p.name]) for p in algorithm.using("stride"))
+    return Live(w, parts, statistics[0], core)
 
 
 def memory(*tensors: Tensor) -> set[int]:
@@ -228,8 +234,9 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
-    start = live.core.get("start", sent.x)
-    scopes = {p.name: _client_round(p, algorithm, task, sent, parts, start, live.w, steps) for p in algorithm.parts}
+    start, worth = live.core.get("start", sent.x), live.core.get("strides", steps)
+    scopes = {p.name: _client_round(p, algorithm, task, sent, parts, start, live.w, steps,
+                                    torch.where(worth > 0, worth, 1.0)) for p in algorithm.parts}  # fmt: skip
     for p in algorithm.parts:
         update = p.finish(update, scopes[p.name])
     up = {name: s.up for name, s in scopes.items()}
@@ -280,10 +287,8 @@ def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = 
 
 
 def _client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor, w: Tensor,
-                  steps: Tensor) -> ClientRound:  # fmt: skip
-    others_move = any(p is not part for p in algorithm.using("start"))
+                  steps: Tensor, worth: Tensor) -> ClientRound:  # fmt: skip
     return ClientRound(
-        task.layout, sent.x, sent.lr, algorithm.rate(sent.lr), sent.round, parts[part.name],
-        sent.down.get(part.name, {}), start, not (others_move or any(p.changes_update for p in algorithm.parts)), w,
-        steps, algorithm.effective_steps(steps),
+        task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start,
+        algorithm.update_differs(part), w, steps, worth,
     )  # fmt: skip

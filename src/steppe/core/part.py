@@ -31,9 +31,9 @@ class Part:
     needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once per step
+    alters_update: bool = False  # `finish` uploads something else than how far the client moved
     batches_per_step: int = 1  # batches that a step takes
-    changes_update: bool = False  # `finish` returns something else than w − x
-    needs_plain_steps: bool = False  # its rule takes a step for `rate` times the direction, as SGD's are
+    needs_plain_steps: bool = False  # reads gradients off the way that the client went, so steps must be along them
     frozen: str = ""  # "head" or "body": parameters that stay as they are
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
 
@@ -128,13 +128,13 @@ class Part:
         """What the server's rules take for the number of replies."""
         return replies
 
-    def rate(self, lr: Tensor) -> Tensor:
-        """The learning rate that the local steps really have."""
-        return lr
+    def stride(self, s: LocalStep) -> Tensor:
+        """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """How many plain gradient steps these are worth; momentum makes it more."""
-        return steps
+        Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
+        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        """
+        return torch.ones_like(s.lr)
 
 
 def nothing(x: Tensor) -> Tensor:

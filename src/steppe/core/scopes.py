@@ -28,15 +28,14 @@ class ClientRound:
     layout: Layout
     x: Tensor  # the global model as the client received it
     lr: Tensor  # of this round
-    rate: Tensor  # that the steps really have: lr, unless a part fixes another
     round: Tensor  # its number, from 0
     state: Tensors  # this part's own on this client
     down: Tensors  # this part's broadcast
     start: Tensor  # where the client began; x unless a part moved it
-    plain_update: bool  # what goes up is w − x, and no other part than this one moved the start
+    update_differs: bool  # whether the update is not w − x: another part moves the start, or uploads something else
     w: Tensor  # the client's parameters now
     steps: Tensor  # how many it takes this round
-    effective_steps: Tensor  # the same, corrected for momentum
+    effective_steps: Tensor  # at the end: what they were worth (`Part.stride`); 1 where there was none
     up: Tensors = field(default_factory=dict)  # this part's upload, for `finish` to fill
 
 
@@ -83,10 +82,9 @@ class ServerTurn:
 class Aggregation(ServerTurn):
     """For `server` and `settle`: also what the clients' replies have come to."""
 
-    rate: Tensor  # that the clients' steps really had: lr, unless a part fixes another
     up: Tensors  # this part's uploads, reduced as its `reduction` says
     active: int  # clients whose replies count
     share: float | Tensor  # of all clients' weight, what theirs is
     sum_over_all: Callable[[], Tensor]  # (1/N) Σ over the round's clients of their updates
-    mean_times: Callable[[str], Tensor]  # the mean update, each first times one of its scalar uploads
+    mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean update, each first times a scalar upload
     everyone: Callable[[str], Tensor]  # the rows of one state, of all clients that ever took part

@@ -99,10 +99,10 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     share = count / clients if total is None or algorithm.using("counted") else weights.sum() / total
 
     def aggregation(p: Part) -> Aggregation:
-        def mean_times(name: str) -> Tensor:
+        def mean_times(name: str, how: str = "weights") -> Tensor:
             if name not in p.times:
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
-            return reduced(f"{p.name}.{name}*")
+            return reduced(f"{p.name}.{name}*", how)
 
         def states_of_all(name: str) -> Tensor:
             if everyone is None or algorithm.guards:
@@ -112,7 +112,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
         up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
               for k in replies.up[p.name] if k not in p.times}  # fmt: skip
         return Aggregation(
-            layout, server.x, sent.lr, sent.round, state[p.name], clients, algorithm.rate(sent.lr), up, count, share,
+            layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
             lambda: reduced("update", "sum"), mean_times, states_of_all,
         )  # fmt: skip
 

@@ -45,11 +45,11 @@ class ClientMomentum(Part):
         return self.alpha * grad(w) + (1 - self.alpha) * s.down["D"]
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        per_step = 1 / (s.effective_steps.clamp(min=1) * s.rate)
-        if s.plain_update:
-            s.up["rate"] = per_step
-        else:  # the server cannot work it out from the update
+        per_step = 1 / (s.effective_steps * s.lr)
+        if s.update_differs:  # the server cannot work it out from the update alone
             s.up["direction"] = per_step * (s.start - s.w)
+        else:
+            s.up["rate"] = per_step
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:

@@ -137,7 +137,7 @@ class GeometricBias(Part):
             s.state["moved"] = moved
         if self.variant == "lagged":
             s.up["kick"] = s.state["kick"]
-        if self.variant == "lagged" or not s.plain_update:  # the server cannot work it out from the update
+        if self.variant == "lagged" or s.update_differs:  # the server cannot work it out from the update alone
             s.up["moved"] = moved
         s.state["last"], s.state["when"] = s.w, s.round.to(s.w.dtype)
         return delta

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-import torch
 from torch import Tensor
 
 from steppe.core.part import Part
@@ -71,7 +70,7 @@ class FixedRate(Part):
     lr: Positive
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
-        return grad(w) * (self.lr / s.lr)
+        return grad(w) * self.stride(s)
 
-    def rate(self, lr: Tensor) -> Tensor:
-        return torch.full_like(lr, self.lr)
+    def stride(self, s: LocalStep) -> Tensor:
+        return self.lr / s.lr

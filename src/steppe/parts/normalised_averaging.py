@@ -64,14 +64,13 @@ class NormalisedAveraging(Part):
         return grad(w) - s.state["d"] + s.down.get("d", 0.0)
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        steps = s.effective_steps.clamp(min=1)  # a client without a step has no direction, and has not moved
-        s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / steps
+        s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
         if self.correction != "none":
-            s.state["d"] = -delta / (s.rate * steps)
+            s.state["d"] = -delta / (s.lr * s.effective_steps)
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         mean = s.mean_times("inverse")
         if self.correction == "ccvr":
-            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.rate
+            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.lr
         return s.up["steps"] * mean

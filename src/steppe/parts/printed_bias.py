@@ -42,7 +42,7 @@ class PrintedBias(GeometricBias):
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         h, delta = s.state["h"], super().finish(delta, s)
-        s.state["h"], s.state["path"] = h, s.rate * s.steps
+        s.state["h"], s.state["path"] = h, s.lr * s.steps
         return delta
 
     def _dual(self, s: Aggregation) -> Tensor:

@@ -34,7 +34,7 @@ class RelaxedStart(Part):
     variant: Literal["official", "paper"] = "official"
 
     @property
-    def changes_update(self) -> bool:  # type: ignore[override]
+    def alters_update(self) -> bool:  # type: ignore[override]
         return self.variant == "official"
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
