@@ -43,7 +43,9 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
         return [f"there is no recipe {row['recipe']}"]
     told = []
     mine = cells[row["recipe"]]
-    if (row["table"], row["cell"]) not in [(c.table, c.id) for c in mine]:
+    # By its column: a recipe that was tried may become a row's own, and its rows keep the name they were run under.
+    column = row["cell"].removeprefix("tried/").rpartition("/")[0]
+    if (row["table"], column) not in [(c.table, c.column) for c in mine]:
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
     try:
         ran = Config.model_validate({**row["config"], "data_folder": None})

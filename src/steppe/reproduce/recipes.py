@@ -2,7 +2,8 @@
 
 A table has a shared setting, columns and rows; a cell's configuration is the setting, then the column's keys, then
 the row's. Naming an algorithm anew drops the settings that were meant for another one. `tried` entries are further
-recipes for the same published numbers, run on request only.
+recipes for the same published numbers, run on request only: of one row, or of several, whose names then come before
+the entry's; `only` limits one to some columns, with keys for each.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def table(name: str, scale: str = "paper") -> Table:
     content = read(name)
     rows = [dict(r) for r in content["row"]]
     by_id = {r["id"]: r for r in rows}
-    tried = [{**by_id[t["of"]], "id": t["id"], "of": t["of"], "why": t["why"], "over": t["set"]}
-             for t in content.get("tried", [])]  # fmt: skip
+    tried = [{**by_id[of], "id": id_, "of": of, "why": t["why"], "over": t.get("set", {}), "only": t.get("only")}
+             for t in content.get("tried", []) for of, id_ in _tried_for(t)]  # fmt: skip
     cells = tuple(c for row in (*rows, *tried) for c in _cells(name, content, row, scale))
     return Table(
         name, content["title"], content["source"], content["statistic"], content["runs"],
@@ -116,6 +117,12 @@ def table(name: str, scale: str = "paper") -> Table:
         {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
         content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
     )  # fmt: skip
+
+
+def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    """The rows that a tried recipe is for, and its name beside each."""
+    of, id_ = entry["of"], entry["id"]
+    return [(of, id_)] if isinstance(of, str) else [(row, f"{row}-{id_}") for row in of]
 
 
 def check_scale(scale: str) -> None:
@@ -132,9 +139,11 @@ def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) 
     if len(row["published"]) != len(columns):
         raise SteppeError(f"{name}: row {row['id']} has {len(row['published'])} numbers for {len(columns)} columns")
     for column, text in zip(columns, row["published"], strict=True):
-        if text == "":
-            continue  # the paper leaves it empty
-        layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}))
+        only = row.get("only") or {column["id"]: {}}
+        if text == "" or column["id"] not in only:
+            continue  # the paper leaves it empty, or it is not tried here
+        layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}),
+                  only[column["id"]])  # fmt: skip
         values = layered(*layers)
         statistic = row.get("statistic") or column.get("statistic") or content["statistic"]
         yield Cell(name, column["id"], row["id"], parse(text), configuration(values, scale, f"{name}: {row['id']}"),
