@@ -136,7 +136,8 @@ def test_selection():
     assert len(select(cells, ["cifar10/*"])) == 48
     assert not [c for c in select(cells, []) if c.of]
     assert {c.id for c in select(cells, ["tried/cifar10/lda-0.1/fedsam-*"])} == {
-        f"tried/cifar10/lda-0.1/fedsam-{v}" for v in ("uniform", "rho0.5", "fp32", "tf32", "rho0.05")}  # fmt: skip
+        f"tried/cifar10/lda-0.1/fedsam-{v}" for v in ("uniform", "rho0.5", "fp32", "tf32", "rho0.05",
+                                                "fedntd-draw")}  # fmt: skip
     with pytest.raises(SteppeError, match="no cell matches"):
         select(cells, ["cifar11/*"])
 
