@@ -64,8 +64,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 def _follow(row: rows.Row) -> bool:
     """Whether all numbers that tables and the league's choice are made of come from the row's curves."""
     curve = row["accuracy"]
-    wanted = {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
-              "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
+    wanted = recipes.statistics(curve)
     if "validation" in row:
         wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())

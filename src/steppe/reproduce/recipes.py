@@ -18,10 +18,12 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from statistics import fmean
 from typing import Any
 
 from steppe.config import Config, resolve
 from steppe.errors import SteppeError, nearest
+from steppe.reproduce.rows import Row
 from steppe.simulate.setup import catalogue_settings
 
 # Where and how a run is computed, not what: these keys do not belong to a recipe.
@@ -208,6 +210,34 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers(v) for v in value]
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
+    """The rows, and before them what longer runs say about cells with fewer rounds.
+
+    A rate that does not look at the last round (no cosine) makes the first rounds of both the same. Measures and
+    fine-tuning belong to the end of the long run and are left out; the time was spent on that one.
+    """
+    rounds: dict[tuple[str, str], set[int]] = {}
+    for cell in cells:
+        rounds.setdefault((cell.config.data, cell.config.algorithm), set()).add(cell.config.rounds)
+    rows = list(rows)
+    return [*(_cut(row, n) for row in rows if "failed" not in row and row["config"]["lr_schedule"] != "cosine"
+              for n in sorted(rounds.get((row["config"]["data"], row["config"]["algorithm"]), ()))
+              if n < row["config"]["rounds"]), *rows]  # fmt: skip
+
+
+def _cut(row: Row, rounds: int) -> Row:
+    curve, config = row["accuracy"][:rounds], {**row["config"], "rounds": rounds}
+    kept = {k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row}
+    return {**kept, "recipe": recipe_hash(Config.model_validate(config)), "config": config, "accuracy": curve,
+            "rounds": rounds, **statistics(curve), "seconds": {"total": 0.0}}  # fmt: skip
+
+
+def statistics(curve: list[float]) -> dict[str, float]:
+    """What tables compare, of a curve of accuracies."""
+    return {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
+            "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
 
 
 def select(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:

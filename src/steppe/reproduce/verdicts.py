@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.recipes import Cell, Table
+from steppe.reproduce.recipes import Cell, Table, shortened
 from steppe.reproduce.rows import Row, answers, value
 
 BAND = 1.5  # points, or two of the paper's standard deviations if that is more
@@ -57,7 +57,7 @@ def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] |
     A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
     """
     by_recipe: dict[str, dict[int, list[Row]]] = {}
-    for row in rows:
+    for row in shortened(rows, table.cells):
         by_recipe.setdefault(row["recipe"], {}).setdefault(row["seed"], []).append(row)
     own = {(c.column, c.row): c.hash for c in table.main}
     found = []
