@@ -2,7 +2,12 @@
 
 import pytest
 
-from steppe.reproduce.recipes import table
+from steppe.algorithms import CATALOGUE
+from steppe.parts.consistent_sam import ConsistentSAM
+from steppe.parts.dynamic_regularisation import DynamicRegularisation
+from steppe.registry import parse_addition
+from steppe.reproduce.publish import findings
+from steppe.reproduce.recipes import names, table
 
 
 def cell(name, id_):
@@ -54,3 +59,41 @@ def test_a_recipe_is_tried_for_several_rows_and_in_some_columns_only():
     assert {(c.config.epochs, tuple(c.config.personal), c.statistic) for c in one_epoch} == {
         (1, (1,), "personal.1.mean")
     }
+
+
+def test_fedsmoo_in_fedgmts_table_has_the_released_clients_rules():
+    """FL-SAM's client: the distance to the global model un-squared, and s from μ less the last perturbation."""
+    config = cell("fedgmt", "cnn/dir-0.1/fedsmoo").config
+    dual, ascent = *CATALOGUE[config.algorithm](**config.settings), *map(parse_addition, config.add)
+    assert dual == DynamicRegularisation(0.1, prox="norm")
+    assert ascent == ConsistentSAM(0.1, "paper")
+
+
+def test_fedlesam_d_in_fedgmts_table_is_feddyn_in_effect():
+    """FL-SAM's server never moves the offset with which it cuts the last update into layers."""
+    rows = {c.row: c.hash for c in table("fedgmt").cells if c.column == "cnn/dir-0.1"}
+    assert rows["fedlesam-d"] == rows["feddyn"] != rows["fedsmoo"]
+
+
+def test_fedgmts_iid_is_thinned_as_its_other_columns():
+    assert {c.column: c.config.partition for c in table("fedgmt").cells if c.column.startswith("cnn/")} == {
+        "cnn/iid": "longtail(100)", "cnn/dir-1": "longtail(1)", "cnn/dir-0.1": "longtail(0.1)",
+        "cnn/dir-0.01": "longtail(0.01)"}  # fmt: skip
+
+
+def test_table_8s_flops_are_traced():
+    found = {f.cell.row: f for f in findings(table("fedsol-table8-flops"), [])}
+    assert {row: f.cell.published.value for row, f in found.items()} == {"full": 2.0, "body": 1.96, "head": 1.33}
+    assert found["full"].ours == pytest.approx(2 + 1 / 3, abs=0.03)  # two gradients and the teacher's forward pass
+    assert found["head"].ours == pytest.approx(1 + 1 / 3, abs=0.03)
+    assert {f.verdict for f in found.values()} == {"not judged"}  # the paper's δ is no number
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_table_names_is_in_it(name):
+    t = table(name)
+    assert set(t.doubtful) <= {c.id for c in t.main}
+    assert set(t.explains) <= {c.row for c in t.cells if c.of}
+    assert {row for pair in t.compared for row in pair} <= {c.row for c in t.main}
+    assert set(t.draws) <= {c.row for c in t.cells}
+    assert bool(t.claim) == bool(t.compared)

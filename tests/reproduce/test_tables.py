@@ -22,8 +22,8 @@ CIFAR10 = {
 }
 COLUMNS = [f"cifar10/{c}" for c in ("sharding-2", "sharding-5", "sharding-10", "lda-0.05", "lda-0.1", "lda-0.5")]
 TABLES = ["fedgmt", "fedscar-costs", "fedsmoo-table1", "fedsmoo-table2", "fedsol-figure2", "fedsol-table1",
-          "fedsol-table5", "fedsol-table6", "fedsol-table7", "fedsol-table8", "fedsol-table9", "fl-simulator",
-          "man-accuracy", "man-hessian", "man-rounds"]  # fmt: skip
+          "fedsol-table5", "fedsol-table6", "fedsol-table7", "fedsol-table8", "fedsol-table8-flops", "fedsol-table9",
+          "fl-simulator", "man-accuracy", "man-hessian", "man-rounds"]  # fmt: skip
 
 
 def cell(name, id_):

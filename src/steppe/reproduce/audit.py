@@ -44,8 +44,8 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     told = []
     mine = cells[row["recipe"]]
     # By its column: a recipe that was tried may become a row's own, and its rows keep the name they were run under.
-    column = row["cell"].removeprefix("tried/").rpartition("/")[0]
-    if (row["table"], column) not in [(c.table, c.column) for c in mine]:
+    cell = row["cell"].removeprefix("tried/")
+    if not any(row["table"] == c.table and cell.startswith(f"{c.column}/") for c in mine):
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
     try:
         ran = Config.model_validate({**row["config"], "data_folder": None})

@@ -86,10 +86,15 @@ class Table:
     rows: dict[str, str]
     groups: dict[str, str]  # row: the group inside which methods are ranked
     cells: tuple[Cell, ...]
-    also: tuple[str, ...] = ()  # statistics that get a verdict of their own beside the first
+    also: tuple[str, ...] = ()  # statistics, or "draw", that get a verdict of their own beside the first
     band: float | None = None  # where it is not the usual one
     unit: str = "%"
     notes: tuple[str, ...] = field(default=())
+    explains: tuple[str, ...] = ()  # tried recipes that are believed to be the paper's where they are inside
+    doubtful: dict[str, str] = field(default_factory=dict)  # cells whose printed number contradicts the print: why
+    claim: str = ""  # what the paper says its method does, and between which rows: the first above the second
+    compared: tuple[tuple[str, str], ...] = ()
+    draws: tuple[str, ...] = ()  # rows, tried ones too, that differ in the draw of the partition alone
 
     @property
     def main(self) -> tuple[Cell, ...]:
@@ -118,7 +123,18 @@ def table(name: str, scale: str = "paper") -> Table:
         {c["id"]: c["title"] for c in content["column"]}, {r["id"]: r["title"] for r in (*rows, *tried)},
         {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
         content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
+        tuple(content.get("explains", [])), content.get("doubtful", {}), *_claim(content.get("claim", {}), rows),
+        tuple(content.get("draws", [])),
     )  # fmt: skip
+
+
+def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Pairs of rows as they stand, and `own` methods with every other one of their group."""
+    groups = {r["id"]: r.get("group", "") for r in rows}
+    own = claim.get("own", [])
+    pairs = [(a, b) for a, b in claim.get("pairs", [])]
+    pairs += [(a, b) for a in own for b in groups if groups[a] == groups[b] and b not in own]
+    return claim.get("text", ""), tuple(pairs)
 
 
 def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
@@ -229,7 +245,9 @@ def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
 
 def _cut(row: Row, rounds: int) -> Row:
     curve, config = row["accuracy"][:rounds], {**row["config"], "rounds": rounds}
-    kept = {k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row}
+    kept: Row = {
+        k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row
+    }
     return {**kept, "recipe": recipe_hash(Config.model_validate(config)), "config": config, "accuracy": curve,
             "rounds": rounds, **statistics(curve), "seconds": {"total": 0.0}}  # fmt: skip
 
