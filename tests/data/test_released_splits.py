@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from steppe.core.errors import SteppeError
 
 from steppe.config import resolve
+from steppe.core.errors import SteppeError
 from steppe.data.augment import augmentation
 from steppe.data.partition import make
 from steppe.data.sampling import bernoulli

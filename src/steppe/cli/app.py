@@ -93,7 +93,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.distributed.torchrun import agreed, first, join
     from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
-    from steppe.report.figures import curves
+    from steppe.report.figures import draw_histories
 
     join()
     if measure:
@@ -113,7 +113,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         raise typer.Exit(130) from None
     if not first():
         return
-    curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}", metric)
+    title = f"{label} on {chosen.data}, {chosen.partition}"
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return
@@ -167,8 +168,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
          batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size, for the FLOPs a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    from steppe.report.formats import format_bytes
     from steppe.report.listing import cost_rows
-    from steppe.report.tables import size
 
     names = None if everything or algorithm is None else [algorithm]
     rows, parameters = cost_rows(names, model, arguments.shape_of(shape), classes, batch, sets, add)
@@ -176,8 +177,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return
     cells = [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
-              size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]), str(r["forwards"]),
-              f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
+              format_bytes(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]),
+              str(r["forwards"]), f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
     terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
@@ -189,8 +190,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
          out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
-    """Curves of finished or unfinished runs in one picture."""
-    from steppe.report.figures import curves
+    """Draw the curves of finished or unfinished runs in one picture."""
+    from steppe.report.figures import draw_histories
     from steppe.runs.folder import RunFolder
 
     arguments.check_picture(out)
@@ -207,8 +208,8 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         histories.setdefault(label, []).append(records)
         metrics[metric.name] = metric
     if len(metrics) > 1:
-        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw them in pictures of their own.")
-    curves(histories, out, metric=next(iter(metrics.values())))
+        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each.")
+    draw_histories(histories, out, next(iter(metrics.values())))
     terminal.show(f"wrote {out}")
 
 
@@ -219,7 +220,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or 
            figures: Annotated[Path | None, typer.Option("--figures", help="A folder for its figures.")] = None,
            picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
-    """One self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
+    """Write one self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
     from steppe.report.write import write
 
     for path in write(runs, out, kind, figures, picture):

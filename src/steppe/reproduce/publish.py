@@ -12,8 +12,12 @@ from typing import Any
 
 from steppe.config import Config
 from steppe.report.report_tables import Table as Printed
-from steppe.report.texts import document, markdown_table, md, tabular, tex
-from steppe.reproduce.plan import UNKNOWN
+from steppe.report.texts import escape_latex as tex
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_latex_document as document
+from steppe.report.texts import render_latex_table as tabular
+from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.reproduce.missing_runs import UNKNOWN
 from steppe.reproduce.recipes import Published, Table, names
 from steppe.reproduce.recipes import table as named
 from steppe.reproduce.rows import Row
