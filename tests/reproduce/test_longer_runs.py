@@ -2,7 +2,7 @@
 
 import pytest
 
-from steppe.reproduce import plan
+from steppe.reproduce import missing_runs as plan
 from steppe.reproduce.recipes import select, table
 from steppe.reproduce.verdicts import find
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from steppe.config import Config
 from steppe.core.errors import SteppeError
 from steppe.reproduce import league, league_page, publish, recipes, rows
-from steppe.reproduce.recipes import EXTRAS, MACHINE, Cell, recipe_hash
+from steppe.reproduce.recipes import INDEPENDENT, Cell, recipe_hash
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
 
@@ -54,7 +54,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     if recipe_hash(ran) != row["recipe"]:
         told.append("its configuration is not the recipe's")
     recipe = mine[0].config.model_dump(mode="json")
-    changed = [k for k, v in row["config"].items() if k not in MACHINE | EXTRAS | {"settings"} and recipe.get(k) != v]
+    changed = [k for k, v in row["config"].items() if k not in INDEPENDENT | {"settings"} and recipe.get(k) != v]
     told += [f"{k} was {row['config'][k]!r} and is {recipe.get(k)!r} in the recipe" for k in changed]
     if "failed" not in row and (len(row["accuracy"]) != row["config"]["rounds"] or not _follow(row)):
         told.append("its statistics are not those of its curve")

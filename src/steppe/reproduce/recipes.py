@@ -21,16 +21,13 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
-from steppe.config import Config, resolve
+from steppe.config import Config, keys, resolve
 from steppe.core.errors import SteppeError, nearest
 from steppe.registry import catalogue_settings
 from steppe.reproduce.rows import Row
 
-# Where and how a run is computed, not what: these keys do not belong to a recipe.
-MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "memory",
-           "checkpoint_every"}  # fmt: skip
-# What is looked at beside the training, which it does not change.
-EXTRAS = {"personal", "measure"}
+# Keys on which the trained model does not depend, apart from chance.
+INDEPENDENT = keys("seed", "machine", "evaluation", "onlooker")
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
@@ -213,7 +210,7 @@ def recipe_hash(config: Config) -> str:
     fields = Config.model_fields
     usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
     own = catalogue_settings(config.algorithm)
-    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in MACHINE | EXTRAS and v != usual[k]}
+    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
     return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
