@@ -21,7 +21,7 @@ from steppe.data.partition import make as make_partition
 from steppe.engine.experiment import experiment
 from steppe.engine.rounds import play
 from steppe.executors.sequential import Sequential
-from steppe.flower import federation_file as charters
+from steppe.flower import federation_file
 from steppe.flower.client_app import app
 from steppe.flower.server_app import federated
 from steppe.runs.client_store import MemoryStore
@@ -101,18 +101,18 @@ def node_folders(where: Path, config) -> dict[int, dict]:
     return configs
 
 
-def charter_of(run: dict, **terms) -> tuple[charters.Charter, object]:
-    charter = charters.checked({"name": "test", "run": {**USUAL, **run}, "deadline": 0.5, "wait": 1.0, **terms})
-    return charter, charter.config()
+def settings_of(run: dict, **terms) -> tuple[federation_file.FederationFile, object]:
+    settings = federation_file.parse({"name": "test", "run": {**USUAL, **run}, "deadline": 0.5, "wait": 1.0, **terms})
+    return settings, settings.config()
 
 
 def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None, terms=None):
     """A federation in memory; returns (result, grid, what was said)."""
-    charter, config = charter_of(run, **(terms or {}))
+    settings, config = settings_of(run, **(terms or {}))
     grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil)
     told: list[str] = []
     with _quietly():
-        return federated(grid, charter, config, out, resume, told.append), grid, told
+        return federated(grid, settings, config, out, resume, told.append), grid, told
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
 
 from steppe.core.errors import RunFailed, SteppeError
-from steppe.flower.federation_file import Charter, checked
-from steppe.flower.liveness import lives, locked
+from steppe.flower.federation_file import FederationFile, parse
 from steppe.flower.server_app import serve
+from steppe.flower.server_status import is_alive, lock
 from steppe.runs import folder
-from tests.flower.memory import USUAL, MemoryGrid, charter_of, launch, node_folders, replay, states_on_disk
+from tests.flower.memory import USUAL, MemoryGrid, launch, node_folders, replay, settings_of, states_on_disk
 
 ALL = {"algorithm": "scaffold", "per_round": 3}
 
@@ -97,7 +97,7 @@ def test_a_bad_reply_is_refused_named_and_never_averaged(kind, tmp_path):
     change, why = BAD[kind]
     run = {**ALL, "refuse_above": 1000.0}
     result, _, told = launch(tmp_path, run, Spoiler(1, 1, change))
-    _, config = charter_of(run)
+    _, config = settings_of(run)
     rounds = [result.experiment.sample(t) for t in range(3)]
     rounds[1] = [i for i in rounds[1] if i != 1]
     server, store = replay(config, rounds)
@@ -116,7 +116,7 @@ def test_a_bad_reply_is_refused_named_and_never_averaged(kind, tmp_path):
 def test_a_late_reply_is_dropped_and_leaves_no_trace(tmp_path):
     late = Spoiler(1, 1, lambda _: None)
     result, _, told = launch(tmp_path, ALL, late)
-    _, config = charter_of(ALL)
+    _, config = settings_of(ALL)
     rounds = [result.experiment.sample(t) for t in range(3)]
     server, _ = replay(config, [rounds[0], [i for i in rounds[1] if i != 1], rounds[2]])
     assert torch.equal(result.server.x, server.x)
@@ -154,7 +154,7 @@ class Dies(BaseException):
 @pytest.mark.parametrize("when", ["before the nodes work", "after the nodes worked"])
 def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
     """The server dies in its third round, also when the nodes have already written their new states."""
-    charter, config = charter_of({**ALL, "rounds": 5})
+    settings, config = settings_of({**ALL, "rounds": 5})
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
     push = grid.push_messages
 
@@ -166,13 +166,13 @@ def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
             raise Dies
         return ids
 
-    app = write_charter(tmp_path, charter)
+    app = write_federation(tmp_path, settings)
     grid.push_messages = dangerous
     out = tmp_path / "run"
     with pytest.raises(Dies):
         serve(grid, app, [], str(out))
     assert len(folder.history(out)) == 2
-    assert not lives(out)
+    assert not is_alive(out)
     if when.startswith("after"):
         assert 2 in states_on_disk(tmp_path / "nodes")[0]
     grid.push_messages = push
@@ -182,23 +182,23 @@ def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
     assert [r["round"] for r in folder.history(out)] == [1, 2, 3, 4, 5]
 
 
-def write_charter(tmp_path, charter: Charter):
+def write_federation(tmp_path, settings: FederationFile):
     import json
 
     app = tmp_path / "app"
     app.mkdir()
-    run = "\n".join(f"{k} = {json.dumps(v)}" for k, v in charter.run.items())
+    run = "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.run.items())
     (app / "federation.toml").write_text(f'name = "test"\ndeadline = 0.5\nwait = 1.0\n[run]\n{run}\n')
     return app
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path):
-    charter, config = charter_of({"algorithm": "fedavg", "rounds": 1})
-    app, out = write_charter(tmp_path, charter), tmp_path / "run"
+    settings, config = settings_of({"algorithm": "fedavg", "rounds": 1})
+    app, out = write_federation(tmp_path, settings), tmp_path / "run"
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
     out.mkdir()
-    with locked(out):
-        assert lives(out)
+    with lock(out):
+        assert is_alive(out)
         with pytest.raises(SteppeError, match="Another server is at work"):
             serve(grid, app, [], str(out))
     serve(grid, app, [], str(out))
@@ -211,7 +211,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
 
 def test_a_node_that_comes_back_under_another_number_keeps_its_control_variate(tmp_path):
     """Without keys, Flower gives a restarted node a new id."""
-    _, config = charter_of(ALL)
+    _, config = settings_of(ALL)
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
     old = next(n for n, c in grid.configs.items() if c["client"] == 2)
 
@@ -231,7 +231,7 @@ def test_a_lost_state_is_noticed(tmp_path):
     """A disk that was wiped must not become a control variate of zero without anybody knowing."""
     import shutil
 
-    _, config = charter_of(ALL)
+    _, config = settings_of(ALL)
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
 
     def wipe(message, node):
@@ -252,9 +252,9 @@ def test_a_lost_state_is_noticed(tmp_path):
 @pytest.mark.parametrize(("change", "why"), [
     ({"data": "{here}/missing.npz"}, "does not exist on this node"),
     ({"data": "{here}/empty.npz"}, "has no sample: an empty node cannot take part"),
-    ({"data": "{here}/labels.npz"}, "has labels from 0 to 10, but the charter's 10 classes are 0 to 9"),
-    ({"data": "{here}/shape.npz"}, "has inputs of shape [1, 4, 4] and type uint8, but the charter says [1, 8, 8]"),
-    ({"data": "{here}/floats.npz"}, "type float32, but the charter says [1, 8, 8] and uint8"),
+    ({"data": "{here}/labels.npz"}, "has labels from 0 to 10, but federation.toml's 10 classes are 0 to 9"),
+    ({"data": "{here}/shape.npz"}, "has inputs of shape [1, 4, 4] and type uint8, but federation.toml says [1, 8, 8]"),
+    ({"data": "{here}/floats.npz"}, "type float32, but federation.toml says [1, 8, 8] and uint8"),
     ({"data": "{here}/names.npz"}, "has no array 'y'"),
     ({"data": "{here}/uneven.npz"}, "has 4 inputs but 3 targets"),
     ({"data": "{here}/torn.npz"}, "cannot be read"),
@@ -266,7 +266,7 @@ def test_a_lost_state_is_noticed(tmp_path):
     ({"client": 0}, "both say that they are client 0"),
 ], ids=lambda v: "-".join(map(str, v.values())) if isinstance(v, dict) else "")  # fmt: skip
 def test_what_is_wrong_with_a_node_reaches_the_operator(change, why, tmp_path):
-    _, config = charter_of({"algorithm": "fedavg"})
+    _, config = settings_of({"algorithm": "fedavg"})
     configs = node_folders(tmp_path / "nodes", config)
     x = np.zeros((4, 1, 8, 8), np.uint8)
     files = {"empty": {"x": x[:0], "y": np.arange(0)}, "labels": {"x": x, "y": np.array([0, 1, 2, 10])},
@@ -287,7 +287,7 @@ def test_what_is_wrong_with_a_node_reaches_the_operator(change, why, tmp_path):
 
 
 def test_fewer_nodes_than_asked(tmp_path):
-    _, config = charter_of({"algorithm": "fedavg"})
+    _, config = settings_of({"algorithm": "fedavg"})
     configs = node_folders(tmp_path / "nodes", config)
     del configs[next(n for n, c in configs.items() if c["client"] == 2)]
     text = "3 nodes were asked for and 2 can take part after 1 s: no node of client 2. Start what is missing"
@@ -309,16 +309,16 @@ def test_too_few_good_replies_end_the_run_with_their_reasons(tmp_path):
 def test_a_node_with_another_model_is_refused(tmp_path, monkeypatch):
     from steppe.flower import client_app
 
-    monkeypatch.setattr(client_app, "from_terms", _other)
+    monkeypatch.setattr(client_app, "read_terms", _other)
     with pytest.raises(RunFailed, match="this node builds another model or algorithm"):
         launch(tmp_path, {"algorithm": "fedavg"})
 
 
 def _other(text):
-    from steppe.flower.federation_file import from_terms
+    from steppe.flower.federation_file import read_terms
 
-    charter, config, *rest = from_terms(text)
-    return charter, config.model_copy(update={"model": "cnn"}), *rest
+    settings, config, *rest = read_terms(text)
+    return settings, config.model_copy(update={"model": "cnn"}), *rest
 
 
 @pytest.mark.parametrize(("content", "why"), [
@@ -333,14 +333,14 @@ def _other(text):
     ({"run": {"algorithmm": "fedavg"}}, "there is no key 'algorithmm'"),
     ({"enough": 5, "run": {"clients": 3, "per_round": 3}}, "enough is 5, but there are only 3 clients"),
 ])  # fmt: skip
-def test_a_bad_charter_is_refused_in_a_sentence(content, why):
+def test_a_bad_federation_file_is_refused_in_a_sentence(content, why):
     with pytest.raises(SteppeError) as error:
-        checked(content).config()
+        parse(content).config()
     assert why in str(error.value)
 
 
 def test_usual_settings_are_what_the_tests_need():
     """Clients that pause: with two of three a round, everybody is away at least once."""
-    _, config = charter_of({})
+    _, config = settings_of({})
     assert config.clients == 3
     assert USUAL["per_round"] == 2

@@ -17,8 +17,9 @@ from steppe.core.errors import RunFailed
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init
 from steppe.flower.federation_file import read
-from steppe.flower.launch import Local, end, standing
+from steppe.flower.launch import Local, end
 from steppe.flower.nodes import NodeStore
+from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint, folder
 from tests.flower.memory import USUAL, replay, states_on_disk
 
@@ -40,7 +41,7 @@ class Trial:
         self.terms = (self.folder / "app" / "federation.toml").read_text()
         self.slow = 30.0  # what a round takes on this machine, measured by the first run
 
-    def charter(self, **terms) -> None:
+    def rules(self, **terms) -> None:
         lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in terms.items())
         (self.folder / "app" / "federation.toml").write_text(lines + self.terms)
 
@@ -130,7 +131,7 @@ def test_the_server_and_the_superlink_are_killed(trial):
     trial.unruly({})
     thread = trial.begin(out, sets)
     trial.until(lambda: trial.busy(1, 1))
-    os.kill(standing(trial.folder / out)["pid"], signal.SIGKILL)
+    os.kill(read_status(trial.folder / out)["pid"], signal.SIGKILL)
     thread.join(60)
     assert thread.error == "The server's process has died."
     assert len(trial.history(out)) == 1
@@ -143,20 +144,14 @@ def test_the_server_and_the_superlink_are_killed(trial):
     assert len(trial.history(out)) == 2
 
     with suppress(AssertionError):  # the server goes with it, but for Flower's client that now and then tries for ever
-        trial.until(lambda: standing(trial.folder / out) and not _lives(trial.folder / out), patience=60.0)
-    if _lives(trial.folder / out):
-        os.kill(standing(trial.folder / out)["pid"], signal.SIGKILL)
+        trial.until(lambda: read_status(trial.folder / out) and not is_alive(trial.folder / out), patience=60.0)
+    if is_alive(trial.folder / out):
+        os.kill(read_status(trial.folder / out)["pid"], signal.SIGKILL)
     trial.local.start_superlink()
     thread = trial.begin(out, sets, resume=True)
     thread.join(400)
     assert thread.error is None
     trial.check(out, sets)
-
-
-def _lives(where):
-    from steppe.flower.liveness import lives
-
-    return lives(where)
 
 
 def test_a_node_is_killed_in_its_round_and_comes_back(trial):
@@ -186,12 +181,12 @@ def test_bad_replies_and_a_straggler(trial):
     """NaN, a wrong shape, a stale round, another algorithm, too late: refused or dropped, named, never averaged."""
     sets, out = "algorithm=scaffold rounds=4", "run-bad"
     trial.unruly({1: {0: "nan", 1: "stale", 2: "wait"}, 2: {0: "shape", 1: "other"}})
-    trial.charter(deadline=max(20.0, 3 * trial.slow))
+    trial.rules(deadline=max(20.0, 3 * trial.slow))
     thread = trial.begin(out, sets)
     trial.until(lambda: len(trial.history(out)) == 3)
     (trial.folder / "nodes" / "1" / "gate-2").touch()
     thread.join(400)
-    trial.charter()
+    trial.rules()
     assert thread.error is None
     first, second = ({r["client"]: r["why"] for r in record["refused"]} for record in trial.history(out)[:2])
     assert "not finite" in first[1]
@@ -221,10 +216,10 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
     trial.until(lambda: "Failed to activate SuperNode" in (node / "node.log").read_text())
     trial.until(lambda: "All SuperNodes must be registered" in (keyless / "node.log").read_text())
     patience = max(15.0, 2 * trial.slow)
-    trial.charter(wait=patience)
+    trial.rules(wait=patience)
     thread = trial.begin("run-few", "algorithm=fedavg rounds=1 clients=4")
     thread.join(200)
-    trial.charter()
+    trial.rules()
     assert thread.error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
                             "Start what is missing, or lower `enough`.")  # fmt: skip
     assert _online(trial) == 3

@@ -110,13 +110,13 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower import launch
     from steppe.flower.create import is_loopback
     from steppe.flower.federation_file import FILE, read
-    from steppe.flower.liveness import lives, server
-    from steppe.flower.overhead import sentences
-    from steppe.flower.status import address
+    from steppe.flower.overhead import describe
+    from steppe.flower.server_status import find_server, is_alive
+    from steppe.flower.status import find_address
     from steppe.runs import folder as records
 
-    charter, config = read(folder / "app")
-    where = folder / charter.out
+    settings, config = read(folder / "app")
+    where = folder / settings.out
     begun = (where / "config.json").exists()
     if begun and not resume:
         done = (where / records.DONE).exists()
@@ -129,10 +129,10 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
                           f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
-    host, port = address(folder)
-    running = resume and launch.reachable(host, port)
-    if lives(where):
-        pid = server(where) if resume and not running else None
+    host, port = find_address(folder)
+    running = resume and launch.is_reachable(host, port)
+    if is_alive(where):
+        pid = find_server(where) if resume and not running else None
         gone = (f", but its SuperLink does not answer on {host}, port {port}: if that is gone for good, end the server "
                 f"with kill -9 {pid}, then resume.") if pid else f": steppe federate status {folder}."  # fmt: skip
         raise SteppeError(f"A server is at work in {where} already{gone}")
@@ -174,7 +174,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     )
     terminal.show(f"[bold]{config.algorithm}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
                   f"{told['seconds']:.1f} s")  # fmt: skip
-    for line in sentences(told["nodes"]) if "nodes" in told else []:
+    for line in describe(told["nodes"]) if "nodes" in told else []:
         terminal.show(line)
     terminal.show(f"records and model are in {where}")
 

@@ -20,10 +20,10 @@ import steppe
 from steppe.core.errors import SteppeError
 from steppe.engine.experiment import Experiment, find_device
 from steppe.executors.sequential import train as train_client
-from steppe.flower.build import check_same, node_side
-from steppe.flower.federation_file import Charter, from_terms
-from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, read_work, refusal, reply_arrays
-from steppe.flower.node_data import arrays
+from steppe.flower.build import build_node, check_same
+from steppe.flower.federation_file import FederationFile, read_terms
+from steppe.flower.messages import ARRAYS, TERMS, TOLD, list_reply, pack, pack_refusal, read_work
+from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 
 app = ClientApp()
@@ -35,9 +35,9 @@ def introduce(message: Message, context: Context) -> Message:
 
     def told() -> RecordDict:
         terms = message.content.config_records[TERMS]
-        charter, built, client = _node(str(terms["terms"]), context.node_config)
+        settings, built, client = _node(str(terms["terms"]), context.node_config)
         check_same(built, str(terms["fingerprint"]))
-        record = {"federation": charter.name, "client": client, "samples": built.federation.sizes[client],
+        record = {"federation": settings.name, "client": client, "samples": built.federation.sizes[client],
                   "steppe": steppe.__version__, "torch": torch.__version__}  # fmt: skip
         return RecordDict({TOLD: ConfigRecord(record)})  # type: ignore[arg-type]
 
@@ -51,17 +51,17 @@ def train(message: Message, context: Context) -> Message:
     def trained() -> RecordDict:
         device = find_device(str(context.node_config.get("device", "auto")))
         work = read_work(message.content, device)
-        charter, built, client = _node(work.terms, context.node_config)
+        settings, built, client = _node(work.terms, context.node_config)
         check_same(built, work.fingerprint)
         task, round_ = built.task, int(work.sent.round)
         place = context.node_config.get("state")
         if place is None:
             raise SteppeError("the node's config has no state=\"<folder>\", where its client's state is kept.")
-        states = NodeState(Path(str(place)).expanduser(), charter.name, client)
+        states = NodeState(Path(str(place)).expanduser(), settings.name, client)
         # The first state is made of the federation's first model, which only the server is sure to have; it is sent
         # along where the model of the round is another one.
         first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
-        state = states.read(work.counted, first, charter.lost_state)
+        state = states.read(work.counted, first, settings.lost_state)
         state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}
         if built.small and device.type == "cpu":
             torch.set_num_threads(1)
@@ -69,26 +69,26 @@ def train(message: Message, context: Context) -> Message:
         reply = train_client(built.algorithm, task, built.federation, work.sent, client, state)
         seconds = time.perf_counter() - began
         states.write(round_, work.counted, reply.state)
-        told = {"federation": charter.name, "client": client, "round": round_, "fingerprint": work.fingerprint,
+        told = {"federation": settings.name, "client": client, "round": round_, "fingerprint": work.fingerprint,
                 "samples": built.federation.sizes[client], "loss": float(reply.loss), "drift": float(reply.drift),
                 "seconds": seconds}  # fmt: skip
-        arrays_ = pack(reply_arrays(reply, work.mirrored))
+        arrays_ = pack(list_reply(reply, work.mirrored))
         return RecordDict({ARRAYS: arrays_, TOLD: ConfigRecord(told)})  # type: ignore[arg-type]
 
     return _answer(message, trained)
 
 
-def _node(terms: str, node_config: Any) -> tuple[Charter, Experiment, int]:
-    charter, config, sample, cost = from_terms(terms)
+def _node(terms: str, node_config: Any) -> tuple[FederationFile, Experiment, int]:
+    settings, config, sample, cost = read_terms(terms)
     client, place = node_config.get("client"), node_config.get("data")
     if not isinstance(client, int) or not 0 <= client < config.clients:
         raise SteppeError(f"the node's config says client={client!r}, but this federation's clients are 0 to "
                           f"{config.clients - 1}.")  # fmt: skip
     if place is None:
         raise SteppeError(f'the config of client {client}\'s node has no data="<folder, .npz or module:function>".')
-    pair = arrays(str(place), sample, f"client {client}")
+    pair = read_data(str(place), sample, f"client {client}")
     config = config.model_copy(update={"device": str(node_config.get("device", "auto"))})
-    return charter, node_side(charter, config, sample, cost, pair, client), client
+    return settings, build_node(settings, config, sample, cost, pair, client), client
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
@@ -100,8 +100,8 @@ def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
         return Message(work(), reply_to=message)
     except SteppeError as error:
         print(f"steppe: {error}", flush=True)
-        return Message(refusal(str(error)), reply_to=message)
+        return Message(pack_refusal(str(error)), reply_to=message)
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__} on the node, which its own log explains"
-        return Message(refusal(reason), reply_to=message)
+        return Message(pack_refusal(reason), reply_to=message)

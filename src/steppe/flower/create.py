@@ -1,6 +1,6 @@
 """A federation's folder: an app for `flwr run`, scripts and configs for the operator and for each node, a README.
 
-app/        what Flower ships to the nodes: two lines of Python and the charter
+app/        what Flower ships to the nodes: two lines of Python and federation.toml
 operator/   the SuperLink's script, certificates and database; how to submit a run
 nodes/0/    all that one node needs: its script, its key, the CA's certificate; its data and its client's state
 run/        the records, once there are some
@@ -20,7 +20,7 @@ import numpy as np
 from steppe.config import Config
 from steppe.core.errors import SteppeError, missing
 from steppe.data import load, partition
-from steppe.flower.federation_file import FILE, Charter, read
+from steppe.flower.federation_file import FILE, FederationFile, read
 
 CONNECTION, PORT, NODE_PORT = "federation", 8000, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
@@ -43,7 +43,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         "This app was generated for its operator, who may do with it as they like.\n"
     )
     (folder / "app" / "pyproject.toml").write_text(_project(version))
-    (folder / "app" / FILE).write_text(_charter(config, name or folder.resolve().name, own_data, terms))
+    (folder / "app" / FILE).write_text(_write_file(config, name or folder.resolve().name, own_data, terms))
     read(folder / "app")  # what was written must be readable
     operator = folder / "operator"
     operator.mkdir()
@@ -182,7 +182,7 @@ clientapp = "steppe_app.client_app:app"
 
 [tool.flwr.app.config]
 set = ""        # keys of the run on top of {FILE}, with spaces between: "algorithm=scaffold rounds=5"
-out = ""        # the folder for records, instead of the charter's
+out = ""        # the folder for records, instead of federation.toml's
 resume = false  # go on from the last finished round
 """
 
@@ -196,11 +196,11 @@ def _flower_version() -> str:
         raise missing("A federation needs Flower", "flower") from None
 
 
-def _charter(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
-    """The charter with every key explained; keys that have their defaults are comments."""
+def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
+    """federation.toml with every key explained; keys that have their defaults are comments."""
     given = {"name": _safe(name), **terms}
-    lines = ["# The federation's charter. The server reads it; nodes are told what they need of it."]
-    for key, field in Charter.model_fields.items():
+    lines = ["# The federation's settings. The server reads it; nodes are told what they need of it."]
+    for key, field in FederationFile.model_fields.items():
         if key in ("run", "data", "own"):
             continue
         value = given.get(key, field.default)
@@ -255,5 +255,5 @@ operator/flwr.sh run app {CONNECTION} --stream
 operator/flwr.sh run app {CONNECTION} --stream --run-config 'resume=true'   # after a crash
 ```
 
-`app/{FILE}` is the charter: algorithm, rounds, deadlines. Flower's telemetry and update checks are off in all scripts.
+`app/{FILE}` is the settings: algorithm, rounds, deadlines. Flower's telemetry and update checks are off in all scripts.
 """

@@ -24,7 +24,7 @@ FILE = "federation.toml"
 
 
 class Sample(BaseModel):
-    """One sample, described: all that the server knows of the data on the nodes."""
+    """One sample, describe_data: all that the server knows of the data on the nodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class Own(BaseModel):
     head: str | None = Field(None, description="the name of the module that is the head")
 
 
-class Charter(BaseModel):
+class FederationFile(BaseModel):
     """The federation's terms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -100,7 +100,7 @@ class Charter(BaseModel):
                                   "their owners: leave it out.")  # fmt: skip
         if config.dropout or config.speed or config.deadline:
             raise SteppeError("[run]: dropout, speed and deadline are for simulated failures, and here they are real: "
-                              "leave them out; the charter has a deadline of its own.")  # fmt: skip
+                              "leave them out; federation.toml has a deadline of its own.")  # fmt: skip
         if config.buffers in ("local", "recalibrate"):
             raise SteppeError(f"[run]: buffers = {config.buffers} measures batch norm's statistics on training data, "
                               "which stay on the nodes: use average, or a model with group norm.")  # fmt: skip
@@ -119,8 +119,8 @@ class Charter(BaseModel):
         )  # fmt: skip
 
 
-def read(folder: Path, sets: Sequence[str] = ()) -> tuple[Charter, Config]:
-    """The charter in a folder, and its configuration."""
+def read(folder: Path, sets: Sequence[str] = ()) -> tuple[FederationFile, Config]:
+    """federation.toml in a folder, and its configuration."""
     path = folder / FILE
     try:
         content = tomllib.loads(path.read_text())
@@ -131,27 +131,27 @@ def read(folder: Path, sets: Sequence[str] = ()) -> tuple[Charter, Config]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SteppeError(f"{path} is not valid TOML: {error}.") from None
     try:
-        charter = checked(content)
-        return charter, charter.config(sets)
+        settings = parse(content)
+        return settings, settings.config(sets)
     except SteppeError as error:
         raise SteppeError(f"{path}: {error}") from None
 
 
-def checked(content: dict[str, Any]) -> Charter:
+def parse(content: dict[str, Any]) -> FederationFile:
     try:
-        return Charter.model_validate(content)
+        return FederationFile.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             kinds: dict[str, type[BaseModel]] = {"data": Sample, "own": Own}
-            known = kinds[str(first["loc"][0])] if len(first["loc"]) > 1 else Charter
+            known = kinds[str(first["loc"][0])] if len(first["loc"]) > 1 else FederationFile
             text = f"there is no key {where!r}{nearest(str(first['loc'][-1]), known.model_fields)}"
             raise SteppeError(text) from None
         raise SteppeError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def found(name: str, what: str) -> Any:
+def find_named(name: str, what: str) -> Any:
     """The thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
@@ -165,23 +165,23 @@ def found(name: str, what: str) -> Any:
     return thing
 
 
-def made(name: str | None, what: str) -> Any:
+def call_named(name: str | None, what: str) -> Any:
     """What the function behind "module:name" gives; None where nothing is named."""
     if name is None:
         return None
-    function: Callable[[], Any] = found(name, what)
+    function: Callable[[], Any] = find_named(name, what)
     return function()
 
 
-def as_terms(charter: Charter, config: Config, sample: Sample, cost: Cost) -> str:
+def write_terms(settings: FederationFile, config: Config, sample: Sample, cost: Cost) -> str:
     """What a node is told, as JSON. The cost is told because tracing it takes a new process a second."""
-    return json.dumps({"name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
+    return json.dumps({"name": settings.name, "own": settings.own.model_dump(), "lost_state": settings.lost_state,
                        "config": config.model_dump(mode="json"), "sample": sample.model_dump(),
                        "cost": asdict(cost)})  # fmt: skip
 
 
-def from_terms(text: str) -> tuple[Charter, Config, Sample, Cost]:
+def read_terms(text: str) -> tuple[FederationFile, Config, Sample, Cost]:
     told = json.loads(text)
-    charter = Charter.model_validate({k: told[k] for k in ("name", "own", "lost_state")})
+    settings = FederationFile.model_validate({k: told[k] for k in ("name", "own", "lost_state")})
     config, sample = Config.model_validate(told["config"]), Sample.model_validate(told["sample"])
-    return charter, config, sample, Cost(**told["cost"])
+    return settings, config, sample, Cost(**told["cost"])

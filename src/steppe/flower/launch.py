@@ -19,7 +19,7 @@ from typing import Any
 from steppe.core.errors import RunFailed, missing
 from steppe.flower.create import CONNECTION, connect
 from steppe.flower.federation_file import read
-from steppe.flower.liveness import LOG, STATUS, lives
+from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs import folder as records
 
 LATE, GONE = 90.0, 3.0  # seconds after which a server that does not come, or gives no sign of life, is given up
@@ -31,9 +31,9 @@ class Local:
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder, self.say = folder.resolve(), say
-        self.charter, self.config = read(self.folder / "app")
+        self.settings, self.config = read(self.folder / "app")
         self.tls = (self.folder / "operator" / "ca.crt").exists()
-        self.port = free_port()
+        self.port = find_port()
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -44,7 +44,7 @@ class Local:
         connect(self.folder, HOST, self.port)
         self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port))
         until = time.monotonic() + 60
-        while not reachable(HOST, self.port):
+        while not is_reachable(HOST, self.port):
             if self.superlink.poll() is not None or time.monotonic() > until:
                 raise RunFailed(f"The SuperLink did not start; its log: {self.folder / 'operator' / 'superlink.log'}.")
             time.sleep(0.1)
@@ -56,7 +56,7 @@ class Local:
             raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
 
     def start_node(self, client: int, **environment: str) -> None:
-        port = str(free_port())
+        port = str(find_port())
         self.nodes[client] = self._start(self.folder / "nodes" / str(client) / "node.sh", "node.log", PORT=port,
                                          SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
 
@@ -69,7 +69,7 @@ class Local:
     def follow(
         self, watch: Callable[[dict[str, Any]], None], begun: float, resume: bool = False, out: str = ""
     ) -> None:
-        follow(self.folder / (out or self.charter.out), watch, self.say, self._alive, begun, resume)
+        follow(self.folder / (out or self.settings.out), watch, self.say, self._alive, begun, resume)
 
     def _alive(self) -> str:
         """What has stopped that a run cannot do without; nodes that stop are only told of."""
@@ -121,7 +121,7 @@ def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") ->
     asked = {"resume": resume, "set": sets, "out": out}
     words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
     done = flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
-    told = parsed(done.stdout)
+    told = parse_json(done.stdout)
     if done.returncode != 0 or not told.get("success"):
         raise RunFailed(f"Flower did not take the run: {told.get('error-message') or _last(done)}")
     return str(told["run-id"])
@@ -136,7 +136,7 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None], say: Callable[[
     seen, lines = len(records.history(where)) if resume else 0, len(_lines(where / LOG))
     sign = time.monotonic()  # when the server last gave one of life
     while True:
-        state = standing(where)
+        state = read_status(where)
         here = state.get("time", 0.0) >= begun
         for line in _lines(where / LOG)[lines:]:
             lines += 1
@@ -152,7 +152,7 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None], say: Callable[[
             raise RunFailed(state["why"])
         if gone := alive():
             raise RunFailed(f"{gone}.")
-        if here and lives(where):
+        if here and is_alive(where):
             sign = time.monotonic()
         elif time.monotonic() - sign > (GONE if here else LATE):
             raise RunFailed("The server's process has died." if here else
@@ -161,22 +161,13 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None], say: Callable[[
         time.sleep(0.3)
 
 
-def standing(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
-    try:
-        found: dict[str, Any] = json.loads((where / STATUS).read_text())
-        return found
-    except (OSError, ValueError):
-        return {}
-
-
-def free_port() -> int:
+def find_port() -> int:
     with socket.socket() as s:
         s.bind((HOST, 0))
         return int(s.getsockname()[1])
 
 
-def reachable(host: str, port: int) -> bool:
+def is_reachable(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -195,7 +186,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> dict[str, Any]:
     begin = text.find("{")
     try:
         found: dict[str, Any] = json.loads(text[begin:]) if begin >= 0 else {}

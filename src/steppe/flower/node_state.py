@@ -34,7 +34,7 @@ class NodeState:
             if lost == "fresh":
                 return like
             raise SteppeError(f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): put "
-                              'it back, or set lost_state = "fresh" in the charter to let the client start '
+                              'it back, or set lost_state = "fresh" in federation.toml to let the client start '
                               "afresh.") from error  # fmt: skip
         found = {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
         return found

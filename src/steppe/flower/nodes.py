@@ -27,19 +27,19 @@ from steppe.core.stacking import stack
 from steppe.core.validate import faults
 from steppe.data import Partition
 from steppe.engine.experiment import Experiment
-from steppe.flower.build import blank, fingerprint
-from steppe.flower.federation_file import Charter, Sample, as_terms
+from steppe.flower.build import compute_fingerprint, trace_reply
+from steppe.flower.federation_file import FederationFile, Sample, write_terms
 from steppe.flower.messages import (
     ARRAYS,
     TERMS,
+    count_bytes,
+    list_reply,
+    list_work,
+    pack_terms,
     read_reply,
-    reply_arrays,
-    size,
-    terms_record,
-    told_by,
-    work_arrays,
+    read_told,
 )
-from steppe.flower.reply_checks import checked
+from steppe.flower.reply_checks import check_reply
 from steppe.runs.client_store import MemoryStore, flat
 
 GONE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
@@ -87,12 +87,15 @@ class Answer(NamedTuple):
 class Nodes:
     """Plays a round on the nodes that the grid reaches."""
 
-    def __init__(self, grid: Grid, charter: Charter, built: Experiment, sample: Sample, store: NodeStore,
+    def __init__(self, grid: Grid, settings: FederationFile, built: Experiment, sample: Sample, store: NodeStore,
                  say: Callable[[str], None]) -> None:  # fmt: skip
-        self.grid, self.charter, self.built, self.store, self.say = grid, charter, built, store, say
-        self.terms, self.fingerprint = as_terms(charter, built.config, sample, built.cost), fingerprint(built)
-        reply, self.mirrored = blank(built.algorithm, built.task)
-        self.like: Tensors = reply_arrays(reply, self.mirrored)
+        self.grid, self.settings, self.built, self.store, self.say = grid, settings, built, store, say
+        self.terms, self.fingerprint = (
+            write_terms(settings, built.config, sample, built.cost),
+            compute_fingerprint(built),
+        )
+        reply, self.mirrored = trace_reply(built.algorithm, built.task)
+        self.like: Tensors = list_reply(reply, self.mirrored)
         self.stateful = bool(flat(reply.state))
         self.who: dict[int, int] = {}  # client -> node
         self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was put
@@ -107,8 +110,8 @@ class Nodes:
 
     def gather(self) -> None:
         """Wait for enough nodes; say who is missing when the time is over."""
-        clients, enough = self.built.config.clients, self.charter.enough or self.built.config.clients
-        until = time.monotonic() + self.charter.wait
+        clients, enough = self.built.config.clients, self.settings.enough or self.built.config.clients
+        until = time.monotonic() + self.settings.wait
         while True:
             self._greet()
             if len(self.who) >= enough:
@@ -116,7 +119,7 @@ class Nodes:
             away = [i for i in range(clients) if i not in self.who]
             why = "".join(f"; node {node}: {text.rstrip('.')}" for node, text in self.refusals.items())
             if time.monotonic() > until or (not self.asked and len(self.who) + len(self.refusals) >= enough):
-                waited = f" after {self.charter.wait:g} s" if time.monotonic() > until else ""
+                waited = f" after {self.settings.wait:g} s" if time.monotonic() > until else ""
                 raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node of "
                                 f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
@@ -132,20 +135,20 @@ class Nodes:
         self.store.round = round_
         present = self._present(ids)
         self._set_sizes()
-        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in work_arrays(sent).items()}
+        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
         # A client's first state is made of the first model, which is what everybody receives in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
         first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
         messages, down = {}, 0
         for i in present:
             counted = self.store.counted.get(i, -1)
-            terms = terms_record(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
+            terms = pack_terms(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
                                  mirrored=self.mirrored)  # fmt: skip
             arrays = ArrayRecord({**shared, **(first if counted < 0 else {})})
             content = RecordDict({ARRAYS: arrays, TERMS: terms})
-            down += size(content)
+            down += count_bytes(content)
             messages[i] = Message(content, self.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
-                                  ttl=self.charter.deadline + 60)  # fmt: skip
+                                  ttl=self.settings.deadline + 60)  # fmt: skip
         refused: dict[int, str] = {}
         good: dict[int, Answer] = {}
         for client, message in self._replies(messages):
@@ -160,9 +163,9 @@ class Nodes:
         missing = [i for i in ids if i not in good and i not in refused]
         if missing:
             self.say(f"round {round_ + 1}: no reply of client {_listed(missing)}")
-        if len(good) < min(self.charter.least, len(ids)):
+        if len(good) < min(self.settings.least, len(ids)):
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.charter.least} are "
+            raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are "
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
         self.answered = [i for i in ids if i in good]
         training = max(a.seconds for a in good.values())
@@ -182,8 +185,8 @@ class Nodes:
 
     def _present(self, ids: Sequence[int]) -> list[int]:
         """Those of the round's clients whose nodes are here; wait while they are too few."""
-        until = time.monotonic() + self.charter.wait
-        least = min(self.charter.least, len(ids))
+        until = time.monotonic() + self.settings.wait
+        least = min(self.settings.least, len(ids))
         while True:
             self._greet()
             present = [i for i in ids if i in self.who]
@@ -191,7 +194,7 @@ class Nodes:
                 return present
             if time.monotonic() > until:
                 raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, and {len(present)} are "
-                                f"here after {self.charter.wait:g} s.")  # fmt: skip
+                                f"here after {self.settings.wait:g} s.")  # fmt: skip
             time.sleep(POLL)
 
     def _greet(self) -> None:
@@ -204,8 +207,8 @@ class Nodes:
         self.met = (self.met & online) - overdue
         new = sorted(online - self.met)
         if new:
-            content = RecordDict({TERMS: terms_record(self.terms, self.fingerprint)})
-            questions = [Message(content, node, MessageType.QUERY, ttl=self.charter.deadline + 60) for node in new]
+            content = RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
+            questions = [Message(content, node, MessageType.QUERY, ttl=self.settings.deadline + 60) for node in new]
             self.asked |= {q: (n, now) for q, n in zip(self.grid.push_messages(questions), new, strict=True) if q}
             self.met |= set(new)
         for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
@@ -221,7 +224,7 @@ class Nodes:
         try:
             if message.has_error():
                 raise SteppeError(f"Flower says: {message.error.reason}")
-            told = told_by(message.content)
+            told = read_told(message.content)
             client, samples = told.get("client"), told.get("samples")
             if not isinstance(client, int) or not isinstance(samples, int) or samples < 1:
                 raise SteppeError("it does not say which client it is")
@@ -247,7 +250,7 @@ class Nodes:
         """(client, reply) as they come in, until all are here or time is over; a later one is never looked at."""
         ids = self.grid.push_messages(list(messages.values()))
         waiting = {text: client for text, client in zip(ids, messages, strict=True) if text}
-        until = time.monotonic() + self.charter.deadline
+        until = time.monotonic() + self.settings.deadline
         greeted = time.monotonic()
         while waiting and time.monotonic() < until:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -262,13 +265,13 @@ class Nodes:
 
     def _read(self, message: Message, client: int, round_: int) -> Answer:
         content = message.content
-        expected = {"federation": self.charter.name, "client": client, "round": round_,
+        expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint}  # fmt: skip
-        arrays, told = checked(content, expected, self.like)
+        arrays, told = check_reply(content, expected, self.like)
         reply = read_reply(arrays, told, self.built.algorithm)
         if why := faults(stack([reply]), self.built.config.refuse_above)[0]:
             raise SteppeError(f"its update {why}")
-        return Answer(reply, told["seconds"], size(content))
+        return Answer(reply, told["seconds"], count_bytes(content))
 
 
 def _listed(ids: Sequence[int]) -> str:

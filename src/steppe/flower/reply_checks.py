@@ -12,12 +12,12 @@ from flwr.app import RecordDict
 
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.flower.messages import ARRAYS, told_by, unpack
+from steppe.flower.messages import ARRAYS, read_told, unpack
 
 
-def checked(content: RecordDict, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
+def check_reply(content: RecordDict, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
     """The reply's arrays and what it tells; an error says why it is refused."""
-    told = told_by(content)
+    told = read_told(content)
     for key, value in expected.items():
         if told.get(key) != value:
             raise SteppeError(f"the reply is for {key} {told.get(key)!r}, but {value!r} was asked for")

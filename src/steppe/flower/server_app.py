@@ -11,16 +11,16 @@ from flwr.serverapp import Grid, ServerApp
 
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.rounds import Result, simulate
-from steppe.flower import federation_file as charters
-from steppe.flower.build import described, server_side
-from steppe.flower.liveness import LOG, locked, status, teller
+from steppe.flower import federation_file
+from steppe.flower.build import build_server, describe_data
 from steppe.flower.nodes import Nodes, NodeStore
-from steppe.flower.overhead import overhead
+from steppe.flower.overhead import measure
+from steppe.flower.server_status import LOG, lock, teller, write_status
 from steppe.runs import folder
 
 
 def make(app_folder: Path) -> ServerApp:
-    """The ServerApp of the federation whose charter lies in this folder."""
+    """The ServerApp of the federation whose federation.toml lies in this folder."""
     app = ServerApp()
 
     @app.main()
@@ -34,36 +34,36 @@ def make(app_folder: Path) -> ServerApp:
 
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
     """Run the federation; its folder tells how it stands, also when this process is killed."""
-    charter, config = charters.read(app_folder, sets)
-    where = Path(out or charter.out)
+    settings, config = federation_file.read(app_folder, sets)
+    where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)
-    with locked(where):
+    with lock(where):
         say = teller(where / LOG)
-        status(where, "running", federation=charter.name, rounds=config.rounds)
+        write_status(where, "running", federation=settings.name, rounds=config.rounds)
         try:
             begun = (where / "config.json").exists()
             if begun and not resume:
                 raise SteppeError(f"{where} already holds a run: resume it, or choose another folder with `out`.")
-            result = federated(grid, charter, config, where, resume and begun, say)
+            result = federated(grid, settings, config, where, resume and begun, say)
         except SteppeError as error:
             say(f"error: {error}")
-            status(where, "failed", why=str(error), code=error.exit_code)
+            write_status(where, "failed", why=str(error), code=error.exit_code)
             raise
         except Exception as error:
-            status(where, "failed", why=f"{type(error).__name__}: {error}", code=RunFailed.exit_code)
+            write_status(where, "failed", why=f"{type(error).__name__}: {error}", code=RunFailed.exit_code)
             raise
-        told = overhead(result.history, result.experiment.cost)
+        told = measure(result.history, result.experiment.cost)
         folder.write_json(where / folder.DONE, {**result.summary, **({"nodes": told} if told else {})})
-        status(where, "finished")
+        write_status(where, "finished")
         return result
 
 
-def federated(grid: Grid, charter: charters.Charter, config: Any, where: Path | None, resume: bool,
+def federated(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
               say: Callable[[str], None]) -> Result:  # fmt: skip
-    sample, test = described(charter, config)
-    built = server_side(charter, config, sample, test)
+    sample, test = describe_data(settings, config)
+    built = build_server(settings, config, sample, test)
     store = NodeStore(lambda: built.algorithm.client_state(built.task.x0))
-    nodes = Nodes(grid, charter, built, sample, store, say)
+    nodes = Nodes(grid, settings, built, sample, store, say)
 
     def watch(record: dict[str, Any]) -> None:
         if where is not None:

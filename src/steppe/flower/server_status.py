@@ -18,7 +18,7 @@ LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 
 @contextmanager
-def locked(where: Path) -> Iterator[None]:
+def lock(where: Path) -> Iterator[None]:
     """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
     with (where / LOCK).open("w") as file:
         try:
@@ -28,10 +28,10 @@ def locked(where: Path) -> Iterator[None]:
         yield
 
 
-def lives(where: Path) -> bool:
+def is_alive(where: Path) -> bool:
     """Whether a server is at work in this folder."""
     try:
-        with locked(where):
+        with lock(where):
             return False
     except SteppeError:
         return True
@@ -39,7 +39,7 @@ def lives(where: Path) -> bool:
         return False
 
 
-def server(where: Path) -> int | None:
+def find_server(where: Path) -> int | None:
     """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
@@ -62,5 +62,14 @@ def teller(path: Path) -> Callable[[str], None]:
     return say
 
 
-def status(where: Path, state: str, **more: Any) -> None:
+def write_status(where: Path, state: str, **more: Any) -> None:
     folder.write_json(where / STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})
+
+
+def read_status(where: Path) -> dict[str, Any]:
+    """The server's last word about the run."""
+    try:
+        found: dict[str, Any] = json.loads((where / STATUS).read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
