@@ -242,11 +242,9 @@ def test_following_a_run_that_goes_on(tmp_path):
 
 
 def test_terms_reach_a_node_unchanged():
-    from steppe.flower.federation_file import read_terms, write_terms
+    from steppe.flower.federation_file import Terms, read_terms, write_terms
 
     settings = parse({"name": "x", "lost_state": "fresh", "run": {"clients": 2, "per_round": 1, "lr": 0.3}})
-    config = settings.config()
     cost = Cost(1.0, 2.0, 0.5, 1.0, 4, 8, 2, 1, 0, 100)
-    told, *rest = read_terms(write_terms(settings, config, IMAGES, cost))
-    assert rest == [config, IMAGES, cost]
-    assert told.lost_state == "fresh"
+    terms = Terms(settings.name, settings.lost_state, settings.config(), IMAGES, cost)
+    assert read_terms(write_terms(terms)) == terms

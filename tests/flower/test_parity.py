@@ -78,6 +78,7 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
 
     if part.startswith("dp"):
         pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+        part += f",secret={tmp_path / 'secret'}"
     run = {"algorithm": "scaffold", "clients": 5, "per_round": 5, "add": [part]}
     result, _, told = launch(tmp_path, run)
     whole = simulate(experiment(settings_of(run)[1]))

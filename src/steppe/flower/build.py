@@ -15,15 +15,15 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
-from steppe.core.errors import SteppeError
 from steppe.core.part import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
 from steppe.engine.experiment import Experiment, experiment
-from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, find_named
+from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
 from steppe.flower.node_data import read_data
+from steppe.flower.refusals import Refusal
 
 Pair = tuple[Tensor, Tensor]
 STAND_INS = 2  # batch norm needs two
@@ -53,17 +53,17 @@ def build_server(settings: FederationFile, config: Config, sample: Sample, test:
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
     split = Partition((np.arange(STAND_INS),), "at the nodes", 0)
-    return _build(config, settings.own, data, split)
+    built = _build(config, settings.own, data, split)
+    check_secret(built.algorithm)
+    return built
 
 
-def build_node(
-    settings: FederationFile, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int
-) -> Experiment:
+def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
     """A node's experiment: its own samples are those of one client among empty ones."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
-    return _build(config, settings.own, data, Partition(tuple(split), "own", 0), cost)
+    return _build(config, own, data, Partition(tuple(split), "own", 0), cost)
 
 
 def _build(config: Config, own: Own, data: Data, split: Partition, cost: Cost | None = None) -> Experiment:
@@ -133,5 +133,5 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 def check_same(built: Experiment, told: str) -> None:
     mine = compute_fingerprint(built)
     if mine != told:
-        raise SteppeError(f"this node builds another model or algorithm ({mine}) than the server ({told}): install the "
-                          "same versions of steppe, torch and your own code on both.")  # fmt: skip
+        raise Refusal("model", f"this node builds another model or algorithm ({mine}) than the server ({told}): "
+                               "install the same versions of steppe, torch and your own code on both.")  # fmt: skip

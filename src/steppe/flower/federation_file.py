@@ -11,14 +11,16 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from steppe.config import Config, assign, resolve
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.engine.experiment import catalogue_settings
+from steppe.engine.experiment import build_algorithm, catalogue_settings
+from steppe.engine.privacy import privacy
 
 FILE = "federation.toml"
 
@@ -79,6 +81,11 @@ class FederationFile(BaseModel):
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds a round may take; later replies are dropped")
     least: int = Field(1, ge=1, description="good replies without which a round fails")
+    max_samples: int = Field(
+        1_000_000, ge=1, lt=2**53, description="what a node may say that it has; its weight in the mean goes by it"
+    )
+    refusals: int = Field(3, ge=1, description="refused replies after which a client is left out")
+    leave_out: int = Field(10, ge=0, description="rounds for which it then is")
     lost_state: Literal["refuse", "fresh"] = Field(
         "refuse", description="when a node lost a client's state: stop using the client, or let it start afresh"
     )
@@ -104,6 +111,8 @@ class FederationFile(BaseModel):
         if config.buffers in ("local", "recalibrate"):
             raise SteppeError(f"[run]: buffers = {config.buffers} measures batch norm's statistics on training data, "
                               "which stay on the nodes: use average, or a model with group norm.")  # fmt: skip
+        if self.own.parts is None:
+            check_secret(build_algorithm(config))
         if self.enough is not None and self.enough > config.clients:
             raise SteppeError(f"enough is {self.enough}, but there are only {config.clients} clients.")
         # Every round is a checkpoint, because real nodes are too slow to repeat ten; nobody's bad reply stops the rest.
@@ -151,6 +160,14 @@ def parse(content: dict[str, Any]) -> FederationFile:
         raise SteppeError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
+def check_secret(algorithm: Algorithm) -> None:
+    """Noise that follows from the seed protects nobody where every node is told the seed."""
+    dp = privacy(algorithm)
+    if dp is not None and dp.noise and dp.secret is None:
+        raise SteppeError("dp without a secret makes its noise from the seed, which every node is told: give it one, "
+                          'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
+
+
 def find_named(name: str, what: str) -> Any:
     """The thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
@@ -173,15 +190,24 @@ def call_named(name: str | None, what: str) -> Any:
     return function()
 
 
-def write_terms(settings: FederationFile, config: Config, sample: Sample, cost: Cost) -> str:
-    """What a node is told, as JSON. The cost is told because tracing it takes a new process a second."""
-    return json.dumps({"name": settings.name, "own": settings.own.model_dump(), "lost_state": settings.lost_state,
-                       "config": config.model_dump(mode="json"), "sample": sample.model_dump(),
-                       "cost": asdict(cost)})  # fmt: skip
+class Terms(NamedTuple):
+    """What a node is told: names of its own code are not among it."""
+
+    name: str
+    lost_state: str
+    config: Config
+    sample: Sample
+    cost: Cost  # because tracing it takes a new process a second
 
 
-def read_terms(text: str) -> tuple[FederationFile, Config, Sample, Cost]:
+def write_terms(terms: Terms) -> str:
+    """As JSON."""
+    told = {"config": terms.config.model_dump(mode="json"), "sample": terms.sample.model_dump()}
+    return json.dumps({"name": terms.name, "lost_state": terms.lost_state, "cost": asdict(terms.cost), **told})
+
+
+def read_terms(text: str) -> Terms:
     told = json.loads(text)
-    settings = FederationFile.model_validate({k: told[k] for k in ("name", "own", "lost_state")})
+    checked = FederationFile.model_validate({k: told[k] for k in ("name", "lost_state")})
     config, sample = Config.model_validate(told["config"]), Sample.model_validate(told["sample"])
-    return settings, config, sample, Cost(**told["cost"])
+    return Terms(checked.name, checked.lost_state, config, sample, Cost(**told["cost"]))

@@ -4,7 +4,7 @@ to a node      arrays   x, down/<part>/<name>, buffers/<name>; x0 for a client t
                terms    the federation's terms, fingerprint, round, lr, the round of the client's last counted reply
 to the server  arrays   update, up/<part>/<name>, buffers/<name>; state/<part>/<name> where the server mirrors it
                told     federation, client, round, fingerprint, samples, loss, drift, seconds
-               refusal  or nothing but the reason why not
+               refusal  or nothing but a code: why not
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Reply, Sent
-from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 
 ARRAYS, TERMS, TOLD, REFUSAL = "arrays", "terms", "told", "refusal"
@@ -83,17 +82,8 @@ def read_reply(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> R
     return Reply(arrays["update"], empty | _group(arrays, "up"), _strip(arrays, "buffers"), loss, drift, state)
 
 
-def pack_refusal(reason: str) -> RecordDict:
-    return RecordDict({REFUSAL: ConfigRecord({"reason": reason})})
-
-
-def read_told(content: RecordDict) -> dict[str, Any]:
-    """What a reply says beside its arrays; a refusal is an error with its reason."""
-    if REFUSAL in content:
-        raise SteppeError(str(content.config_records[REFUSAL]["reason"]))
-    if TOLD not in content:
-        raise SteppeError("the reply is of another program: it lacks the record 'told'")
-    return dict(content.config_records[TOLD])
+def pack_refusal(code: str) -> RecordDict:
+    return RecordDict({REFUSAL: ConfigRecord({"code": code})})
 
 
 def _strip(tensors: Tensors, prefix: str) -> Tensors:

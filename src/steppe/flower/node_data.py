@@ -15,29 +15,35 @@ from steppe.core.errors import SteppeError
 from steppe.data import image_folder
 from steppe.data.dataset import as_inputs
 from steppe.flower.federation_file import Sample, find_named
+from steppe.flower.refusals import Refusal
 
 
 def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
     """Inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
     path = Path(place).expanduser()
-    if path.is_dir():
-        x, y = _read_images(path, sample)
-    elif path.suffix == ".npz":
-        x, y = _read_npz(path)
-    elif ":" in place:
-        x, y = _read_pair(find_named(place, f"{whose}: the function")())
-    else:
-        raise SteppeError(f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function.")
+    try:
+        if path.is_dir():
+            x, y = _read_images(path, sample)
+        elif path.suffix == ".npz":
+            x, y = _read_npz(path)
+        elif ":" in place:
+            x, y = _read_pair(find_named(place, f"{whose}: the function")())
+        else:
+            raise SteppeError(
+                f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
+            )
+    except SteppeError as error:
+        raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
     return _check(as_inputs(x), torch.as_tensor(y), sample, f"{whose} ({place})")
 
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
     if sample.class_names is None:
-        raise SteppeError(f"{path} is a folder of images, and federation.toml has no class_names under [data], so nobody "
-                          "knows which class is which number.")  # fmt: skip
+        raise Refusal("classes", f"{path} is a folder of images, and federation.toml has no class_names under [data], "
+                                 "so nobody knows which class is which number.")  # fmt: skip
     images, names = image_folder.by_class(path)
     if odd := sorted(set(names) - set(sample.class_names)):
-        raise SteppeError(f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
+        raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
     return images, np.array([sample.class_names.index(name) for name in names], np.int64)
 
 
@@ -66,19 +72,19 @@ def _read_pair(pair: Any) -> tuple[Any, Any]:
 def _check(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:
     y = y.to(getattr(torch, sample.targets)) if y.is_floating_point() == (sample.targets == "float32") else y
     if len(x) == 0 or len(y) == 0:
-        raise SteppeError(f"{what} has no sample: an empty node cannot take part.")
+        raise Refusal("empty", f"{what} has no sample: an empty node cannot take part.")
     if len(x) != len(y):
-        raise SteppeError(f"{what} has {len(x)} inputs but {len(y)} targets.")
+        raise Refusal("samples", f"{what} has {len(x)} inputs but {len(y)} targets.")
     for name, tensor, shape, kind in (("inputs", x, sample.shape, sample.inputs),
                                       ("targets", y, sample.target_shape, sample.targets)):  # fmt: skip
         mine = str(tensor.dtype).removeprefix("torch.")
         if list(tensor.shape[1:]) != list(shape) or mine != kind:
-            raise SteppeError(f"{what} has {name} of shape {list(tensor.shape[1:])} and type {mine}, but federation.toml "
-                              f"says {list(shape)} and {kind}.")  # fmt: skip
+            raise Refusal("samples", f"{what} has {name} of shape {list(tensor.shape[1:])} and type {mine}, but "
+                                     f"federation.toml says {list(shape)} and {kind}.")  # fmt: skip
     if sample.classes is not None and not 0 <= int(y.min()) <= int(y.max()) < sample.classes:
-        raise SteppeError(f"{what} has labels from {int(y.min())} to {int(y.max())}, but federation.toml's "
-                          f"{sample.classes} classes are 0 to {sample.classes - 1}.")  # fmt: skip
+        raise Refusal("classes", f"{what} has labels from {int(y.min())} to {int(y.max())}, but federation.toml's "
+                                 f"{sample.classes} classes are 0 to {sample.classes - 1}.")  # fmt: skip
     for name, tensor in (("inputs", x), ("targets", y)):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise SteppeError(f"{what} has {name} that are not finite.")
+            raise Refusal("finite", f"{what} has {name} that are not finite.")
     return x, y

@@ -13,6 +13,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.rounds import Result, simulate
 from steppe.flower import federation_file
 from steppe.flower.build import build_server, describe_data
+from steppe.flower.keys import read_keys
 from steppe.flower.nodes import Nodes, NodeStore
 from steppe.flower.overhead import measure
 from steppe.flower.server_status import LOG, lock, teller, write_status
@@ -44,7 +45,7 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
             begun = (where / "config.json").exists()
             if begun and not resume:
                 raise SteppeError(f"{where} already holds a run: resume it, or choose another folder with `out`.")
-            result = federated(grid, settings, config, where, resume and begun, say)
+            result = federated(grid, settings, config, where, resume and begun, say, read_keys(Path()))
         except SteppeError as error:
             say(f"error: {error}")
             write_status(where, "failed", why=str(error), code=error.exit_code)
@@ -59,11 +60,12 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
 
 
 def federated(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
-              say: Callable[[str], None]) -> Result:  # fmt: skip
+              say: Callable[[str], None], keys: dict[int, str] | None = None) -> Result:  # fmt: skip
+    """Play the rounds; `keys` says which node's key each client is."""
     sample, test = describe_data(settings, config)
     built = build_server(settings, config, sample, test)
     store = NodeStore(lambda: built.algorithm.client_state(built.task.x0))
-    nodes = Nodes(grid, settings, built, sample, store, say)
+    nodes = Nodes(grid, settings, built, sample, store, say, keys, where)
 
     def watch(record: dict[str, Any]) -> None:
         if where is not None:
