@@ -255,8 +255,8 @@ def test_a_lost_state_is_noticed(tmp_path):
     ({"data": "{here}/labels.npz"}, "classes"), ({"data": "{here}/shape.npz"}, "samples"),
     ({"data": "{here}/floats.npz"}, "samples"), ({"data": "{here}/names.npz"}, "data"),
     ({"data": "{here}/uneven.npz"}, "samples"), ({"data": "{here}/torn.npz"}, "data"),
-    ({"data": "{here}/patient-4711"}, "classes"), ({"data": "nowhere:at_all"}, "data"), ({"data": "just words"}, "data"),
-    ({"data": "tests.flower.own:broken"}, "other"), ({"data": None}, "config"),
+    ({"data": "{here}/patient-4711"}, "classes"), ({"data": "nowhere:at_all"}, "data"),
+    ({"data": "just words"}, "data"), ({"data": "tests.flower.own:broken"}, "other"), ({"data": None}, "config"),
     ({"client": 7}, "client"), ({"client": "one"}, "client"), ({"client": -1}, "client"),
 ], ids=lambda v: "-".join(map(str, v.values())) if isinstance(v, dict) else "")  # fmt: skip
 def test_what_is_wrong_with_a_node_reaches_the_operator_without_its_details(change, why, tmp_path, capfd):

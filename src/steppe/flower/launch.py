@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import RunFailed, missing
-from steppe.flower.create import CONNECTION, connect
+from steppe.flower import keeper, keys
+from steppe.flower.create import CONNECTION, connect, private
 from steppe.flower.federation_file import read
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs import folder as records
@@ -33,7 +32,7 @@ class Local:
         self.folder, self.say = folder.resolve(), say
         self.settings, self.config = read(self.folder / "app")
         self.tls = (self.folder / "operator" / "ca.crt").exists()
-        self.port = find_port()
+        self.port, self.control = find_port(), find_port()
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -41,19 +40,17 @@ class Local:
         """With `fresh`, nothing is remembered: where all nodes are new too, old ones must not be taken for alive."""
         for old in self.folder.glob("operator/state.db*") if fresh else ():
             old.unlink()
-        connect(self.folder, HOST, self.port)
-        self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port))
+        connect(self.folder, HOST, self.port, self.control)
+        self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port),
+                                     CONTROL_PORT=str(self.control))  # fmt: skip
         until = time.monotonic() + 60
-        while not is_reachable(HOST, self.port):
+        while not is_reachable(HOST, self.control):
             if self.superlink.poll() is not None or time.monotonic() > until:
                 raise RunFailed(f"The SuperLink did not start; its log: {self.folder / 'operator' / 'superlink.log'}.")
             time.sleep(0.1)
 
     def register(self, client: int) -> None:
-        """Make a node's public key known; that it is known already is fine."""
-        done = self.flwr("supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
-        if done.returncode != 0 and "already" not in done.stdout + done.stderr:
-            raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
+        register(self.folder, client)
 
     def start_node(self, client: int, **environment: str) -> None:
         port = str(find_port())
@@ -75,7 +72,7 @@ class Local:
         """What has stopped that a run cannot do without; nodes that stop are only told of."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
-                end(self.nodes.pop(client), kill=True)  # what it has left behind
+                self.nodes.pop(client)
                 self.say(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
         if self.superlink is not None and self.superlink.poll() is not None:
             return "The SuperLink has stopped (its log: operator/superlink.log)"
@@ -83,30 +80,41 @@ class Local:
 
     def stop(self) -> None:
         """The nodes first, so that they do not look for a SuperLink that has gone."""
+        for process in self.nodes.values():
+            process.terminate()
         for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
             end(process)
         self.nodes, self.superlink = {}, None
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
+        """The script under a keeper, so that nothing of it stays when this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
             raise missing("A federation needs Flower", "flower")
-        with (script.parent / log).open("ab") as file:
-            return subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]
+        with private(), (script.parent / log).open("ab") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                     env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
-                                    start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
+                                    start_new_session=True)  # fmt: skip
 
 
 def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
-    """Stop a process and its children: politely, then not; with `kill`, as a power cut would."""
-    for sign in [signal.SIGKILL] if kill else [signal.SIGTERM, signal.SIGKILL]:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-            until = time.monotonic() + 8
-            while time.monotonic() < until:
-                process.poll()  # a child that nobody asked about stays in its group
-                os.killpg(process.pid, 0)  # an error when nobody is left
-                time.sleep(0.05)
+    """Stop a keeper and all below it: politely, then not; with `kill`, as a power cut would."""
+    if not kill:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(keeper.POLITE + 15)
+    keeper.end(process.pid, polite=0)
+    process.kill()
     process.wait()
+
+
+def register(folder: Path, client: int) -> None:
+    """Bind a client to its node's public key, and make the key known to the SuperLink; that it is known is fine."""
+    with private():
+        keys.bind(folder, client)
+    done = flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
+    if done.returncode != 0 and "already" not in done.stdout + done.stderr:
+        raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
 
 
 def flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -178,12 +186,6 @@ def is_reachable(host: str, port: int) -> bool:
 def _path() -> str:
     """Flower starts its helpers by name, so they must be found beside this Python."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-
-
-def _die_with_parent() -> None:
-    """On Linux, whoever kills this command does not leave its processes behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def parse_json(text: str) -> dict[str, Any]:

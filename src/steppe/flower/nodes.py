@@ -211,7 +211,7 @@ class Nodes:
 
     def _greet(self) -> None:
         """Ask nodes that are new who they are, hear what others have answered, forget those that have gone."""
-        nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}  # type: ignore[attr-defined]
+        nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         online, now = set(nodes), time.monotonic()
         self.who = {client: node for client, node in self.who.items() if node in online}
         self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}

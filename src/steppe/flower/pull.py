@@ -49,9 +49,12 @@ class Inbox:
     def pull(self, asked: Sequence[str]) -> Iterator[tuple[str, Message | SteppeError]]:
         """(message that is answered, reply or why it cannot be read), as far as they are here."""
         client: Any = self.grid._runtime_client  # type: ignore[attr-defined]
-        news = client.PullMessages(PullAppMessagesRequest(message_ids=list(asked)))
+        # Flower hands out a reply once, and then says that there is none.
+        news = client.PullMessages(PullAppMessagesRequest(message_ids=[a for a in asked if a not in self.arriving]))
         for message, tree in zip(news.messages_list, news.message_object_trees, strict=True):
             answered = message.metadata.reply_to_message_id
+            if answered not in asked:
+                continue
             try:
                 self.arriving[answered] = Arriving(message.metadata.message_id, list_objects(tree, self.limit))
             except SteppeError as error:

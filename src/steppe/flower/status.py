@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from steppe.flower.create import CONNECTION, PORT
+from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
 from steppe.flower.federation_file import read
 from steppe.flower.launch import flwr, is_reachable, parse_json
 from steppe.flower.server_status import is_alive, read_status
@@ -14,13 +14,22 @@ from steppe.runs import folder as records
 
 
 def find_address(folder: Path) -> tuple[str, int]:
-    """Where the SuperLink is, or was last."""
+    """Where nodes find the SuperLink, or did last."""
+    try:
+        host, _, port = (folder / "operator" / "address").read_text().strip().rpartition(":")
+        return host, int(port)
+    except (OSError, ValueError):
+        return "127.0.0.1", PORT
+
+
+def find_control(folder: Path) -> tuple[str, int]:
+    """Where the operator finds it, on its own machine."""
     try:
         told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
         host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")
         return host, int(port)
     except (OSError, KeyError, ValueError):
-        return "127.0.0.1", PORT
+        return "127.0.0.1", CONTROL_PORT
 
 
 def look(folder: Path) -> dict[str, Any]:
@@ -31,7 +40,7 @@ def look(folder: Path) -> dict[str, Any]:
     server = {"running": "the server is at work" if alive else "the server has died: resume it",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
     host, port = find_address(folder)
-    running = is_reachable(host, port)
+    running = is_reachable(*find_control(folder))
     told: dict[str, Any] = {
         "name": settings.name, "algorithm": config.algorithm, "clients": config.clients, "rounds": config.rounds,
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",

@@ -61,7 +61,8 @@ def pin(path: Path) -> None:
             print("steppe: refused an app that is not the one this node was set up with", flush=True)
         return trusted
 
-    worker._pull_and_store_message, worker._verify_fab = pull_pinned, verify
+    worker._pull_and_store_message = pull_pinned  # type: ignore[assignment]
+    worker._verify_fab = verify  # type: ignore[assignment]
 
 
 def main() -> None:
@@ -74,7 +75,7 @@ def main() -> None:
         )
     pin(ours.app_hash.resolve())
     create = runtime.create_app
-    runtime.create_app = lambda *a, **k: only_own_user(create(*a, **k))  # type: ignore[assignment, return-value]
+    runtime.create_app = lambda *a, **k: only_own_user(create(*a, **k))  # type: ignore[assignment]
     flower_supernode()
 
 
