@@ -23,8 +23,11 @@ from benchmarks.turns import clocked, compete, timed, together
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.data import Data
-from steppe.engine.experiment import experiment
-from steppe.engine.rounds import client_store, evaluate, play
+from steppe.engine.build import build_experiment
+from steppe.engine.choose_executor import choose_executor
+from steppe.engine.play_round import play_round
+from steppe.engine.resources import client_store
+from steppe.evaluate.global_model import evaluate
 from steppe.models import build
 from steppe.runs.folder import versions
 
@@ -64,9 +67,9 @@ class Ours:
         config = resolve(
             {"algorithm": algorithm, "model": model, "partition": "iid", "device": "cuda", "rounds": 1000, **options}
         )
-        self.experiment = experiment(config, data=data)
+        self.experiment = build_experiment(config, data=data)
         self.flags = torch.backends.cuda.matmul.allow_tf32
-        self.executor, self.store = self.experiment.executor(), client_store(self.experiment, None)
+        self.executor, self.store = choose_executor(self.experiment), client_store(self.experiment, None)
         x0 = self.experiment.task.x0
         self.server = Server(x0, self.experiment.algorithm.server_state(x0), self.experiment.task.buffers)
         self.t = 0
@@ -88,7 +91,7 @@ class Ours:
     def _play(self, ids: list[int]) -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.flags
         e, t = self.experiment, self.t
-        self.server = play(e, self.server, self.store, self.executor, t, ids, e.lr(t), e.notes.append).after
+        self.server = play_round(e, self.server, self.store, self.executor, t, ids, e.lr(t)).after
         self.t += 1
 
 

@@ -27,8 +27,11 @@ from benchmarks.growth import WORDS
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.data import Data, from_arrays
-from steppe.engine.experiment import Experiment, experiment
-from steppe.engine.rounds import client_store, play
+from steppe.engine.build import build_experiment
+from steppe.engine.choose_executor import choose_executor
+from steppe.engine.play_round import play_round
+from steppe.engine.resources import client_store
+from steppe.experiment import Experiment
 from steppe.models.cnn import conv
 from steppe.models.mlp import Stack, dense
 from steppe.runs.folder import versions
@@ -63,7 +66,7 @@ class Job:
     def __init__(self, data: Data, device: str, compiled: bool, sizes: Sizes, lanes: int, width: int = 1) -> None:
         self.sizes, self.lanes, self.options = sizes, lanes, {"device": device, "compile": compiled}
         self.base = self._experiment(data, cnn(width), sizes.clients[0], sizes.steps[0])
-        self.executor = self.base.executor()
+        self.executor = choose_executor(self.base)
         self.t, self.played = 0, list[Experiment]()
 
     def _experiment(self, data: Data, model: nn.Module, clients: int, steps: int, **known: Any) -> Experiment:
@@ -72,7 +75,7 @@ class Job:
                           "clients": clients, "per_round": self.lanes, "chunk": self.lanes, "partition": "iid",
                           "rounds": 1000, "batch": self.sizes.batch, "epochs": steps, "max_steps": steps,
                           "executor": "batched", **self.options})  # fmt: skip
-        return experiment(config, model=model, data=data, **known)
+        return build_experiment(config, model=model, data=data, **known)
 
     def round_seconds(self, per_round: int, clients: int | None = None, steps: int | None = None) -> dict[str, Any]:
         """The first round of this size, and the best and the median of the others."""
@@ -89,7 +92,7 @@ class Job:
         for _ in range(self.sizes.rounds):
             ids = torch.randperm(clients)[:per_round].tolist()
             began = time.perf_counter()
-            server = play(e, server, store, self.executor, self.t, ids, e.lr(0), base.notes.append).after
+            server = play_round(e, server, store, self.executor, self.t, ids, e.lr(0)).after
             float(server.x.sum())  # waits for the device
             times.append(time.perf_counter() - began)
             self.t += 1

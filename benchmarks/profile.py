@@ -26,14 +26,14 @@ def client_round() -> Callable[[int], Any]:
     from benchmarks.hand_loop import CNN
     from steppe.config import resolve
     from steppe.core.server import Server, broadcast
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.executors.sequential import train
 
     torch.manual_seed(0)
     chosen = resolve({"algorithm": "fedavg", "clients": jobs.CLIENTS, "per_round": jobs.PER_ROUND, "partition": "iid",
                       "batch": jobs.BATCH, "epochs": jobs.EPOCHS, "lr": jobs.LR, "lr_schedule": "constant",
                       "momentum": jobs.MOMENTUM, "weight_decay": 0, "device": "cpu"})  # fmt: skip
-    e = experiment(chosen, None, CNN(), jobs.data()[0])
+    e = build_experiment(chosen, None, CNN(), jobs.data()[0])
     x = e.task.x0
     server = Server(x, e.algorithm.server_state(x), e.task.buffers)
     sent = broadcast(e.algorithm, e.task.layout, server, x.new_tensor(jobs.LR), x.new_tensor(0.0))[1]

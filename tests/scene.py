@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import steppe
-from steppe.engine import resources, rounds
+from steppe.engine import resources
+from steppe.engine.progress import handling
+from steppe.engine.result import Result
 from steppe.runs import checkpoint
 from steppe.runs.client_store import flat
 
@@ -60,7 +65,7 @@ USUAL: dict[str, Any] = {
 
 
 def launch(out: Path | None = None, resume: bool = False, model: nn.Module | None = None, data: Any = None,
-           **options: Any) -> rounds.Result:  # fmt: skip
+           **options: Any) -> Result:  # fmt: skip
     torch.set_num_threads(1)
     given = {**USUAL, **options}
     return steppe.run(given.pop("algorithm"), model or seeded(), data or blobs(), out=out, resume=resume, **given)
@@ -73,7 +78,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def remains(out: Path, result: rounds.Result) -> dict[str, Any]:
+def remains(out: Path, result: Result) -> dict[str, Any]:
     """All that two runs must share to the bit: model, records, and server and client states of the last checkpoint."""
     store = resources.client_store(result.experiment, out)
     saved, complaints = checkpoint.load(out / "checkpoints", store)
@@ -90,6 +95,21 @@ def remains(out: Path, result: rounds.Result) -> dict[str, Any]:
         "buffers": {k: bits(v) for k, v in saved.server.buffers.items()},
         "clients": {i: {k: bits(v) for k, v in flat(row).items()} for i, row in rows.items()},
     }
+
+
+@contextmanager
+def listening(each: Any = None) -> Iterator[list[str]]:
+    """The messages of the program while this lasts; `each` is called with every one."""
+    said: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+            if each:
+                each(said[-1])
+
+    with handling(Ear()):
+        yield said
 
 
 def bits(v: Tensor) -> bytes:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
-from steppe.core.part import Part, SettingError, require
+from steppe.core.errors import SettingError
+from steppe.core.part import Part
+from steppe.core.settings import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
@@ -23,12 +25,15 @@ from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.look_ahead import FixedRate, LookAhead
+from steppe.parts.mixed_ascent import MixedAscent
+from steppe.parts.momentum_sam import MomentumSAM
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
+from steppe.parts.rate_cycle import RateCycle
 from steppe.parts.sam import ASAM, SAM
 from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
 from steppe.parts.trajectory_teacher import TrajectoryTeacher
@@ -36,29 +41,49 @@ from steppe.parts.trajectory_teacher import TrajectoryTeacher
 Parts = tuple[Part, ...]
 
 
-def fedavg(server_lr: float = 1.0) -> Parts:
+Function = TypeVar("Function", bound=Callable[..., Parts])
+
+
+def cites(*papers: str) -> Callable[[Function], Function]:
+    """Name the papers of an entry that are not those of its parts already, as BibTeX."""
+
+    def name(function: Function) -> Function:
+        function.citation = "\n\n".join(papers)  # type: ignore[attr-defined]
+        return function
+
+    return name
+
+
+@cites(r"""@inproceedings{fedavg,
+  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author = {McMahan, H. Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and Ag{\"u}era y Arcas,
+    Blaise},
+  booktitle = {International Conference on Artificial Intelligence and Statistics (AISTATS)},
+  year = {2017}, eprint = {1602.05629}, archiveprefix = {arXiv}
+}""")
+def fedavg(server_lr: Amount = 1.0) -> Parts:
     """FedAvg (McMahan et al., AISTATS 2017): average the clients' models."""
     return () if server_lr == 1.0 else (ServerMomentum(server_lr),)
 
 
-def fedavgm(server_momentum: float = 0.9, server_lr: float = 1.0) -> Parts:
+def fedavgm(server_momentum: Share = 0.9, server_lr: Amount = 1.0) -> Parts:
     """FedAvgM (Hsu et al., 2019): momentum on the server."""
     return (ServerMomentum(server_lr, server_momentum),)
 
 
-def fedadam(server_lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float | None = None,
+def fedadam(server_lr: Amount = 0.1, beta1: Share = 0.9, beta2: Share = 0.99, tau: Positive | None = None,
             variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
     """FedAdam (Reddi et al., ICLR 2021): Adam on the server."""
     return _adaptive("adam", server_lr, beta1, beta2, tau, variant)
 
 
-def fedyogi(server_lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float | None = None,
+def fedyogi(server_lr: Amount = 0.1, beta1: Share = 0.9, beta2: Share = 0.99, tau: Positive | None = None,
             variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
     """FedYogi (Reddi et al., ICLR 2021): Yogi on the server."""
     return _adaptive("yogi", server_lr, beta1, beta2, tau, variant)
 
 
-def fedadagrad(server_lr: float = 0.1, beta1: float = 0.0, beta2: float = 0.99, tau: float | None = None,
+def fedadagrad(server_lr: Amount = 0.1, beta1: Share = 0.0, beta2: Share = 0.99, tau: Positive | None = None,
                variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
     """FedAdagrad (Reddi et al., ICLR 2021): Adagrad on the server."""
     return _adaptive("adagrad", server_lr, beta1, beta2, tau, variant)
@@ -70,7 +95,7 @@ def _adaptive(kind: Literal["adam", "yogi", "adagrad"], lr: float, beta1: float,
     return (ServerAdaptive(kind, lr, beta1, beta2, tau, v0=tau**2 if variant == "paper" else 0.0),)
 
 
-def fedprox(mu: float = 1.0) -> Parts:
+def fedprox(mu: Amount = 1.0) -> Parts:
     """FedProx (Li et al., MLSys 2020): a pull towards the global model."""
     return (Proximal(mu),)
 
@@ -80,7 +105,7 @@ def scaffold(divisor: Literal["effective", "steps"] = "effective") -> Parts:
     return (ControlVariates(divisor),)
 
 
-def feddyn(alpha: float = 0.1, variant: Literal["paper", "official", "norm"] = "paper") -> Parts:
+def feddyn(alpha: Positive = 0.1, variant: Literal["paper", "official", "norm"] = "paper") -> Parts:
     """FedDyn (Acar et al., ICLR 2021): a dual for each client makes local optima agree."""
     return (_dynamic(alpha, variant),)
 
@@ -90,12 +115,28 @@ def _dynamic(alpha: float, variant: str, over: Literal["all", "active", "divided
     return DynamicRegularisation(alpha, over, "norm" if variant == "norm" else "square", order)
 
 
-def fedsam(rho: float = 0.1, eps: float = 1e-12) -> Parts:
+QU = """@inproceedings{fedsam,
+  title = {Generalized Federated Learning via Sharpness Aware Minimization},
+  author = {Qu, Zhe and Li, Xingyu and Duan, Rui and Liu, Yao and Tang, Bo and Lu, Zhuo},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2022}, eprint = {2206.02618}, archiveprefix = {arXiv}
+}"""
+CALDAROLA = """@inproceedings{fedasam,
+  title = {Improving Generalization in Federated Learning by Seeking Flat Minima},
+  author = {Caldarola, Debora and Caputo, Barbara and Ciccone, Marco},
+  booktitle = {European Conference on Computer Vision (ECCV)},
+  year = {2022}, eprint = {2203.11834}, archiveprefix = {arXiv}
+}"""
+
+
+@cites(QU, CALDAROLA)
+def fedsam(rho: Amount = 0.1, eps: Epsilon = 1e-12) -> Parts:
     """FedSAM (Qu et al., ICML 2022; Caldarola et al., ECCV 2022): local steps by SAM."""
     return (SAM(rho, eps),)
 
 
-def fedasam(rho: float = 1.0, eta: float = 0.0, variant: Literal["official", "paper"] = "official") -> Parts:
+@cites(CALDAROLA)
+def fedasam(rho: Amount = 1.0, eta: Amount = 0.0, variant: Literal["official", "paper"] = "official") -> Parts:
     """FedASAM (Caldarola et al., ECCV 2022): local steps by adaptive SAM."""
     if variant == "paper":
         return (ASAM(rho, eta, on="weight", eps=1e-16),)
@@ -107,23 +148,26 @@ def fednova(variant: Literal["nova", "ccvr", "official"] = "nova") -> Parts:
     return (NormalisedAveraging("none" if variant == "nova" else variant),)
 
 
-def fedntd(beta: float = 1.0, tau: float = 1.0) -> Parts:
+def fedntd(beta: Amount = 1.0, tau: Positive = 1.0) -> Parts:
     """FedNTD (Lee et al., NeurIPS 2022): distil the global model's view of the classes that are not the true one."""
     return (Distillation(beta * tau**2, tau, not_true=True),)
 
 
-def moon(mu: float = 0.1, tau: float = 0.5) -> Parts:
+def moon(mu: Amount = 0.1, tau: Positive = 0.5) -> Parts:
     """MOON (Li, He & Song, CVPR 2021): features near the global model's, far from the client's last."""
     return (Contrast(mu, tau),)
 
 
-def fedsol(rho: float = 1.0, on: Literal["all", "head", "body"] = "all",
-           proximal: Literal["kl", "ntd", "l2", "scaffold", "fednova", "feddyn", "moon"] = "kl", tau: float = 3.0,
+def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
+           proximal: Literal["kl", "ntd", "l2", "scaffold", "fednova", "feddyn", "moon"] = "kl", tau: Positive = 3.0,
            first_step: Literal["safe", "official"] = "safe",
            radius: Literal["adaptive", "layer", "fixed"] = "adaptive") -> Parts:  # fmt: skip
     """FedSoL (Lee et al., CVPR 2024): descend on the local loss where a proximal loss is higher."""
     if on == "head" and proximal == "moon":
-        raise SettingError("on='head' does nothing with proximal='moon', which acts on features: take 'all' or 'body'")
+        raise SettingError(
+            "on of algorithm 'fedsol' is 'head', which does nothing with proximal='moon': that "
+            "term acts on features, so take 'all' or 'body'"
+        )
     # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
     terms: dict[str, Part] = {
         "kl": Distillation(tau=tau), "ntd": Distillation(tau=tau, not_true=True), "l2": Proximal(1.0),
@@ -133,58 +177,32 @@ def fedsol(rho: float = 1.0, on: Literal["all", "head", "body"] = "all",
     return (ProximalAscent(rho, terms[proximal], on, radius, first_step),)
 
 
-Ablation = Literal["kl", "l2"]
-Radius = Literal["fixed", "adaptive", "layer"]
+@cites(ProximalAscent.citation)
+def fedsol_ablation(variant: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] = "a1", rho: Amount = 2.0,
+                    beta: Amount = 1.0, prox_scale: Amount = 1.0, proximal: Literal["kl", "l2"] = "kl",
+                    radius: Literal["fixed", "adaptive", "layer"] = "fixed") -> Parts:  # fmt: skip
+    """FedSoL's ablations (Lee et al., CVPR 2024, Table 6): where the two gradients are taken, and what is added.
 
-
-def fedsol_a0(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
-    """FedSoL-A0 (Lee et al., CVPR 2024, Table 6): g(w), which is FedAvg."""
-    return ()
-
-
-def fedsol_a1(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
-              radius: Radius = "fixed") -> Parts:  # fmt: skip
-    """FedSoL-A1 (Lee et al., CVPR 2024, Table 6): g(w + ε), which is FedSoL (here with a fixed radius)."""
-    return (ProximalAscent(rho, _term(proximal, prox_scale), radius=radius),)
-
-
-def fedsol_a2(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
-              radius: Radius = "fixed") -> Parts:  # fmt: skip
-    """FedSoL-A2 (Lee et al., CVPR 2024, Table 6): g(w) + β g_p(w + ε)."""
-    return (ProximalAblation(rho, _term(proximal, prox_scale), radius=radius, kind="a2", beta=beta),)
-
-
-def fedsol_a3(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
-              radius: Radius = "fixed") -> Parts:  # fmt: skip
-    """FedSoL-A3 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w + ε)."""
-    ascent = ProximalAscent(rho, _term(proximal, prox_scale), radius=radius)
-    return (_term(proximal, beta * prox_scale), ascent)
-
-
-def fedsol_a4(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
-    """FedSoL-A4 (Lee et al., CVPR 2024, Table 6): g + β g_p at w + ρ unit(g + g_p)."""
-    term = _term(proximal, prox_scale)
-    if beta == 1:  # SAM on the sum: the same at half the cost
-        return (term, SAM(rho))
-    return (ProximalAblation(rho, term, radius="fixed", kind="a4", beta=beta),)
-
-
-def fedsol_a5(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl") -> Parts:
-    """FedSoL-A5 (Lee et al., CVPR 2024, Table 6): g(w) + β g_p(w), the plain proximal method."""
-    return (_term(proximal, beta * prox_scale),)
-
-
-def fedsol_a6(rho: float = 2.0, beta: float = 1.0, prox_scale: float = 1.0, proximal: Ablation = "kl",
-              radius: Radius = "fixed") -> Parts:  # fmt: skip
-    """FedSoL-A6 (Lee et al., CVPR 2024, Table 6): g(w + ε) + β g_p(w)."""
-    return (ProximalAblation(rho, _term(proximal, prox_scale), radius=radius, kind="a6", beta=beta),)
+    a0: g(w), which is FedAvg            a1: g(w + ε), which is FedSoL (here with a fixed radius)
+    a2: g(w) + β g_p(w + ε)              a3: g(w + ε) + β g_p(w + ε)
+    a4: g + β g_p at w + ρ unit(g + g_p) a5: g(w) + β g_p(w), the plain proximal method
+    a6: g(w + ε) + β g_p(w)
+    """
+    if radius != "fixed" and variant in ("a0", "a4", "a5"):
+        raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} has none but 'fixed'")
+    term, weighted = _term(proximal, prox_scale), _term(proximal, beta * prox_scale)
+    ascent = ProximalAscent(rho, term, radius=radius)
+    if variant in ("a2", "a6") or (variant == "a4" and beta != 1):
+        return (ProximalAblation(rho, term, radius=radius, kind=variant, beta=beta),)
+    # a4 with β = 1 is SAM on the sum: the same at half the cost
+    return {"a0": (), "a1": (ascent,), "a3": (weighted, ascent), "a4": (term, SAM(rho)), "a5": (weighted,)}[variant]
 
 
 def _term(proximal: str, weight: float) -> Part:
     return Distillation(weight) if proximal == "kl" else Proximal(weight)
 
 
-def perfedavg(inner_lr: float | None = None, outer_lr: float = 0.01,
+def perfedavg(inner_lr: Amount | None = None, outer_lr: Amount = 0.01,
               variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
     """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
     return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))
@@ -195,18 +213,25 @@ def fedbabu() -> Parts:
     return (FrozenHead(),)
 
 
-def knnper(k: int = 5, weight: float = 0.5, scale: float = 1.0,
+def knnper(k: FromOne = 5, weight: Share = 0.5, scale: Positive = 1.0,
            variant: Literal["probabilities", "logits"] = "probabilities") -> Parts:  # fmt: skip
     """kNN-Per (Marfoq et al., ICML 2022): FedAvg, then predictions mixed with the nearest local examples'."""
     return (NearestNeighbours(k, weight, scale, variant),)
 
 
+@cites(ProximalAscent.citation)
 def local() -> Parts:
     """Local: every client trains alone, nothing is averaged."""
     return (OwnModel(),)
 
 
-def feddc(alpha: float = 0.1, variant: Literal["paper", "official"] = "paper") -> Parts:
+@cites("""@inproceedings{feddc,
+  title = {{FedDC}: Federated Learning with Non-{IID} Data via Local Drift Decoupling and Correction},
+  author = {Gao, Liang and Fu, Huazhu and Li, Li and Chen, Yingwen and Xu, Ming and Xu, Cheng-Zhong},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  year = {2022}, eprint = {2203.11751}, archiveprefix = {arXiv}
+}""")
+def feddc(alpha: Positive = 0.1, variant: Literal["paper", "official"] = "paper") -> Parts:
     """FedDC (Gao et al., CVPR 2022): a drift variable for each client, and a correction of its gradient.
 
     The drift of the paper, (α/2)‖w − x + h_i‖² in the loss and h_i += w_i − x, is FedDyn's dual divided by −α.
@@ -221,22 +246,35 @@ def feddc(alpha: float = 0.1, variant: Literal["paper", "official"] = "paper") -
     return (ControlVariates(estimate="plain"), _dynamic(alpha, "paper", over="active"))
 
 
-def fedcm(alpha: float = 0.1) -> Parts:
+def fedcm(alpha: Share = 0.1) -> Parts:
     """FedCM (Xu et al., 2021): each local step leans on the last global direction."""
     return (ClientMomentum(alpha),)
 
 
-def mofedsam(rho: float = 0.1, alpha: float = 0.1) -> Parts:
+@cites(QU)
+def mofedsam(rho: Amount = 0.1, alpha: Share = 0.1) -> Parts:
     """MoFedSAM (Qu et al., ICML 2022): SAM with client-level momentum."""
     return (SAM(rho, eps=1e-7), ClientMomentum(alpha))
 
 
-def fedgamma(rho: float = 0.1) -> Parts:
+@cites("""@article{fedgamma,
+  title = {{FedGAMMA}: Federated Learning with Global Sharpness-Aware Minimization},
+  author = {Dai, Rong and Yang, Xun and Sun, Yan and Shen, Li and Tian, Xinmei and Wang, Meng and Zhang, Yongdong},
+  journal = {IEEE Transactions on Neural Networks and Learning Systems},
+  year = {2023}
+}""")
+def fedgamma(rho: Amount = 0.1) -> Parts:
     """FedGAMMA (Dai et al., TNNLS 2023): SAM with SCAFFOLD's control variates."""
     return (SAM(rho, eps=1e-7), ControlVariates())
 
 
-def fedspeed(rho: float = 0.1, alpha: float = 0.1, mix: float = 1.0,
+@cites("""@inproceedings{fedspeed,
+  title = {{FedSpeed}: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy},
+  author = {Sun, Yan and Shen, Li and Huang, Tiansheng and Ding, Liang and Tao, Dacheng},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2023}, eprint = {2302.10429}, archiveprefix = {arXiv}
+}""")
+def fedspeed(rho: Amount = 0.1, alpha: Positive = 0.1, mix: Share = 1.0,
              variant: Literal["paper", "official", "norm"] = "paper") -> Parts:  # fmt: skip
     """FedSpeed (Sun et al., ICLR 2023): an extra-gradient step with a dual for each client.
 
@@ -246,7 +284,7 @@ def fedspeed(rho: float = 0.1, alpha: float = 0.1, mix: float = 1.0,
     return (SAM(rho, eps=1e-7, mix=mix), _dynamic(alpha, variant, over))
 
 
-def fedsmoo(rho: float = 0.1, alpha: float = 0.1,
+def fedsmoo(rho: Amount = 0.1, alpha: Positive = 0.1,
             variant: Literal["paper", "official", "early", "norm"] = "paper") -> Parts:  # fmt: skip
     """FedSMOO (Sun et al., ICML 2023): perturbations that agree across clients, with a dual for each client."""
     order = "official" if variant == "early" else variant
@@ -256,12 +294,12 @@ def fedsmoo(rho: float = 0.1, alpha: float = 0.1,
 Estimated = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 
 
-def fedlesam(rho: float = 0.1, variant: Estimated = "paper") -> Parts:
+def fedlesam(rho: Amount = 0.1, variant: Estimated = "paper") -> Parts:
     """FedLESAM (Fan et al., ICML 2024): SAM along an older global model, at one gradient a step."""
     return (LocallyEstimatedSAM(rho, variant),)
 
 
-def fedlesam_s(rho: float = 0.1, control_scale: float | None = None, variant: Estimated = "paper") -> Parts:
+def fedlesam_s(rho: Amount = 0.1, control_scale: Amount | None = None, variant: Estimated = "paper") -> Parts:
     """FedLESAM-S (Fan et al., ICML 2024): FedLESAM with SCAFFOLD's control variates.
 
     `control_scale` multiplies them: 1, and 0.1 for `official`, where the released code uses its prox coefficient.
@@ -270,13 +308,13 @@ def fedlesam_s(rho: float = 0.1, control_scale: float | None = None, variant: Es
     return (LocallyEstimatedSAM(rho, variant), ControlVariates(scale=scale))
 
 
-def fedlesam_d(rho: float = 0.1, alpha: float = 0.1, variant: Estimated = "paper") -> Parts:
+def fedlesam_d(rho: Amount = 0.1, alpha: Positive = 0.1, variant: Estimated = "paper") -> Parts:
     """FedLESAM-D (Fan et al., ICML 2024): FedLESAM with FedDyn's dual for each client."""
     order = "paper" if variant in ("paper", "paper_init") else "official"
     return (LocallyEstimatedSAM(rho, variant), _dynamic(alpha, order))
 
 
-def fednsam(rho: float = 0.05, gamma: float = 0.85,
+def fednsam(rho: Amount = 0.05, gamma: Share = 0.85,
             variant: Literal["intended", "released", "per_step"] = "intended") -> Parts:  # fmt: skip
     """FedNSAM (Liu et al., 2026): SAM from a point ahead along the global momentum."""
     if variant == "per_step":
@@ -284,36 +322,83 @@ def fednsam(rho: float = 0.05, gamma: float = 0.85,
     return (SAM(rho), NesterovStart(gamma, accumulate=variant == "intended"))
 
 
-def fedgloss(rho: float = 0.15, rho_client: float = 0.15, beta: float = 10.0, ramp: int = 0,
+def fedgloss(rho: Amount = 0.15, rho_client: Amount = 0.15, beta: Positive = 10.0, ramp: Count = 0,
              variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
     """FedGloSS (Caldarola et al., CVPR 2025): the server ascends along the last update before it sends the model.
 
     `ramp`: both radii grow linearly from 1e-3 over this many rounds; 0 is constant. `rho_client` 0 leaves SAM out.
     """
-    require(beta=(beta, 1e-12, float("inf")))
     inner = (SAM(rho_client, eps=1e-16, ramp=ramp),) if rho_client else ()
     over: Literal["divided", "all"] = "divided" if variant == "official" else "all"
     return (*inner, GlobalAscent(rho, ramp), _dynamic(1 / beta, "paper", over))
 
 
-def fedgmt(beta: float = 10.0, keep: float = 0.95, weight: float = 1.0, tau: float = 3.0,
+def fedgmt(beta: Positive = 10.0, keep: Share = 0.95, weight: Amount = 1.0, tau: Positive = 3.0,
            variant: Literal["official", "paper", "v2"] = "official") -> Parts:  # fmt: skip
     """FedGMT (Li et al., ICML 2025): learn from a running mean of the global models, with a dual for each client.
 
     `official` averages all clients' duals, `paper` those of the active; `v2` keeps the running mean on the clients.
     """
-    require(beta=(beta, 1e-12, float("inf")))
     dual = DynamicRegularisation(1 / beta, "active" if variant == "paper" else "all", prox="none")
     return (TrajectoryTeacher(weight, tau, keep, "client" if variant == "v2" else "server"), dual)
 
 
-def fedscar(alpha: float = 0.01, keep: float = 0.9, beta: float = 0.01, rho: float = 0.0,
+def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: Amount = 0.0,
             scale: Literal["const", "var"] = "const", prox: Literal["norm", "square", "none"] = "norm",
             anchor: Literal["last", "global", "start"] = "last",
             variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
     """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
     inner = (SAM(rho, eps=1e-7),) if rho else ()
     return (*inner, GeometricBias(alpha, keep, beta, scale, prox, anchor, variant))
+
+
+def fedgf(rho: Amount = 0.05, rho_global: Amount | None = None, threshold: Bound = 0.2, window: FromOne = 30) -> Parts:
+    """FedGF (Lee & Yoon, ICML 2024): SAM at a point between the client's own ascent and the server's.
+
+    `rho_global` is `rho` unless set. As released; of the paper only the abstract could be read.
+    """
+    return (MixedAscent(rho, rho_global, threshold, window),)
+
+
+def fedswa(end: Amount | None = None, server_lr: Amount | None = None,
+           variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedSWA (Liu et al., ICML 2025): the learning rate falls within each round, and the server steps further.
+
+    `paper`: down to `end` = 0.1 of the rate, `server_lr` = 1.5. `official`: from twice the rate to 0, and 1.
+    """
+    end, server_lr = _first_set(variant == "paper", (end, 0.1, 0.0), (server_lr, 1.5, 1.0))
+    return (RateCycle(end, 1.0 if variant == "paper" else 2.0), ServerMomentum(server_lr))
+
+
+@cites(RateCycle.citation)
+def fedmoswa(end: Amount | None = None, server_lr: Amount | None = None, gamma: Amount | None = None,
+             variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedMoSWA (Liu et al., ICML 2025): FedSWA with control variates whose mean is a momentum.
+
+    `paper`: `end` = 0.1, `server_lr` = 1.5, `gamma` = 0.2. `official`, what the published command runs: no cycle
+    (`end` = 1), 1 and 0.4, and the first mean taken whole. Deviations of `official`: the released code adds the
+    variates after the clip, divides by 50 steps however many there were, and mixes the clients' variates up; here
+    they are inside the clip, the steps are counted, and every client keeps its own.
+    """
+    end, server_lr, gamma = _first_set(variant == "paper", (end, 0.1, 1.0), (server_lr, 1.5, 1.0), (gamma, 0.2, 0.4))
+    variates = ControlVariates(gain=gamma, jump=variant == "official")
+    return (variates, RateCycle(end), ServerMomentum(server_lr))
+
+
+def _first_set(paper: bool, *settings: tuple[float | None, float, float]) -> list[float]:
+    """Each setting as given, or else as the paper has it, or else the released code."""
+    return [given if given is not None else printed if paper else released for given, printed, released in settings]
+
+
+def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, scale: Amount = 1.0,
+             aligned: bool | None = None,
+             variant: Literal["paper", "text", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedWMSAM (Li et al., NeurIPS 2025): SAM along a momentum of the client's own, at one gradient a step.
+
+    `aligned`: α grows where clients agree with the momentum; unless set, yes, and no for `official`.
+    """
+    aligned = variant != "official" if aligned is None else aligned
+    return (MomentumSAM(rho, alpha, adapt, scale, variant, aligned),)
 
 
 Entry = Callable[..., Parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,28 @@ from torch import Tensor, nn
 from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
+from steppe.analysis import Analysis, Options
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SteppeError
+from steppe.core.metric import Each
 from steppe.core.part import Part
-from steppe.core.task import Each
 from steppe.data import Data
-from steppe.distributed.torchrun import agreed, join
-from steppe.engine.experiment import catalogue_settings, experiment
-from steppe.engine.rounds import Result, Watch, simulate
+from steppe.distributed.torchrun import agreed, first, join
+from steppe.engine.build import build_experiment
+from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.progress import Progress
+from steppe.engine.result import Result
+from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Tracker
-from steppe.measures.analysis import Analysis, Options
 from steppe.measures.during_training import chosen
-from steppe.runs import folder
+from steppe.registry import catalogue_settings
+from steppe.runs.folder import RunFolder
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
         head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        track: str | Sequence[str | Tracker] = (), **options: Any) -> Result:  # fmt: skip
+        track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
     algorithm  a name of the catalogue, or your own part or parts (the local optimiser is put around them), or
@@ -43,22 +47,45 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     out        a folder for records, checkpoints and the model; without it nothing is written
     resume     go on from the last checkpoint in that folder, if it has one
     track      names (tensorboard, wandb, mlflow), or objects of your own with begin, round and end (steppe.Tracker)
+    progress   show rounds, time left and messages on standard error
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
+    _check_objects(algorithm, model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) else track
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
-    values = {k: v for k, v in named.items() if isinstance(v, str)}
+    values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
-    if agreed(lambda: out is not None and not resume and (Path(out) / "config.json").exists()):
+    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
-    built = experiment(config, algorithm, model if isinstance(model, nn.Module) else None, own_data, loss, metric, head)
-    return simulate(built, Path(out) if out is not None else None, resume, watch, trackers=own_trackers)
+    with keeping_caller_state():
+        own_model = model if isinstance(model, nn.Module) else None
+        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+            shown.begin(built.algorithm.name)
+
+            def see(record: dict[str, Any]) -> None:
+                shown.round(record)
+                if watch is not None:
+                    watch(record)
+
+            return simulate(built, out, resume, see, own_trackers)
+
+
+def _check_objects(algorithm: Any, model: Any) -> None:
+    """Refuse what is neither a name nor an object of the right kind: nothing else may be trained in its place."""
+    if not isinstance(model, str | nn.Module | None):
+        wanted = (
+            f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
+        )
+        raise SteppeError(f"model is {model!r}: give {wanted}.")
+    if isinstance(algorithm, type) and issubclass(algorithm, Part):
+        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
 
 def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +116,8 @@ def _data(given: Any) -> Data:
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
             metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, client: int | None = None, points: int = 21, device: str | None = None,
-            say: Callable[[str], None] | None = None) -> dict[str, Any]:  # fmt: skip
+            clients: int | None = None, client: int | None = None, points: int = 21,
+            device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, and return {measure: result}; all is kept in its folder.
 
     Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side,
@@ -99,8 +126,9 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
-    one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
-    found: dict[str, Any] = one.measure(names, say=say or (lambda _: None))["measures"]
+    with keeping_caller_state():
+        one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
+        found: dict[str, Any] = one.measure(names)["measures"]
     return found
 
 
@@ -126,7 +154,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained model's weights under their ordinary names."""
-        return folder.model_state(self.folder)
+        return RunFolder(self.folder).model_state()
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:
@@ -135,14 +163,12 @@ def load(path: str | Path, model: nn.Module | None = None) -> Run:
     For a run of your own nn.Module, pass a fresh instance of it; its weights are replaced. A run that is not finished
     has records, but no module yet.
     """
-    where = Path(path)
-    config = folder.read_json(where / "config.json")
-    done = where / folder.DONE
-    summary = folder.read_json(done) if done.exists() else None
-    run = Run(where, config, folder.read_json(where / "about.json"), folder.history(where), summary)
+    folder = RunFolder(path)
+    config, summary, where = folder.read("config.json"), folder.summary, folder.path
+    run = Run(where, config, folder.about, folder.history, summary)
     if summary is not None:
         if model is None:
-            about = run.about.get("model")
+            about = folder.named_model
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+import re
+from inspect import cleandoc
 
+from steppe import __version__
+from steppe.algorithms import CATALOGUE
 from steppe.core.errors import SteppeError, nearest
+from steppe.registry import PARTS
 
-# Entries and parts that share a paper, and papers that build on another's idea.
-SHARED = {
-    "fedyogi": ["fedadam"], "fedadagrad": ["fedadam"], "fedsam": ["fedsam", "fedasam", "sam"],
-    "fedasam": ["fedasam", "asam"], "mofedsam": ["fedsam"], "fedlesam_s": ["fedlesam", "scaffold"],
-    "fedlesam_d": ["fedlesam", "feddyn"], "local": ["fedsol"], "fedspeed": ["fedspeed"],
-    **{f"fedsol_a{i}": ["fedsol"] for i in range(7)},
-    "ema": ["swa"], "latest_mean": ["man"], "proximal": ["fedprox"], "control_variates": ["scaffold"],
-    "dynamic_regularisation": ["feddyn"], "client_momentum": ["fedcm"], "consistent_sam": ["fedsmoo"],
-    "contrast": ["moon"], "distillation": ["fedntd", "fedsol"], "geometric_bias": ["fedscar"],
-    "global_ascent": ["fedgloss"], "locally_estimated_sam": ["fedlesam"], "nesterov_sam": ["fednsam"],
-    "nesterov_start": ["fednsam"], "server_adaptive": ["fedadam"], "server_momentum": ["fedavgm"],
-    "trajectory_teacher": ["fedgmt"], "trimmed_mean": ["median"],
-}  # fmt: skip
-
-
-def bibliography() -> dict[str, str]:
-    """Every entry of our bibliography by its key."""
-    text = (files("steppe") / "citations.bib").read_text(encoding="utf-8")
-    entries = ["@" + piece.strip() for piece in text.split("@") if piece.strip()]
-    return {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
+SOFTWARE = f"""@software{{steppe,
+  title = {{{{Steppe}}: flatness-aware federated learning}},
+  author = {{{{The Steppe developers}}}},
+  year = {{2026}}, version = {{{__version__}}}, license = {{Apache-2.0}}
+}}"""
 
 
 def cite(name: str) -> str:
-    """The BibTeX of an algorithm or part, and of the ideas that it is made of.
+    """The BibTeX of the library, of an algorithm with its parts, or of a part.
 
     >>> cite("fedprox").splitlines()[0]
     '@inproceedings{fedprox,'
     """
-    known = bibliography()
-    keys = SHARED.get(name, [name])
-    if not set(keys) <= set(known):
-        raise SteppeError(f"there is no algorithm or part {name!r} to cite{nearest(name, {*known, *SHARED})}")
-    return "\n\n".join(known[key] for key in keys)
+    if name == "steppe":
+        return SOFTWARE
+    if name in CATALOGUE:
+        entry = CATALOGUE[name]
+        texts = [getattr(entry, "citation", ""), *(part.citation for part in entry())]
+    elif name in PARTS:
+        texts = [PARTS[name].citation]
+    else:
+        known = nearest(name, {*CATALOGUE, *PARTS, "steppe"})
+        raise SteppeError(f"there is no algorithm or part {name!r} to cite{known}")
+    entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
+    return "\n\n".join(dict.fromkeys(entries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +41,25 @@ RECIPE_AUGMENTATION = {
     "man": {"cifar10": "svhn", "cifar100": "svhn", "tiny-imagenet": "svhn"},
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
+
+OWN = "own:"  # before the name of an algorithm, model or data set that is an object of the user's own
+# Names of earlier versions, which stored configurations still have: the entry of today, and the settings that it takes.
+RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
+
+
+def renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the names of today.
+
+    >>> renamed({"algorithm": "fedsol_a2", "settings": {"rho": 1.0}, "add": ["swa:cycle=5,start=0.5"]})
+    {'algorithm': 'fedsol_ablation', 'settings': {'variant': 'a2', 'rho': 1.0}, 'add': ['swa:cycle=5,start_at=0.5']}
+    """
+    name, settings = RENAMED.get(str(values.get("algorithm")), (None, {}))
+    values = {**values, "algorithm": name, "settings": {**settings, **values.get("settings", {})}} if name else values
+    if isinstance(add := values.get("add"), list) and any("swa:" in str(text) for text in add):
+        new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if str(t).startswith("swa:") else t for t in add]
+        values = {**values, "add": new}
+    return values
+
 
 ONLOOKERS = ("track",)  # keys that look on: runs that differ in nothing else are the same run
 
@@ -155,6 +175,7 @@ class Config(BaseModel):
 
 def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
     """A checked configuration: the recipe's values below the given ones; errors name the key and the source."""
+    values = renamed(values)
     unknown = [k for k in values if k not in Config.model_fields]
     if unknown:
         told = f"there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}"

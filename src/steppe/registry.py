@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from importlib import import_module
+from typing import Any
 
+from steppe import parts as ideas
 from steppe.algorithms import CATALOGUE, Parts
-from steppe.core.algorithm import Algorithm, CompositionError
-from steppe.core.errors import SteppeError, nearest
-from steppe.core.part import Part, SettingError
-from steppe.parts.activation_norm import ActivationNorm
-from steppe.parts.client_momentum import ClientMomentum
-from steppe.parts.consistent_sam import ConsistentSAM
-from steppe.parts.contrast import Contrast
-from steppe.parts.control_variates import ControlVariates
-from steppe.parts.differential_privacy import DifferentialPrivacy
-from steppe.parts.distillation import Distillation
-from steppe.parts.dynamic_regularisation import DynamicRegularisation
-from steppe.parts.ema import EMA
-from steppe.parts.geometric_bias import GeometricBias
-from steppe.parts.global_ascent import GlobalAscent
-from steppe.parts.latest_mean import LatestMean
-from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
-from steppe.parts.nesterov import NesterovSAM, NesterovStart
-from steppe.parts.norm_bound import NormBound
-from steppe.parts.proximal import Proximal
-from steppe.parts.relaxed_start import RelaxedStart
-from steppe.parts.robust import Krum, Median, TrimmedMean
-from steppe.parts.sam import ASAM, SAM
-from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
-from steppe.parts.swa import SWA
-from steppe.parts.trajectory_teacher import TrajectoryTeacher
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SettingError, SteppeError, nearest
+from steppe.core.part import Part
+from steppe.core.settings import checked, hints_of
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
@@ -48,24 +30,16 @@ def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm
     inside = [p for p in together if not p.around_optimiser]
     around = [p for p in together if p.around_optimiser]
     label = "+".join([name, *(p.name for p in add)])
-    try:
-        return Algorithm((*inside, optimiser, *around), label)
-    except CompositionError as error:
-        raise SteppeError(f"{label}: {error}") from error
+    return Algorithm((*inside, optimiser, *around), label)
 
 
 def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
-    """Call `function` with settings of the right names and types, or say which one is wrong."""
-    hints, defaults = get_type_hints(function), settings_of(function)
-    checked = {}
-    for key, value in settings.items():
+    """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
+    defaults, hints = settings_of(function), hints_of(function)
+    for key in settings:
         if key not in defaults:
-            raise SteppeError(f"{what} has no setting {key!r}{nearest(key, defaults)}")
-        checked[key] = _cast(what, key, value, hints[key])
-    try:
-        return function(**checked)
-    except SettingError as error:
-        raise SteppeError(f"{what}: {error}") from error
+            raise SettingError(f"{what} has no setting {key!r}{nearest(key, defaults)}")
+    return function(**{key: checked(what, key, value, hints[key]) for key, value in settings.items()})
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -73,61 +47,21 @@ def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(function).parameters.items()}
 
 
-def _cast(what: str, key: str, value: Any, hint: Any) -> Any:
-    if get_origin(hint) is Literal:
-        value = "none" if value is None and "none" in get_args(hint) else value  # how `--set` reads none
-        if value not in get_args(hint):
-            raise SteppeError(f"{key} of {what} is {value!r}{nearest(str(value), get_args(hint))}")
-        return value
-    kinds = [k for k in (get_args(hint) or (hint,)) if k is not type(None)]
-    if value is None and len(get_args(hint)) > len(kinds):
-        return None
-    for kind in kinds:
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-            return value
-    expected = " or ".join({"float": "a number", "int": "a whole number", "str": "text"}.get(k.__name__, k.__name__)
-                           for k in kinds)  # fmt: skip
-    raise SteppeError(f"{key} of {what} must be {expected}, not {value!r}")
+def catalogue_settings(name: str) -> dict[str, Any]:
+    """The settings of an algorithm by name; none for an unknown one, which is refused later."""
+    return settings_of(CATALOGUE[name]) if name in CATALOGUE else {}
 
 
-def _swa(start: float = 0.75, cycle: int = 10, rounds: int | None = None) -> Part:
-    """Stochastic weight averaging on the server: judge a mean of late global models."""
-    return SWA(start, cycle, rounds)
+def _discovered() -> dict[str, type[Part]]:
+    """Every part of the package `steppe.parts` that says it is addable, by its name."""
+    modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
+    classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
+    return {c.name: c for c in sorted(classes, key=lambda c: getattr(c, "name", "")) if c.__dict__.get("addable")}
 
 
 # What can be added to any algorithm. A part's `outer` says where it goes: closest to the loss (False), or around the
 # algorithm's own parts (corrections of a finished direction, server rules); always inside the local optimiser.
-PARTS: dict[str, Callable[..., Part]] = {
-    "asam": ASAM,
-    "client_momentum": ClientMomentum,
-    "consistent_sam": ConsistentSAM,
-    "contrast": Contrast,
-    "control_variates": ControlVariates,
-    "distillation": Distillation,
-    "dp": DifferentialPrivacy,
-    "dynamic_regularisation": DynamicRegularisation,
-    "ema": EMA,
-    "geometric_bias": GeometricBias,
-    "global_ascent": GlobalAscent,
-    "krum": Krum,
-    "latest_mean": LatestMean,
-    "locally_estimated_sam": LocallyEstimatedSAM,
-    "man": ActivationNorm,
-    "median": Median,
-    "nesterov_sam": NesterovSAM,
-    "nesterov_start": NesterovStart,
-    "norm_bound": NormBound,
-    "proximal": Proximal,
-    "relaxed_start": RelaxedStart,
-    "sam": SAM,
-    "server_adaptive": ServerAdaptive,
-    "server_momentum": ServerMomentum,
-    "swa": _swa,
-    "trajectory_teacher": TrajectoryTeacher,
-    "trimmed_mean": TrimmedMean,
-}
+PARTS: dict[str, type[Part]] = _discovered()
 
 
 def parse_addition(text: str) -> Part:

@@ -56,10 +56,12 @@ def test_regression() -> None:
     result = steppe.run("fedavg", nn.Linear(4, 1), (x[:100], y[:100], x[100:], y[100:]),
                         **{**FEW, "rounds": 15, "lr": 0.1, "epochs": 3})  # fmt: skip
     assert result.history[-1]["loss"] < 0.01 < result.history[0]["loss"]
-    assert result.accuracy == result.history[-1]["loss"]  # the metric of a regression is its loss
-    assert result.summary["best"] == min(r["accuracy"] for r in result.history)
+    assert result.score == result.history[-1]["loss"] == result.history[-1]["mse"]  # its metric is its loss
+    assert result.summary["best"] == min(r["mse"] for r in result.history)
+    with pytest.raises(SteppeError, match="judged by mse, so it has no accuracy"):
+        _ = result.accuracy
     with torch.no_grad():
-        assert F.mse_loss(result.model(x[100:]).squeeze(1), y[100:]).item() == pytest.approx(result.accuracy, rel=1e-4)
+        assert F.mse_loss(result.model(x[100:]).squeeze(1), y[100:]).item() == pytest.approx(result.score, rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -74,10 +76,10 @@ def test_own_loss_and_metric(dtype: str) -> None:
     data = steppe.from_arrays(x[:50], x[:50, :2], x[50:], x[50:, :2])
     result = steppe.run("fedsam", nn.Linear(4, 2), data, loss=huber, metric=within, dtype=dtype,
                         **{**FEW, "rounds": 20, "lr": 0.2})  # fmt: skip
-    assert result.accuracy > 0.9
+    assert result.score > 0.9
     with torch.no_grad():
         outputs = result.model(x[50:].to(result.x.dtype))
-        assert result.accuracy == pytest.approx(float(within(outputs, x[50:, :2].to(result.x.dtype)).mean()))
+        assert result.score == pytest.approx(float(within(outputs, x[50:, :2].to(result.x.dtype)).mean()))
 
 
 def test_a_loss_must_be_one_value_a_sample() -> None:
@@ -193,14 +195,14 @@ class Stale(steppe.Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(x)}
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return grad(w) - self.share * (s.state["last"] + s.down["mean"])
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         s.state["last"] = s.up["mean"] = delta
         return delta
 
-    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def server(self, delta: Tensor, s: steppe.Aggregation) -> Tensor:
         s.state["mean"] = s.up["mean"]
         return delta
 
@@ -210,7 +212,7 @@ class Bare(steppe.Part):
 
     name = "bare"
 
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
         return 0.5 * grad(w)
 
 
@@ -225,7 +227,11 @@ def test_an_own_part_alone_in_a_tuple_and_as_an_algorithm(tmp_path: Path) -> Non
     assert not torch.equal(alone.x, plain.x)
     cost = alone.experiment.cost
     assert (cost.down, cost.up, cost.kept, cost.gradients) == (2, 2, 1, 1)  # found out, never declared
-    assert steppe.load(tmp_path / "run", Net()).about["parts"][0] == {"part": "stale", "share": 0.2}
+    assert steppe.load(tmp_path / "run", Net()).about["parts"][0] == {
+        "part": "stale",
+        "type": "tests.api.test_run.Stale",
+        "share": 0.2,
+    }
     batched = steppe.run(Stale(0.2), seeded(), blobs(), executor="batched", dtype="float64", **options)
     exact = steppe.run(Stale(0.2), seeded(), blobs(), executor="sequential", dtype="float64", **options)
     torch.testing.assert_close(batched.x, exact.x, rtol=0, atol=1e-9)
@@ -286,7 +292,7 @@ def test_settings_of_the_algorithm_stand_beside_those_of_the_run() -> None:
     assert torch.equal(one.x, other.x)
     with pytest.raises(SteppeError, match="there is no key 'rhoo'; did you mean 'rho'"):
         steppe.run("fedsam", seeded(), blobs(), rhoo=0.3, **FEW)
-    with pytest.raises(SteppeError, match="rho is -1, but must be at least 0"):
+    with pytest.raises(SteppeError, match="is -1, but must be between 0 and"):
         steppe.run("fedsam", seeded(), blobs(), rho=-1, **FEW)
 
 

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks import gpu_growth
 from steppe.data import from_arrays
-from steppe.engine.experiment import Experiment
 from steppe.executors.captured import Captured
+from steppe.experiment import Experiment
 
 SMALL = gpu_growth.Sizes(lanes=2, batch=4, clients=(8, 16), per_round=(2, 5), steps=(2, 3), width=(), rounds=2)
 

@@ -94,11 +94,11 @@ def test_interrupted_it_stops_its_runs_and_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [r["round"] for r in records(run)] == list(range(1, reached + 4))
     from steppe.config import resolve
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
 
     config = resolve({**json.loads((run / "config.json").read_text()), "workers": 0})
-    whole = simulate(experiment(config)).history
+    whole = simulate(build_experiment(config)).history
     for record in whole:
         record.pop("seconds")
     assert records(run) == json.loads(json.dumps(whole))

@@ -1,20 +1,23 @@
 """A small, awkward federation for everything in the catalogue: unequal clients, short batches, one-step clients."""
 
 from functools import cache, partial
+from inspect import signature
 
 import torch
 from torch import nn
 
 from steppe.algorithms import CATALOGUE
-from steppe.core.server import Server, aggregate, broadcast
-from steppe.core.stacking import row, stack
+from steppe.config import resolve
+from steppe.core.server import Server
 from steppe.core.task import Task
 from steppe.data import augmentation, from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import Partition
+from steppe.engine.play_round import play_round
 from steppe.executors.batched import Batched
 from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
+from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
 from steppe.registry import make
 from steppe.runs.client_store import MemoryStore
@@ -72,15 +75,9 @@ def run(alg, rounds=3, executor="sequential", schedule=None, state=None, device=
         0,
     )
     schedule = schedule or [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4], [1, 0]]
+    built = Experiment(resolve({"clients": CLIENTS}), alg, tsk, fed, None)
     for t in range(first, first + rounds):
-        ids = schedule[t % len(schedule)]
-        states = store.gather(ids)
-        lr, now = tsk.x0.new_tensor(LR * 0.9**t), tsk.x0.new_tensor(float(t))
-        server, sent = broadcast(alg, tsk.layout, server, lr, now, ids, stack(states), CLIENTS)
-        replies = work(sent, ids, states)
-        store.scatter(ids, [row(replies.state, i) for i in range(len(ids))])
-        weights = tsk.x0.new_tensor([float(fed.sizes[i]) for i in ids])
-        server = aggregate(alg, tsk.layout, server, sent, replies, weights, CLIENTS, ids, store.everyone)
+        server = play_round(built, server, store, work, t, schedule[t % len(schedule)], LR * 0.9**t).after
     return server, store, first + rounds
 
 
@@ -93,7 +90,8 @@ def entries():
         found.append((name, {}))
         for key, hint in get_type_hints(function).items():
             if key != "return" and get_origin(hint) is Literal:
-                found += [(name, {key: choice}) for choice in get_args(hint)[1:]]
+                usual = signature(function).parameters[key].default
+                found += [(name, {key: choice}) for choice in get_args(hint) if choice != usual]
     return found
 
 

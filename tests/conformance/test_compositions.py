@@ -7,8 +7,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
-from steppe.core.algorithm import Algorithm, CompositionError
-from steppe.core.errors import SteppeError
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import CompositionError, SteppeError
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
@@ -19,7 +19,7 @@ from tests.conformance.problem import algorithm, run, task
 SHORT = [[1, 4], [2, 1]]  # clients with few steps; one comes back
 ADDED = ["man", "proximal:mu=0.01", "ema", "latest_mean", "relaxed_start", "sam:rho=0.01", "distillation",
          "control_variates", "dynamic_regularisation:alpha=0.1", "client_momentum", "server_momentum",
-         "swa:rounds=2,start=0"]  # fmt: skip
+         "swa:rounds=2,start_at=0"]  # fmt: skip
 PAIRS = list(itertools.combinations(ADDED[:7], 2))
 
 
@@ -76,7 +76,7 @@ def test_two_parts_of_one_name_are_refused():
 
 
 def test_a_dual_inside_a_part_that_asks_twice_is_refused():
-    with pytest.raises(CompositionError, match="more than once a step"):
+    with pytest.raises(CompositionError, match="more than once per step"):
         Algorithm((ConsistentSAM(0.1), SAM(0.1), SGD()))
     Algorithm((SAM(0.1), ConsistentSAM(0.1), SGD()))  # the other way round is fine
 

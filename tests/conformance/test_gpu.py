@@ -23,7 +23,7 @@ def here(state):
 def test_captured_on_a_gpu_equals_the_cpu(entry):
     """float64, to 1e-8: only the order of sums differs."""
     told = []
-    there = run(made(entry), executor="captured", compiled=False, say=told.append, device="cuda", schedule=LONELY)
+    there = run(made(entry), executor="captured", compiled=False, notes=told, device="cuda", schedule=LONELY)
     same(here(there), everything(run(made(entry), schedule=LONELY)), 1e-8)
     assert not told, told  # a step that was not captured would be equal as well
 
@@ -32,7 +32,7 @@ def test_captured_on_a_gpu_equals_the_cpu(entry):
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsam", "fedsol", "fedsmoo", "fedgmt"])
 def test_compiled_and_captured_on_a_gpu_equals_the_cpu(name):
     told = []
-    there = run(algorithm(name), rounds=2, executor="captured", say=told.append, device="cuda")
+    there = run(algorithm(name), rounds=2, executor="captured", notes=told, device="cuda")
     same(here(there), everything(run(algorithm(name), rounds=2)), 1e-8)
     assert not told, told  # a fallback would be equal as well
 

@@ -12,17 +12,19 @@ import torch
 import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.core.errors import SteppeError
-from steppe.engine import availability, experiment
-from tests.scene import bits, blobs, launch, remains, seeded
+from steppe.engine import availability
+from steppe.engine.build import build_experiment
+from steppe.experiment import Experiment
+from tests.scene import bits, blobs, launch, listening, remains, seeded
 
 FAILING: dict[str, Any] = {"dropout": 0.4, "speed": "lognormal(0.7, 0.2)", "deadline": "1.2x", "per_round": 5}
 
 
-def _built(**options: Any) -> experiment.Experiment:
+def _built(**options: Any) -> Experiment:
     given = {"clients": 6, "per_round": 5, "partition": "dirichlet(0.5)", **options}
     from steppe.config import resolve
 
-    return experiment.experiment(resolve(given), None, seeded(), steppe.from_arrays(*blobs()))
+    return build_experiment(resolve(given), None, seeded(), steppe.from_arrays(*blobs()))
 
 
 def _absent(result: Any) -> list[tuple[list[int], list[int]]]:
@@ -32,7 +34,7 @@ def _absent(result: Any) -> list[tuple[list[int], list[int]]]:
 def test_every_client_fails_as_often_as_it_should_and_on_its_own() -> None:
     built = _built(dropout=0.3)
     everybody = list(range(6))
-    fails = [set(availability.turnout(built, t, everybody).told.get("dropped", [])) for t in range(2000)]
+    fails = [set(availability.find_available(built, t, everybody).facts.get("dropped", [])) for t in range(2000)]
     for i in everybody:
         share = sum(i in those for those in fails) / 2000
         assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 2000)
@@ -40,15 +42,15 @@ def test_every_client_fails_as_often_as_it_should_and_on_its_own() -> None:
     assert abs(both - 0.09) < 5 * math.sqrt(0.09 * 0.91 / 2000)
     # Nobody's luck depends on who else was called, nor on the algorithm.
     other = _built(dropout=0.3, algorithm="scaffold")
-    alone = [bool(availability.turnout(other, t, [3]).told) for t in range(50)]
+    alone = [bool(availability.find_available(other, t, [3]).facts) for t in range(50)]
     assert alone == [3 in those for those in fails[:50]]
-    another_seed = [set(availability.turnout(_built(dropout=0.3, seed=1), t, everybody).told.get("dropped", []))
+    another_seed = [set(availability.find_available(_built(dropout=0.3, seed=1), t, everybody).facts.get("dropped", []))
                     for t in range(5)]  # fmt: skip
     assert another_seed != fails[:5]
 
 
 def test_without_the_keys_everybody_answers() -> None:
-    assert availability.turnout(_built(), 0, [4, 2]) == ([4, 2], {})
+    assert availability.find_available(_built(), 0, [4, 2]) == ([4, 2], {})
 
 
 def test_those_that_do_not_answer_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +59,12 @@ def test_those_that_do_not_answer_leave_no_trace(tmp_path: Path, monkeypatch: py
     absent = _absent(failing)
     assert any(dropped for dropped, _ in absent)
     assert any(late for _, late in absent)
-    plain = experiment.Experiment.sample
+    plain = Experiment.sample
 
-    def those_that_came(self: experiment.Experiment, t: int) -> list[int]:
+    def those_that_came(self: Experiment, t: int) -> list[int]:
         return [i for i in plain(self, t) if i not in absent[t][0] + absent[t][1]]
 
-    monkeypatch.setattr(experiment.Experiment, "sample", those_that_came)
+    monkeypatch.setattr(Experiment, "sample", those_that_came)
     chosen = launch(tmp_path / "chosen", per_round=5)
     one, other = remains(tmp_path / "failing", failing), remains(tmp_path / "chosen", chosen)
     for record in one["records"]:
@@ -88,11 +90,11 @@ def test_a_resumed_run_meets_the_same_failures(tmp_path: Path) -> None:
 
 
 def test_a_round_that_nobody_answers_changes_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
     built = _built(algorithm="scaffold", dropout=1 - 1e-9, rounds=2, workers=0, measure=["gradient_norm", "divergence"])
     from steppe.engine.rounds import simulate
 
-    result = simulate(built, tmp_path / "run", say=said.append)
+    with listening() as said:
+        result = simulate(built, tmp_path / "run")
     assert bits(result.x) == bits(built.task.x0)
     assert [r["clients"] for r in result.history] == [0, 0]
     assert [sorted(r["dropped"]) for r in result.history] == [sorted(built.sample(t)) for t in range(2)]
@@ -149,34 +151,34 @@ def test_who_is_late_and_how_long_a_round_takes() -> None:
     assert len(set(took.values())) == 5
     order = sorted(took, key=lambda i: took[i])
     everybody = [0, 1, 2, 3, 4]
-    assert availability.turnout(free, 0, everybody) == (everybody, {"simulated_seconds": took[order[-1]]})
+    assert availability.find_available(free, 0, everybody) == (everybody, {"simulated_seconds": took[order[-1]]})
     limit = (took[order[2]] + took[order[3]]) / 2
     strict = _built(speed="uniform(1, 9)", deadline=limit)
-    found = availability.turnout(strict, 0, everybody)
+    found = availability.find_available(strict, 0, everybody)
     assert sorted(found.ids) == sorted(order[:3])
-    assert found.told == {"simulated_seconds": limit, "late": [i for i in everybody if i in order[3:]]}
+    assert found.facts == {"simulated_seconds": limit, "late": [i for i in everybody if i in order[3:]]}
     generous = _built(speed="uniform(1, 9)", deadline=10 * took[order[-1]])
-    assert availability.turnout(generous, 0, everybody).told == {"simulated_seconds": took[order[-1]]}
+    assert availability.find_available(generous, 0, everybody).facts == {"simulated_seconds": took[order[-1]]}
     factor = _built(speed="uniform(1, 9)", deadline="1x")  # the median client is the last in time
-    found = availability.turnout(factor, 0, everybody)
+    found = availability.find_available(factor, 0, everybody)
     assert sorted(found.ids) == sorted(order[:3])
-    assert found.told["simulated_seconds"] == took[order[2]]
+    assert found.facts["simulated_seconds"] == took[order[2]]
 
 
 def test_one_that_fails_is_not_late_too_and_is_waited_for() -> None:
     built = _built(speed="uniform(1, 9)", deadline=1e9, dropout=0.5)
     free = _built(speed="uniform(1, 9)", dropout=0.5)
     for t in range(20):
-        found, everybody = availability.turnout(built, t, list(range(6))), list(range(6))
-        dropped = found.told.get("dropped", [])
+        found, everybody = availability.find_available(built, t, list(range(6))), list(range(6))
+        dropped = found.facts.get("dropped", [])
         assert sorted([*found.ids, *dropped]) == everybody
         last = max(availability.times(built, t, everybody).values())
-        assert found.told["simulated_seconds"] == (1e9 if dropped else last)
-        assert availability.turnout(free, t, everybody).told["simulated_seconds"] == last
+        assert found.facts["simulated_seconds"] == (1e9 if dropped else last)
+        assert availability.find_available(free, t, everybody).facts["simulated_seconds"] == last
     tight = _built(speed="uniform(1, 9)", deadline=1e-9, dropout=0.5)
-    found = availability.turnout(tight, 0, list(range(6)))
+    found = availability.find_available(tight, 0, list(range(6)))
     assert found.ids == []
-    assert sorted(found.told["dropped"] + found.told["late"]) == list(range(6))
+    assert sorted(found.facts["dropped"] + found.facts["late"]) == list(range(6))
 
 
 def test_the_summary_adds_up(tmp_path: Path) -> None:
@@ -208,8 +210,7 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
 
     shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
               "speed": "uniform(0.5, 1.5)", "deadline": 3.0}  # fmt: skip
-    entries = compare({n: resolve({"algorithm": n, **shared}) for n in ("fedavg", "fedsam")}, 1, tmp_path,
-                      say=lambda _: None)  # fmt: skip
+    entries = compare({n: resolve({"algorithm": n, **shared}) for n in ("fedavg", "fedsam")}, 1, tmp_path)
     plain, sam = tables.comparison(entries)
     assert 0 < plain.missing < sam.missing
     columns, rows, _ = tables.cells([plain, sam])

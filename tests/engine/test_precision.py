@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import steppe
 from steppe.config import resolve
 from steppe.core.task import Task
-from steppe.engine.experiment import _set_precision, build_algorithm
+from steppe.engine.build import build_algorithm
+from steppe.engine.devices import set_precision
 from steppe.executors.client_conv_kernels import _precision
 from tests.scene import USUAL, blobs
 
@@ -89,10 +90,10 @@ FIXED = {"radius": "fixed"}  # normalises a gradient that may be mere rounding
 )
 def test_what_a_gpu_is_allowed(algorithm, settings, options, tf32, bf16):
     config = resolve({"algorithm": algorithm, "settings": settings, **options})
-    task, notes = Task(Watched()), []
+    task = Task(Watched())
     task.x0 = task.x0.as_subclass(OnGPU)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not tf32
-    _set_precision(config, build_algorithm(config), task, notes)
+    notes = set_precision(config, build_algorithm(config), task)
     assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == tf32
     assert _precision(torch.zeros(1)) == ("tf32" if tf32 else "tf32x3")  # our own kernels obey the same switch
     assert task.fast == (torch.bfloat16 if bf16 else None)

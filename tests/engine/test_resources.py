@@ -14,17 +14,18 @@ from steppe import from_arrays
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
 from steppe.engine import resources
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
+from steppe.experiment import Experiment
 from steppe.runs.client_store import DiskStore
-from tests.scene import USUAL, blobs, launch, seeded
+from tests.scene import USUAL, blobs, launch, listening, seeded
 
 GIB = 1 << 30
 MODEL = 4 * (7 * 16 + 17 * 3)  # bytes of the little net
 
 
 def built(**options: Any) -> Experiment:
-    return experiment(resolve({**USUAL, **options}), None, seeded(), from_arrays(*blobs()))
+    return build_experiment(resolve({**USUAL, **options}), None, seeded(), from_arrays(*blobs()))
 
 
 def test_the_numbers_are_those_of_the_run() -> None:
@@ -39,8 +40,8 @@ def test_the_numbers_are_those_of_the_run() -> None:
 
 
 def test_it_is_told_before_the_first_round(tmp_path: Path) -> None:
-    said: list[str] = []
-    simulate(built(rounds=1), tmp_path / "run", watch=lambda _: said.append("a round"), say=said.append)
+    with listening() as said:
+        simulate(built(rounds=1), tmp_path / "run", watch=lambda _: said.append("a round"))
     assert said[0].startswith("memory: 1 MiB (the states of 6 clients 1 MiB, a round's vectors 1 MiB), ")
     assert "disk: up to 1 MiB" in said[0]
     assert said[1] == "a round"

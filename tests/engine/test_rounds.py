@@ -13,8 +13,10 @@ import torch
 import steppe
 from steppe import config as configuration
 from steppe.core.errors import RunFailed, SteppeError
-from steppe.engine.experiment import experiment
-from tests.scene import bits, blobs, launch, records, seeded
+from steppe.core.server import Server, aggregate, broadcast
+from steppe.engine.build import build_experiment
+from steppe.engine.choose_executor import choose_executor
+from tests.scene import blobs, launch, records, seeded
 
 
 def test_no_rounds(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ class Poison(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"rounds": torch.zeros(1, dtype=x.dtype)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["rounds"] = s.state["rounds"] + 1
         bad = (s.steps == self.steps) & (s.state["rounds"] == 2)
         return torch.where(bad, torch.nan, delta)
@@ -107,19 +109,16 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     kept = [float(row["poison"]["rounds"]) for row in store.gather(range(6))]
     assert kept == [1.0 if i == worst else 2.0 for i in range(6)]  # as if it had not taken part
     # The others are averaged as if they alone had been there: the same two rounds with a client left out by hand.
-    from steppe.core.server import Server
-
     again = launch(algorithm="fedavg", rounds=1, per_round=6, executor="sequential")
     server: Server = again.server
     built = again.experiment
-    executor_ = built.executor()
-    from steppe.core.server import aggregate, broadcast
-
+    executor_ = choose_executor(built)
     others = [i for i in built.sample(1) if i != worst]
     lr = built.task.x0.new_tensor(built.lr(1))
-    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0), others)
-    replies = executor_(sent, others, [built.algorithm.client_state(built.task.x0)] * 5)
-    after = aggregate(built.algorithm, built.task.layout, server, sent, replies, built.weights(others), 6)
+    server, sent = broadcast(built.algorithm, built.task.layout, server, lr, lr.new_tensor(1.0))
+    answers = executor_(sent, others, [built.algorithm.client_state(built.task.x0)] * 5)
+    weights = built.task.x0.new_tensor(answers.sizes)
+    after = aggregate(built.algorithm, built.task.layout, server, sent, answers.replies, weights, 6)
     torch.testing.assert_close(result.x, after.x, rtol=0, atol=1e-6)
 
 
@@ -132,7 +131,7 @@ class KeepsNothingGood(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"h": torch.zeros_like(x)}
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         s.state["h"] = s.state["h"] / 0.0
         return delta
 
@@ -152,7 +151,7 @@ def test_nobody_left_stops_the_run_even_when_updates_may_be_dropped() -> None:
 
 def _built(**options: Any) -> Any:
     given = {"clients": 6, "per_round": 3, "partition": "dirichlet(0.5)", "rounds": 10, "lr": 0.2, **options}
-    return experiment(configuration.resolve(given), None, seeded(), steppe.from_arrays(*blobs()))
+    return build_experiment(configuration.resolve(given), None, seeded(), steppe.from_arrays(*blobs()))
 
 
 def test_learning_rate_schedules() -> None:
@@ -188,11 +187,19 @@ def test_sampling() -> None:
 
 
 def test_weights() -> None:
-    assert _built(weighting="uniform").weights([0, 1, 2]).tolist() == [1, 1, 1]
-    built = _built(weighting="samples")
-    assert built.weights([0, 3]).tolist() == [built.federation.sizes[0], built.federation.sizes[3]]
-    one, other = launch(weighting="samples", rounds=1), launch(weighting="uniform", rounds=1)
-    assert bits(one.x) != bits(other.x)
+    """By samples, or every client alike: one round of FedAvg is that mean of the clients' models."""
+    for weighting in ("samples", "uniform"):
+        done = launch(algorithm="fedavg", weighting=weighting, rounds=1)
+        built = done.experiment
+        ids, sizes = built.sample(0), built.federation.sizes
+        lr = built.task.x0.new_tensor(built.lr(0))
+        server = Server(built.task.x0, {p.name: {} for p in built.algorithm.parts}, {})
+        sent = broadcast(built.algorithm, built.task.layout, server, lr, 0 * lr)[1]
+        states = [built.algorithm.client_state(built.task.x0) for _ in ids]
+        each = choose_executor(built)(sent, ids, states).replies.update
+        share = torch.tensor([float(sizes[i]) if weighting == "samples" else 1.0 for i in ids])
+        expected = built.task.x0 + (share / share.sum()) @ each
+        torch.testing.assert_close(done.x, expected)
 
 
 def test_evaluation_every_few_rounds_and_at_the_end() -> None:

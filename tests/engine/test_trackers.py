@@ -16,7 +16,7 @@ import pytest
 
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine import trackers
-from tests.scene import launch, records
+from tests.scene import launch, listening, records
 
 
 def _wants(name: str) -> None:
@@ -59,13 +59,13 @@ def test_an_own_tracker_sees_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", ["begin", "round", "end"])
 def test_a_tracker_that_fails_is_left_out_and_said_once(moment: str) -> None:
     from steppe.config import resolve
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
 
-    said: list[str] = []
     bad, good = Notebook(moment), Notebook()
     config = resolve({"model": "mlp", "clients": 4, "per_round": 2, "rounds": 3, "max_steps": 1, "workers": 0})
-    result = simulate(experiment(config), say=said.append, trackers=[bad, good])
+    with listening() as said:
+        result = simulate(build_experiment(config), trackers=[bad, good])
     assert result.summary["rounds"] == 3
     assert said[1:] == ["Notebook failed and is left out from now on: the disk is full"]
     assert len(good.pages) == 5

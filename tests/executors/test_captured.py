@@ -14,14 +14,16 @@ import steppe
 from steppe.config import resolve
 from steppe.core.client import Sent
 from steppe.data import augmentation
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine import rounds
+from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
 from steppe.executors import captured
 from steppe.executors.batched import Batched
 from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
+from steppe.experiment import Experiment
 from tests.executors.test_executors import one_round, unequal
-from tests.scene import USUAL, NormNet, blobs, seeded
+from tests.scene import USUAL, NormNet, blobs, listening, seeded
 
 
 def executor_of(built: Experiment, **options: Any) -> Captured:
@@ -58,7 +60,7 @@ def test_images_are_augmented_alike_everywhere() -> None:
     images, labels = torch.randint(0, 256, (60, 1, 8, 8), dtype=torch.uint8, generator=g), torch.arange(60) % 3
     data = steppe.Data("noise", images, labels, images[:6], labels[:6], classes=3)
     options = {**USUAL, "algorithm": "fedavg", "augmentation": "svhn", "dtype": "float64"}
-    built = experiment(resolve(options), None, nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), data)
+    built = build_experiment(resolve(options), None, nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), data)
     parts, ids = (built.algorithm, built.task, built.federation), [4, 0, 2, 1]
     alone, _ = one_round(built, Sequential(*parts), ids)
     plain, _ = one_round(_unaugmented(built), Sequential(*parts[:2], _unaugmented(built).federation), ids)
@@ -83,7 +85,9 @@ class Forgetful(nn.Module):
 
 
 def of(model: nn.Module, **options: Any) -> Experiment:
-    return experiment(resolve({**USUAL, "algorithm": "fedavg", **options}), None, model, steppe.from_arrays(*blobs()))
+    return build_experiment(
+        resolve({**USUAL, "algorithm": "fedavg", **options}), None, model, steppe.from_arrays(*blobs())
+    )
 
 
 @pytest.mark.parametrize("kind", [Captured, Batched, Sequential])
@@ -98,7 +102,7 @@ def test_dropout_is_a_function_of_seed_round_and_clients(kind: type) -> None:
     def update(work: Any, round_: int) -> Tensor:
         sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(float(round_)))
         states = [built.algorithm.client_state(x)] * 2
-        found: Tensor = work(sent, [0, 1], states).update.clone()
+        found: Tensor = work(sent, [0, 1], states).replies.update.clone()
         return found
 
     work = fresh()
@@ -127,23 +131,23 @@ class OnGPU(Tensor):
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """An experiment chooses its executor as if there were one; a graph is simply the work that it holds."""
-    choose = Experiment.executor
+    choose = rounds.choose_executor
 
-    def executor(built: Experiment, *told: Any) -> Any:
+    def executor(built: Experiment) -> Any:
         plain = built.task.x0
         built.task.x0 = plain.as_subclass(OnGPU)
         try:
-            return choose(built, *told)
+            return choose(built)
         finally:
             built.task.x0 = plain
 
-    monkeypatch.setattr(Experiment, "executor", executor)
+    monkeypatch.setattr(rounds, "choose_executor", executor)
     monkeypatch.setattr(captured, "_graph", lambda body: body)
 
 
 def trained(model: nn.Module, **options: Any) -> tuple[steppe.Result, list[str]]:
-    said: list[str] = []
-    return simulate(of(model, rounds=3, **options), say=said.append), said
+    with listening() as said:
+        return simulate(of(model, rounds=3, **options)), said
 
 
 @pytest.mark.usefixtures("gpu")
@@ -178,8 +182,8 @@ def test_what_cannot_be_captured_runs_and_says_so(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("gpu")
 def test_lanes_are_chosen_for_the_federation_and_chunk_bounds_them() -> None:
     built = of(seeded(), partition="iid", per_round=6)
-    assert built.executor().width == 6
-    assert of(seeded(), partition="iid", per_round=6, chunk=2).executor().width == 2
+    assert rounds.choose_executor(built).width == 6
+    assert rounds.choose_executor(of(seeded(), partition="iid", per_round=6, chunk=2)).width == 2
 
 
 def test_chunk_bounds_the_clients_that_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import steppe
 from steppe.config import resolve
 from steppe.core.errors import RunFailed
 from steppe.data import Partition
 from steppe.data.federation import Federation
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.build import build_experiment
 from steppe.executors.batched import Batched
 from steppe.executors.sequential import Sequential
 from steppe.executors.workers import Workers
+from steppe.experiment import Experiment
 from tests.scene import NormNet, blobs, launch, remains, seeded
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def unequal(algorithm: str = "scaffold", sizes: tuple[int, ...] = (1, 2, 7, 40, 
     given = {"algorithm": algorithm, "clients": len(sizes), "per_round": len(sizes), "batch": 4, "epochs": 2,
              "momentum": 0.5, "dtype": "float64", "workers": 0, "partition": "iid", "lr": 0.2, **options}  # fmt: skip
     data = steppe.from_arrays(*blobs(sum(sizes)))
-    built = experiment(resolve(given), None, seeded(), data)
+    built = build_experiment(resolve(given), None, seeded(), data)
     ends = np.cumsum(sizes)
     clients = tuple(np.arange(end - n, end) for end, n in zip(ends, sizes, strict=True))
     old = built.federation
@@ -43,6 +44,10 @@ def unequal(algorithm: str = "scaffold", sizes: tuple[int, ...] = (1, 2, 7, 40, 
         old.data, Partition(clients, "by hand", 0), old.batch_size, old.epochs, old.augmentation, 0, torch.float64
     )
     return built
+
+
+def _weights(built: Experiment, ids: list[int]) -> Tensor:
+    return built.task.x0.new_tensor([float(built.federation.sizes[i]) for i in ids])
 
 
 def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
@@ -56,11 +61,12 @@ def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
     for t in range(2):
         lr, now = x.new_tensor(0.2), x.new_tensor(float(t))
         rows = stack([states[i] for i in ids]) if built.algorithm.using("prepare") else None
-        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, ids, rows, len(ids))
-        replies = executor(sent, ids, [states[i] for i in ids])
+        server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, rows, len(ids))
+        replies = executor(sent, ids, [states[i] for i in ids]).replies
         states = {i: row(replies.state, k) for k, i in enumerate(ids)}
         everyone = stack([states[i] for i in sorted(states)])
-        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, built.weights(ids), len(ids), ids,
+        weights = _weights(built, ids)
+        server = aggregate(built.algorithm, built.task.layout, server, sent, replies, weights, len(ids),
                            lambda part, name, everyone=everyone: everyone[part][name])  # fmt: skip
     return replies, server
 
@@ -119,8 +125,8 @@ def test_a_clients_round_depends_on_nobody_else() -> None:
 
     down = {"control_variates": built.algorithm.server_state(x)["control_variates"]}
     sent = Sent(x, down, {}, x.new_tensor(0.2), x.new_tensor(0.0))
-    alone = executor(sent, [3], [built.algorithm.client_state(x)]).update[0].clone()  # good until the next call
-    among = executor(sent, [0, 3, 4], [built.algorithm.client_state(x)] * 3)
+    alone = executor(sent, [3], [built.algorithm.client_state(x)]).replies.update[0].clone()  # good until the next call
+    among = executor(sent, [0, 3, 4], [built.algorithm.client_state(x)] * 3).replies
     assert torch.equal(alone, among.update[1])
 
 
@@ -139,7 +145,7 @@ def test_workers_give_the_same_bits(options: dict[str, Any], tmp_path: Path) -> 
         assert max(r["clients"] for r in result.history) > 2
 
 
-@pytest.mark.parametrize("policy", ["average", "local"])
+@pytest.mark.parametrize("policy", [pytest.param("average", marks=pytest.mark.slow), "local"])
 def test_workers_carry_running_statistics(policy: str, tmp_path: Path) -> None:
     options = {"model": None, "buffers": policy, "rounds": 3, "batch": 4, "partition": "iid"}
     outs = tmp_path / "alone", tmp_path / "shared"
@@ -174,6 +180,7 @@ def test_whatever_pickle_says_the_run_goes_on_here() -> None:
     assert any("cannot be pickled (not me)" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_module_that_only_this_process_can_import_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import os, torch\nif os.environ['STEPPE_TEST_PARENT'] != str(os.getpid()): raise ValueError('only there')\n"
     (tmp_path / "steppe_test_at_home.py").write_text(text + "class Own(torch.nn.Linear):\n    pass\n")
@@ -197,6 +204,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_the_script_itself_runs_in_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT.format(root=str(ROOT))))
@@ -205,6 +213,7 @@ def test_a_model_of_the_script_itself_runs_in_process(tmp_path: Path) -> None:
     assert "defined in a notebook or in the script itself" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_script_reaches_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers look where this process looks, not only where it was started."""
     (tmp_path / "steppe_test_own_net.py").write_text("import torch\nclass Own(torch.nn.Linear):\n    pass\n")
@@ -248,7 +257,7 @@ class Sleeps(nn.Linear):
 
 def _workers(model: nn.Module, count: int = 2) -> tuple[Workers, Experiment]:
     built = unequal("fedavg")
-    task = experiment(built.config, None, model, built.federation.data).task
+    task = build_experiment(built.config, None, model, built.federation.data).task
     return Workers(built.algorithm, task, built.federation, count, slots=6), built
 
 
@@ -271,6 +280,7 @@ def test_an_exception_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch
     assert all(worker.returncode is not None for worker in pool)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_round_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPPE_TEST_PARENT", str(os.getpid()))
     model = Quits(6, 3)
@@ -282,6 +292,7 @@ def test_a_worker_killed_in_a_round_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     assert all(worker.returncode is not None for worker in pool)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_rounds_is_a_sentence() -> None:
     model = Sleeps(6, 3)
     workers, built = _workers(model)
@@ -302,6 +313,7 @@ ORPHANS = """
 """
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     command = [sys.executable, "-c", textwrap.dedent(ORPHANS.format(root=str(ROOT)))]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

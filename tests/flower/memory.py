@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,9 @@ from safetensors.torch import load_file
 from steppe.core.server import Server
 from steppe.data import load
 from steppe.data.partition import make as make_partition
-from steppe.engine.experiment import experiment
-from steppe.engine.rounds import play
+from steppe.engine.build import build_experiment
+from steppe.engine.play_round import play_round
+from steppe.engine.progress import handling
 from steppe.executors.sequential import Sequential
 from steppe.flower import federation_file
 from steppe.flower.client_app import make_app
@@ -150,13 +152,24 @@ def settings_of(run: dict, **terms) -> tuple[federation_file.FederationFile, obj
     return settings, settings.config()
 
 
+class Into(logging.Handler):
+    """What is said, in a list."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self.told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+
 def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None, terms=None, keys=None):
     """A federation in memory; returns (result, grid, what was said)."""
     settings, config = settings_of(run, **(terms or {}))
     grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil, settings.own)
     told: list[str] = []
-    with _quietly():
-        return federated(grid, settings, config, out, resume, told.append, keys), grid, told
+    with _quietly(), handling(Into(told)):
+        return federated(grid, settings, config, out, resume, keys), grid, told
 
 
 @contextmanager
@@ -171,13 +184,13 @@ def _quietly():
 def replay(config, schedule):
     """What must have come out: the simulator's own rounds, with exactly these clients. Returns (server, store)."""
     with _quietly():
-        built = experiment(config)
+        built = build_experiment(config)
     task, algorithm = built.task, built.algorithm
     store = MemoryStore(lambda: algorithm.client_state(task.x0))
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     work = Sequential(algorithm, task, built.federation)
     for t, ids in enumerate(schedule):
-        server = play(built, server, store, work, t, ids, built.lr(t), lambda _: None).after
+        server = play_round(built, server, store, work, t, ids, built.lr(t)).after
     return server, store
 
 

@@ -463,6 +463,6 @@ def test_resume_does_not_meet_it_again_at_once(tmp_path):
 
 def test_other_errors_than_a_nodes_still_end_the_run(tmp_path, monkeypatch):
     """A server that is itself broken must not look like a federation of bad nodes."""
-    monkeypatch.setattr(Nodes, "_set_sizes", lambda self: 1 / 0)
+    monkeypatch.setattr(Nodes, "_present", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         launch(tmp_path, RUN, grid=grid_of(tmp_path))

@@ -14,7 +14,7 @@ from steppe.flower.federation_file import FederationFile, parse
 from steppe.flower.refusals import REASONS
 from steppe.flower.server_app import serve
 from steppe.flower.server_status import is_alive, lock
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
 from tests.flower.memory import USUAL, MemoryGrid, launch, node_folders, replay, settings_of, states_on_disk
 
 ALL = {"algorithm": "scaffold", "per_round": 3}
@@ -172,7 +172,7 @@ def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
     out = tmp_path / "run"
     with pytest.raises(Dies):
         serve(grid, app, [], str(out))
-    assert len(folder.history(out)) == 2
+    assert len(RunFolder(out).history) == 2
     assert not is_alive(out)
     if when.startswith("after"):
         assert 2 in states_on_disk(tmp_path / "nodes")[0]
@@ -180,7 +180,7 @@ def test_resume_counts_nothing_twice(when, tmp_path, monkeypatch):
     result = serve(grid, app, [], str(out), resume=True)
     server, _ = replay(config, [result.experiment.sample(t) for t in range(5)])
     assert torch.equal(result.server.x, server.x)
-    assert [r["round"] for r in folder.history(out)] == [1, 2, 3, 4, 5]
+    assert [r["round"] for r in RunFolder(out).history] == [1, 2, 3, 4, 5]
 
 
 def write_federation(tmp_path, settings: FederationFile):

@@ -25,7 +25,7 @@ from steppe.flower.federation_file import Sample, parse, read
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.server_status import STATUS, lock, write_status
-from steppe.runs import folder as records
+from steppe.runs.folder import RunFolder
 from tests.flower.memory import MemoryGrid, launch, node_folders, settings_of
 
 CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
@@ -217,7 +217,7 @@ def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "GONE", 0.0)
     write_status(tmp_path, **state)
     with pytest.raises(RunFailed) as error:
-        processes.follow(tmp_path, lambda _: None, lambda _: None, lambda: alive)
+        processes.follow(tmp_path, lambda _: None, lambda: alive)
     assert str(error.value) == why
 
 
@@ -226,17 +226,17 @@ def test_following_a_run_that_goes_on(tmp_path):
     write_status(tmp_path, "failed", why="long ago")
     asked = time.time() + 1e-3
     for t in range(1, 4):
-        records.append(tmp_path, {"round": t})
+        RunFolder(tmp_path).append({"round": t})
     seen = []
 
     def alive():
         with lock(tmp_path):
-            records.append(tmp_path, {"round": 4})
+            RunFolder(tmp_path).append({"round": 4})
             time.sleep(0.01)
             write_status(tmp_path, "finished")
         return ""
 
-    processes.follow(tmp_path, seen.append, lambda _: None, alive, asked, resume=True)
+    processes.follow(tmp_path, seen.append, alive, asked, resume=True)
     assert [r["round"] for r in seen] == [4]
     assert json.loads((tmp_path / STATUS).read_text())["state"] == "finished"
 

@@ -42,13 +42,13 @@ def close(mine, theirs):
 def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
     run = {"algorithm": "fedsam", "model": "tests.flower.own:norm_model"}
     result, _, _ = launch(tmp_path, {"algorithm": "fedsam"}, terms={"own": {"model": run["model"]}})
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
     from tests.flower.own import norm_model
 
     _, config = settings_of({"algorithm": "fedsam"})
     torch.manual_seed(config.seed)
-    whole = simulate(experiment(config, model=norm_model()))
+    whole = simulate(build_experiment(config, model=norm_model()))
     assert result.server.buffers
     close(result.server.x, whole.server.x)
     for name, value in whole.server.buffers.items():
@@ -57,7 +57,7 @@ def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
 
 def test_own_part_and_model(tmp_path):
     """A user's part with state on both sides runs unchanged."""
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
     from tests.flower.own import model, parts
 
@@ -65,7 +65,7 @@ def test_own_part_and_model(tmp_path):
                                                        "parts": "tests.flower.own:parts"}})  # fmt: skip
     _, config = settings_of({})
     torch.manual_seed(config.seed)
-    whole = simulate(experiment(config, parts(), model()))
+    whole = simulate(build_experiment(config, parts(), model()))
     close(result.server.x, whole.server.x)
     assert states_on_disk(tmp_path / "nodes")
 
@@ -73,7 +73,7 @@ def test_own_part_and_model(tmp_path):
 @pytest.mark.parametrize("part", ["median", "krum:bad=1,keep=1", "norm_bound:limit=0.05", "dp:clip=0.1,noise=0.5"])
 def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     """They stand on the server; a node needs neither their secrets nor their packages."""
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
 
     if part.startswith("dp"):
@@ -81,7 +81,7 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
         part += f",secret={tmp_path / 'secret'}"
     run = {"algorithm": "scaffold", "clients": 5, "per_round": 5, "add": [part]}
     result, _, told = launch(tmp_path, run)
-    whole = simulate(experiment(settings_of(run)[1]))
+    whole = simulate(build_experiment(settings_of(run)[1]))
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     close(result.server.x, whole.server.x)
     assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")

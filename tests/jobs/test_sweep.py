@@ -18,7 +18,7 @@ import torch
 
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
-from steppe.engine import experiment
+from steppe.engine.devices import count_cores
 from steppe.jobs import processes, search
 from steppe.jobs import sweep as sweeping
 from steppe.jobs.sweep import Grid, Point, best, chosen_by, sweep
@@ -162,7 +162,7 @@ def test_labels_name_folders(tmp_path: Path) -> None:
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STEPPE_CORES", "8")
-    assert experiment.cores() == 8
+    assert count_cores() == 8
     assert len(processes.places(None, "cpu")) == 8
     assert [p["OMP_NUM_THREADS"] for p in processes.places(3, "cpu")] == ["2"] * 3
     assert [p["STEPPE_CORES"] for p in processes.places(20, "cpu")] == ["1"] * 20

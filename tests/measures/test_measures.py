@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from steppe import analyze
+from steppe.analysis import Analysis, Options
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape, Sample
-from steppe.measures.analysis import Analysis, Options
 from steppe.measures.during_training import MEASURES, chosen, schedule
 from steppe.report.measure_tables import COLUMNS, PROFILES, fitting, labels, numbers, over_seeds, tables, told
 from tests.runs.test_resume import killed
-from tests.scene import bits, blobs, launch, records, remains, seeded
+from tests.scene import bits, blobs, launch, listening, records, remains, seeded
 
 
 def finished(out: Path, **options: Any) -> Any:
@@ -128,7 +128,7 @@ def test_clients_curvature_looks_at_no_more_than_the_sample(tmp_path: Path) -> N
     assert all("all " in name for name in whole["samples"])
     assert all(re.search(r", 5 of \d+, seed 0$", name) for name in few["samples"])
     assert few["each"] != whole["each"]
-    alone = opened(tmp_path, samples=5, client=few["ids"][0]).measure(["lambda1"], say=lambda _: None)
+    alone = opened(tmp_path, samples=5, client=few["ids"][0]).measure(["lambda1"])
     assert alone["measures"]["lambda1"]["lambda1"] == pytest.approx(few["each"][0], rel=1e-3)  # as --client says it
 
 
@@ -166,7 +166,7 @@ def test_lines_begin_where_they_say(tmp_path: Path) -> None:
     first = steppe.run("fedavg", **quick, out=tmp_path / "a")
     second = steppe.run("fedavg", **quick, seed=1, out=tmp_path / "b")
     a, b = (Analysis(tmp_path / name, Options(points=4, samples=200)) for name in "ab")
-    a.measure(["line", "line_runs"], say=lambda _: None)
+    a.measure(["line", "line_runs"])
     assert "line_runs" not in a.stored()["measures"]  # there is no line to itself
     b.measure(["line_runs"], [a], lambda _: None)
     line = Landscape.load(tmp_path / "a/analysis/line.npz")
@@ -187,8 +187,9 @@ def test_nothing_is_computed_twice(tmp_path: Path) -> None:
     said: list[str] = []
 
     def again(*names: str, **options: Any) -> list[str]:
-        said.clear()
-        analyze(tmp_path, names, **own(), **options, say=said.append)
+        with listening() as now:
+            analyze(tmp_path, names, **own(), **options)
+        said[:] = now
         return [s.partition(": ")[2].partition(",")[0] for s in said if ", " in s and s.endswith(" s")]
 
     assert again("lambda1", "loss") == ["lambda1", "loss"]
@@ -212,24 +213,25 @@ def test_two_processes_may_measure_one_run(tmp_path: Path) -> None:
 
     def meanwhile(said: str) -> None:
         if "loss," in said:  # it is written, and the next one not yet
-            opened(tmp_path).measure(["gradient_norm"], say=lambda _: None)
+            opened(tmp_path).measure(["gradient_norm"])
 
-    opened(tmp_path).measure(["loss", "sharpness"], say=meanwhile)
+    with listening(meanwhile):
+        opened(tmp_path).measure(["loss", "sharpness"])
     assert set(opened(tmp_path).stored()["measures"]) == {"loss", "sharpness", "gradient_norm"}
 
 
 def test_a_measure_that_takes_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished(tmp_path)
-    said: list[str] = []
-    monkeypatch.setattr("steppe.measures.analysis.LONG", 0.0)
-    analyze(tmp_path, ["lambda1", "trace", "density_layers"], **own(), say=said.append)
+    monkeypatch.setattr("steppe.analysis.LONG", 0.0)
+    with listening() as said:
+        analyze(tmp_path, ["lambda1", "trace", "density_layers"], **own())
     blocks = len(opened(tmp_path).subject.blocks)
     assert blocks > 2
     for count in (100, 200 * blocks):
         assert [s for s in said if f" {count} products" in s and s.endswith(" s")]
     assert len(said) == 5  # lambda1's number is not known beforehand
-    said.clear()
-    analyze(tmp_path, "density", **own(), say=said.append)  # nothing was timed before
+    with listening() as said:
+        analyze(tmp_path, "density", **own())  # nothing was timed before
     assert " 800 products" in said[0]
 
 

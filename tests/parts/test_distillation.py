@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import data, number, one_step, perceptron, same, train
+from tiny import data, local_step, number, one_step, perceptron, same, train
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
-from steppe.core.part import Scope, SettingError
+from steppe.core.errors import SettingError
 from steppe.core.task import Outputs, Task
 from steppe.models import build
 from steppe.parts.contrast import Contrast
@@ -26,16 +26,14 @@ def tensor(v):
     return torch.tensor(v, dtype=torch.float64)
 
 
-def scope(y, teacher=None, mask=None):
+def scope(y, mask=None):
     batch = {"y": y} if mask is None else {"y": y, "mask": mask}
-    s = Scope(perceptron().layout, number(0), number(0.1), number(0), {}, batch=batch)
-    s.forward = lambda _: Outputs(teacher, None, (), {})
-    return s
+    return local_step(perceptron().layout, number(0), batch=batch)
 
 
 def divergence(part, logits, teacher, y, mask=None):
-    s = scope(y, teacher, mask)
-    s.seen = part.observe(s)
+    s = scope(y, mask)
+    s.seen = part.observe(lambda _: Outputs(teacher, None, (), {}), s)
     return part.penalty(number(0), Outputs(logits, None, (), {}), s)
 
 

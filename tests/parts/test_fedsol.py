@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import Spy, data, one_step, perceptron, same, train
+from tiny import Spy, data, local_step, one_step, perceptron, same, train
 from torch import nn
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.cost import cost
-from steppe.core.errors import SteppeError
-from steppe.core.part import Part, Scope, SettingError
+from steppe.core.errors import SettingError, SteppeError
+from steppe.core.part import Part
 from steppe.core.task import Task
 from steppe.engine.quadratics import Problem, Quadratic, trace
 from steppe.models import build
@@ -28,6 +28,7 @@ VECTORS = Path(__file__).parent.parent / "vectors"
 SOFTMAX = json.loads((VECTORS / "softmax.json").read_text())
 QUADRATIC = json.loads((VECTORS / "quadratic.json").read_text())
 MOMENTUM = SGD(0.9, 0.01)
+ABLATION = "fedsol_ablation"
 PROXIMAL = ("kl", "ntd", "l2", "scaffold", "fednova", "feddyn", "moon")
 
 
@@ -55,7 +56,7 @@ def test_t2_ablations(which):
     T2 = SOFTMAX["T2"]
     task, batch = quadratic(T2)
     settings = {"rho": T2["rho"], "beta": T2["beta"], "proximal": "l2"}
-    algorithm = make(f"fedsol_a{which}", SGD(), settings)
+    algorithm = make(ABLATION, SGD(), {"variant": f"a{which}", **settings})
     w = tensor(T2["w"])
     same(w - one_step(algorithm, task, task.x0, w, batch), tensor(T2[f"a{which}"]))
 
@@ -157,17 +158,17 @@ def test_on_a_quadratic_the_change_is_the_hessian_along_the_ascent():
 @pytest.mark.parametrize(
     ("name", "settings", "base", "base_settings"),
     [
-        ("fedsol_a0", {}, "fedavg", {}),
-        ("fedsol_a1", {"rho": 0.5}, "fedsol", {"rho": 0.5, "radius": "fixed"}),
-        ("fedsol_a1", {"rho": 0.5, "radius": "layer"}, "fedsol", {"rho": 0.5, "radius": "layer"}),
-        ("fedsol_a2", {"beta": 0.0, "radius": "adaptive"}, "fedavg", {}),
-        ("fedsol_a3", {"beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
-        ("fedsol_a6", {"beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
-        ("fedsol_a5", {"beta": 0.3, "proximal": "l2"}, "fedprox", {"mu": 0.3}),
-        ("fedsol_a2", {"beta": 0.0}, "fedavg", {}),
-        ("fedsol_a3", {"beta": 0.0, "rho": 0.5}, "fedsol_a1", {"rho": 0.5}),
-        ("fedsol_a6", {"beta": 0.0, "rho": 0.5}, "fedsol_a1", {"rho": 0.5}),
-        ("fedsol_a4", {"beta": 0.0, "prox_scale": 0.0, "rho": 0.5}, "fedsam", {"rho": 0.5}),
+        (ABLATION, {"variant": "a0"}, "fedavg", {}),
+        (ABLATION, {"variant": "a1", "rho": 0.5}, "fedsol", {"rho": 0.5, "radius": "fixed"}),
+        (ABLATION, {"variant": "a1", "rho": 0.5, "radius": "layer"}, "fedsol", {"rho": 0.5, "radius": "layer"}),
+        (ABLATION, {"variant": "a2", "beta": 0.0, "radius": "adaptive"}, "fedavg", {}),
+        (ABLATION, {"variant": "a3", "beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
+        (ABLATION, {"variant": "a6", "beta": 0.0, "radius": "adaptive"}, "fedsol", {"rho": 2.0}),
+        (ABLATION, {"variant": "a5", "beta": 0.3, "proximal": "l2"}, "fedprox", {"mu": 0.3}),
+        (ABLATION, {"variant": "a2", "beta": 0.0}, "fedavg", {}),
+        (ABLATION, {"variant": "a3", "beta": 0.0, "rho": 0.5}, ABLATION, {"variant": "a1", "rho": 0.5}),
+        (ABLATION, {"variant": "a6", "beta": 0.0, "rho": 0.5}, ABLATION, {"variant": "a1", "rho": 0.5}),
+        (ABLATION, {"variant": "a4", "beta": 0.0, "prox_scale": 0.0, "rho": 0.5}, "fedsam", {"rho": 0.5}),
     ],
 )
 def test_ablations_reduce(name, settings, base, base_settings):
@@ -175,9 +176,9 @@ def test_ablations_reduce(name, settings, base, base_settings):
 
 
 def test_ablation_4_at_beta_1_is_the_general_one():
-    general = make("fedsol_a4", MOMENTUM, {"rho": 0.5, "beta": 1.0 + 1e-12})
-    assert "sam" in [p.name for p in make("fedsol_a4", MOMENTUM).parts]
-    same(train(general)[0], train(make("fedsol_a4", MOMENTUM, {"rho": 0.5}))[0])
+    general = make(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5, "beta": 1.0 + 1e-12})
+    assert "sam" in [p.name for p in make(ABLATION, MOMENTUM, {"variant": "a4"}).parts]
+    same(train(general)[0], train(make(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5}))[0])
 
 
 def test_the_order_of_the_proximal_pull_does_not_matter():
@@ -196,7 +197,7 @@ def test_noise_is_no_direction():
     def length(first_step, dtype, index=1.0, of=None):
         x = task.x0.to(dtype)
         part = ProximalAscent(2.0, of or Distillation(), radius="fixed", first_step=first_step)
-        s = Scope(task.layout, x, torch.tensor(0.1), torch.tensor(0.0), {}, index=torch.tensor(index))
+        s = local_step(task.layout, x, index=torch.tensor(index))
         return float(part.ascent(noise.to(dtype), x, s).norm())
 
     assert length("safe", torch.float32) == 0
@@ -234,7 +235,7 @@ def test_under_vmap(on, proximal):
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_ablations_under_vmap(which, beta):
-    algorithm = make(f"fedsol_a{which}", MOMENTUM, {"rho": 0.5, "beta": beta})
+    algorithm = make(ABLATION, MOMENTUM, {"variant": f"a{which}", "rho": 0.5, "beta": beta})
     same(train(algorithm, batched=True), train(algorithm))
 
 
@@ -263,13 +264,13 @@ def cnn():
         ("fedsol", {"proximal": "feddyn"}, (1, 1, 1), (1, 0)),
         ("fedsol", {"proximal": "fednova"}, (2, 1, 1), (1, 0)),
         ("fedsol", {"proximal": "moon"}, (1, 1, 1), (2, 2)),
-        ("fedsol_a0", {}, (1, 1, 0), (1, 0)),
-        ("fedsol_a1", {}, (1, 1, 0), (2, 1)),
-        ("fedsol_a2", {}, (1, 1, 0), (3, 1)),
-        ("fedsol_a3", {}, (1, 1, 0), (2, 1)),
-        ("fedsol_a4", {}, (1, 1, 0), (2, 1)),
-        ("fedsol_a5", {}, (1, 1, 0), (1, 1)),
-        ("fedsol_a6", {}, (1, 1, 0), (2, 1)),
+        (ABLATION, {"variant": "a0"}, (1, 1, 0), (1, 0)),
+        (ABLATION, {"variant": "a1"}, (1, 1, 0), (2, 1)),
+        (ABLATION, {"variant": "a2"}, (1, 1, 0), (3, 1)),
+        (ABLATION, {"variant": "a3"}, (1, 1, 0), (2, 1)),
+        (ABLATION, {"variant": "a4"}, (1, 1, 0), (2, 1)),
+        (ABLATION, {"variant": "a5"}, (1, 1, 0), (1, 1)),
+        (ABLATION, {"variant": "a6"}, (1, 1, 0), (2, 1)),
     ],
 )
 def test_costs(cnn, name, settings, vectors, passes):

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from tiny import CLIENTS, data, perceptron, same, train
 
-from steppe.core.algorithm import Algorithm, CompositionError
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
-from steppe.core.part import SettingError
+from steppe.core.errors import CompositionError, SettingError
 from steppe.engine.quadratics import Problem, trace
 from steppe.evaluate.personal import Client, fine_tune, personal_accuracy, shuffled, spread, tuner
 from steppe.parts.frozen_head import FrozenHead

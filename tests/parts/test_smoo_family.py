@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import Spy, data, number, one_step, perceptron, same, train
+from tiny import Spy, aggregation, data, number, one_step, perceptron, same, train
 from torch import nn
 
-from steppe.core.algorithm import Algorithm, CompositionError
+from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.cost import cost
-from steppe.core.errors import SteppeError
-from steppe.core.part import Scope, SettingError
+from steppe.core.errors import CompositionError, SettingError, SteppeError
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
 from steppe.engine.quadratics import Problem, trace, trace_algorithm
@@ -170,7 +169,7 @@ def test_fedlesam_scalings():
     for variant in ESTIMATED[2:]:
         part = LocallyEstimatedSAM(1.0, variant)
         state = part.server_state(task.x0)
-        part.settle(new, Scope(task.layout, task.x0, number(0.1), number(0), state))
+        part.settle(new, aggregation(task.layout, task.x0, state))
         ascent[variant] = state["ascent"]
     back = task.x0 - new
     same(ascent["last_round"], back / torch.linalg.vector_norm(back), 1e-6)
@@ -248,25 +247,25 @@ def test_fedlesam_as_released_sends_the_direction(variant, down, kept):
 
 # ------------------------------------------------------------------------------------ compositions and additions
 def test_a_dual_inside_two_gradients_is_refused():
-    with pytest.raises((CompositionError, SteppeError), match="more than once a step"):
+    with pytest.raises(CompositionError, match="more than once per step"):
         Algorithm((ConsistentSAM(0.1), SAM(0.1), RECIPE))
-    with pytest.raises((CompositionError, SteppeError), match="more than once a step"):
+    with pytest.raises(CompositionError, match="more than once per step"):
         make("fedsam", RECIPE, add=(parse_addition("consistent_sam:rho=0.1"),))
     Algorithm((SAM(0.1), ConsistentSAM(0.1), RECIPE))
 
 
 def test_the_same_part_twice_is_refused():
-    with pytest.raises((CompositionError, SteppeError), match="share one state"):
+    with pytest.raises(CompositionError, match="share one state"):
         make("fedlesam_d", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1"),))
 
 
 def test_settings_are_checked():
     for part, value in ((ConsistentSAM, -1.0), (LocallyEstimatedSAM, -1.0), (ClientMomentum, 2.0)):
-        with pytest.raises((SettingError, SteppeError)):
+        with pytest.raises(SettingError):
             part(value)
-    with pytest.raises((SettingError, SteppeError), match="mix"):
+    with pytest.raises(SettingError, match="mix"):
         make("fedspeed", RECIPE, {"mix": 1.5})
-    with pytest.raises(SteppeError, match="did you mean 'paper_init'"):
+    with pytest.raises(SettingError, match="did you mean 'paper_init'"):
         make("fedlesam", RECIPE, {"variant": "paper_ini"})
 
 

@@ -10,6 +10,7 @@ from torch.func import vmap
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, by_autograd, by_transform, end, step
 from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import row, stack
 from steppe.core.task import Task
@@ -54,7 +55,7 @@ def train(algorithm: Algorithm, task=None, rounds=2, batched=False, lr=0.1, diff
         return end(algorithm, task, sent, live, steps)
 
     for t in range(rounds):
-        server, sent = broadcast(algorithm, task.layout, server, number(lr), number(t), range(CLIENTS), states, CLIENTS)
+        server, sent = broadcast(algorithm, task.layout, server, number(lr), number(t), states, CLIENTS)
         with torch.no_grad():
             if batched:
                 replies = vmap(lambda s, b: local(sent, s, b))(states, everything)  # noqa: B023
@@ -62,7 +63,7 @@ def train(algorithm: Algorithm, task=None, rounds=2, batched=False, lr=0.1, diff
                 replies = stack([local(sent, row(states, i), row(everything, i)) for i in range(CLIENTS)])
         states = replies.state
         shares, everyone = torch.tensor(weights).double(), lambda part, name: states[part][name]  # noqa: B023
-        server = aggregate(algorithm, task.layout, server, sent, replies, shares, CLIENTS, range(CLIENTS), everyone)
+        server = aggregate(algorithm, task.layout, server, sent, replies, shares, CLIENTS, everyone)
     return server.x, server.state, states, replies.loss
 
 
@@ -74,6 +75,19 @@ def one_step(algorithm: Algorithm, task, x, w, batch, index=1, lr=1.0, state=Non
     with torch.no_grad():
         batches = (batch,) * algorithm.batches_per_step
         return step(algorithm, task, sent, live._replace(w=w), batches, number(index).to(x), number(5).to(x)).w
+
+
+def local_step(layout, x, state=None, down=None, index=None, batch=None):
+    """What a part sees in a step from w = x, where every gradient that it asks for is 1."""
+    one = torch.ones((), dtype=x.dtype)
+    return LocalStep(layout, x, 0.1 * one, 0 * one, state or {}, down or {}, x, x, one if index is None else index,
+                     4 * one, batch or {}, {}, False, False, lambda term, w: torch.ones_like(w),
+                     lambda term, w, features: torch.ones_like(w))  # fmt: skip
+
+
+def aggregation(layout, x, state):
+    """What a server's rule sees that looks at the mean update and its own state alone."""
+    return Aggregation(layout, x, number(0.1), number(0), state, 1, {}, 1, 1.0, None, None, None)
 
 
 def same(a, b, tolerance=1e-9):

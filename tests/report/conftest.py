@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from steppe.analysis import Analysis, Options
 from steppe.config import Config, resolve
 from steppe.jobs.compare import compare
-from steppe.measures.analysis import Analysis, Options
 from steppe.report.write import write
 
 QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
@@ -38,11 +38,11 @@ FIGURES = 2 + 2 + 4 + 1 + 4 + (1 + 5) + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """fedavg and fedsam on digits, two seeds each; not to be written to."""
     where = tmp_path_factory.mktemp("compared")
-    entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where, say=lambda _: None)
+    entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where)
     assert not any(e.failed for e in entries)
     for run in sorted(where.glob("*/seed-*")):
         names = [*NUMBERS, *(DRAWN if run.name == "seed-0" else [])]
-        Analysis(run, Options(samples=100, points=7)).measure(names, say=lambda _: None)
+        Analysis(run, Options(samples=100, points=7)).measure(names)
     return where
 
 

@@ -28,23 +28,27 @@ from steppe.report.landscapes import landscapes
 from steppe.report.measure_tables import PROFILES
 from steppe.report.reading import read
 from steppe.report.write import write
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
 from tests.report.conftest import FIGURES, config
 
 
 def summaries(where: Path, label: str) -> list[dict[str, Any]]:
-    return [folder.read_json(p) for p in sorted((where / label).glob("seed-*/result.json"))]
+    return [json.loads((p).read_text()) for p in sorted((where / label).glob("seed-*/result.json"))]
 
 
 def change(path: Path, **values: Any) -> None:
-    folder.write_json(path, folder.read_json(path) | values)
+    RunFolder(path.parent).write(path.name, json.loads(path.read_text()) | values)
+
+
+def rewrite_records(run: Path, records: list[dict[str, Any]]) -> None:
+    (run / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
 
 
 def rewrite(run: Path, accuracy: float, **more: Any) -> None:
     """A run whose final model has this accuracy."""
-    records = folder.history(run)
+    records = RunFolder(run).history
     records[-1] |= {"accuracy": accuracy} | more
-    folder.rewrite(run, records)
+    rewrite_records(run, records)
     change(run / "result.json", last=accuracy)
 
 
@@ -108,11 +112,12 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
 def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
     for label, value in {"fedavg": 3.5, "fedsam": 2.5}.items():
         for k, run in enumerate(sorted((copy / label).glob("seed-*"))):
-            records = [{k: v for k, v in r.items() if k != "by_class"} for r in folder.history(run)]
+            records = [{k: v for k, v in r.items() if k != "by_class"} for r in RunFolder(run).history]
             for r in records:
-                r["accuracy"] = value + 0.1 * k + 4 - r["round"]
-            folder.rewrite(run, records)
-            change(run / "result.json", last=records[-1]["accuracy"], best=records[-1]["accuracy"])
+                r["mse"] = r.pop("accuracy") * 0 + value + 0.1 * k + 4 - r["round"]
+            rewrite_records(run, records)
+            change(run / "about.json", metric={"name": "mse", "direction": "lower", "percent": False})
+            change(run / "result.json", last=records[-1]["mse"], best=records[-1]["mse"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)
     assert findings.headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
@@ -189,10 +194,10 @@ def test_labels_that_are_not_at_hand_leave_sizes(copy: Path) -> None:
 
 def test_many_classes_become_a_map(copy: Path) -> None:
     for run in copy.glob("*/seed-*"):
-        records = folder.history(run)
+        records = RunFolder(run).history
         for r in records:
             r["by_class"] = [i / 20 for i in range(15)] + [None]
-        folder.rewrite(run, records)
+        rewrite_records(run, records)
     panel = charts.classes(read([copy]))
     assert panel is not None
     assert [ch.traces[0]["type"] for ch in panel.charts] == ["heatmap", "heatmap"]
@@ -362,7 +367,7 @@ def test_over_the_last_rounds(compared: Path) -> None:
     table = report_tables.during(read([compared]))
     assert table is not None
     row = next(r for r in table.rows if r[0] == "FD")
-    each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in folder.history(run) if "measures" in r]
+    each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in RunFolder(run).history if "measures" in r]
             for run in sorted((compared / "fedavg").glob("seed-*"))]  # fmt: skip
     shown, least = row[table.columns.index("fedavg")].split(", ")
     value, error = map(float, shown.split(" ± "))

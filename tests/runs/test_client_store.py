@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import steppe
-from steppe.core.client import Live, Reply, Sent, begin, by_autograd, step
+from steppe.core.client import Live, Sent, begin, by_autograd, step
 from steppe.core.errors import RunFailed
 from steppe.core.validate import finite
 from steppe.engine.rounds import simulate
 from steppe.executors import sequential
+from steppe.executors.executor import Answers
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.runs.client_store import MemoryStore
 from tests.scene import launch
@@ -33,13 +34,13 @@ class Keeps(steppe.Part):
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"w": torch.zeros_like(x), "d": torch.zeros_like(x)}
 
-    def gradient(self, grad: Any, w: Tensor, s: steppe.Scope) -> Tensor:
+    def gradient(self, grad: Any, w: Tensor, s: steppe.LocalStep) -> Tensor:
         d = grad(w)
         if s.index == 1:
             s.state["w"], s.state["d"] = w, d
         return d
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         return delta + s.state["w"] + s.state["d"]
 
 
@@ -117,12 +118,12 @@ class Spoils:
     """An executor from outside: a client's update is not a number, and its drift looks decent."""
 
     def __init__(self, inner: sequential.Sequential) -> None:
-        self.inner, self.close = inner, inner.close
+        self.inner, self.close, self.trusted = inner, inner.close, False
 
-    def __call__(self, *round_: Any) -> Reply:
-        replies = self.inner(*round_)
-        replies.update[1, 0] = torch.nan
-        return replies
+    def __call__(self, *round_: Any) -> Answers:
+        answers = self.inner(*round_)
+        answers.replies.update[1, 0] = torch.nan
+        return answers
 
 
 def test_only_our_own_executors_are_believed_about_lengths() -> None:
@@ -147,11 +148,11 @@ class Remembers(steppe.Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(x)}
 
-    def finish(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
         s.up["before"], s.state["last"] = s.state["last"], delta
         return delta
 
-    def server(self, delta: Tensor, s: steppe.Scope) -> Tensor:
+    def server(self, delta: Tensor, s: steppe.Aggregation) -> Tensor:
         return delta + 0.1 * s.up["before"]
 
 

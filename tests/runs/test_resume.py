@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from steppe import from_arrays
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
-from steppe.engine.experiment import experiment
+from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
 from steppe.runs import checkpoint
-from tests.scene import USUAL, blobs, dies, launch, remains, seeded
+from tests.scene import USUAL, blobs, dies, launch, listening, remains, seeded
 
 KILLS = multiprocessing.get_context("forkserver")  # children start clean, and torch is imported once
 KILLS.set_forkserver_preload(["tests.runs.warm"])
@@ -154,9 +154,9 @@ def _stop_after(rounds: int) -> Any:
 
 def _resumed(out: Path, **options: Any) -> tuple[Any, list[str]]:
     """A resumed run and what it said."""
-    said: list[str] = []
-    built = experiment(resolve({**USUAL, **options}), None, seeded(), from_arrays(*blobs()))
-    return simulate(built, out, True, say=said.append), said
+    built = build_experiment(resolve({**USUAL, **options}), None, seeded(), from_arrays(*blobs()))
+    with listening() as said:
+        return simulate(built, out, True), said
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     result, said = _resumed(out, store="memory")
     assert "round-000004" in said[0]
     assert "damaged" in said[0]
-    assert said[1] == "The one before it, of round 3, is used."
+    assert said[1] == "The checkpoint before it, of round 3, is used."
     whole = interrupted / "whole-memory"
     assert remains(out, result) == remains(whole, result)
 
@@ -186,7 +186,7 @@ def test_an_edited_row_on_disk_is_noticed(interrupted: Path, tmp_path: Path) -> 
     result, said = _resumed(out, store="disk")
     assert "round-000004" in said[0]
     assert f"state of client {client} in clients.bin" in said[0]
-    assert said[1] == "The one before it, of round 3, is used."
+    assert said[1] == "The checkpoint before it, of round 3, is used."
     assert remains(out, result) == remains(interrupted / "whole-disk", result)
 
 
@@ -198,7 +198,7 @@ def test_when_no_checkpoint_is_whole_the_run_starts_from_the_beginning(
     for path in (out / "checkpoints").iterdir():
         _truncate(path)
     result, said = _resumed(out, store=store)
-    assert said[2] == "No whole checkpoint is left, so the run starts from the beginning."
+    assert said[2] == "No checkpoint is intact, so the run STARTS AGAIN FROM ROUND 1; the old records are replaced."
     assert remains(out, result) == remains(interrupted / f"whole-{store}", result)
 
 
@@ -217,7 +217,7 @@ def test_the_checkpoint_to_fall_back_on_outlives_a_second_crash(
             launch(out, resume=True, store="disk")
     _truncate(out / "checkpoints/round-000004")
     result, said = _resumed(out, store="disk")
-    assert said[1] == "The one before it, of round 3, is used."
+    assert said[1] == "The checkpoint before it, of round 3, is used."
     assert remains(out, result) == remains(interrupted / "whole-disk", result)
 
 
@@ -244,7 +244,7 @@ def test_only_the_number_of_rounds_may_change(interrupted: Path, tmp_path: Path)
         launch(out, resume=True, store="memory", lr=0.2)
     with pytest.raises(SteppeError, match="already finished 4 rounds"):
         launch(out, resume=True, store="memory", rounds=2)
-    with pytest.raises(SteppeError, match="parameters was"):
+    with pytest.raises(SteppeError, match=r"model was 'own:tests\.scene\.Net'"):
         launch(out, resume=True, store="memory", model=torch.nn.Linear(6, 3))
     with pytest.raises(SteppeError, match="already holds a run"):
         launch(out)
@@ -266,10 +266,10 @@ def test_a_new_run_in_an_old_folder_does_not_find_its_checkpoints(tmp_path: Path
     """As `steppe compare` does it: an unfinished run of other settings is replaced."""
     out = tmp_path / "run"
     tiny = {"model": "mlp", "clients": 4, "per_round": 2, "max_steps": 2, "checkpoint_every": 1, "workers": 0}
-    simulate(experiment(resolve({**tiny, "rounds": 4, "seed": 1})), out)
-    result = simulate(experiment(resolve({**tiny, "rounds": 2})), out)
+    simulate(build_experiment(resolve({**tiny, "rounds": 4, "seed": 1})), out)
+    result = simulate(build_experiment(resolve({**tiny, "rounds": 2})), out)
     assert [p.name for p in sorted((out / "checkpoints").iterdir())] == ["round-000001", "round-000002"]
-    again = simulate(experiment(resolve({**tiny, "rounds": 2})), out, resume=True)
+    again = simulate(build_experiment(resolve({**tiny, "rounds": 2})), out, resume=True)
     assert torch.equal(again.x, result.x)
 
 

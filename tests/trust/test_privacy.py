@@ -120,10 +120,8 @@ def test_the_noise_that_is_added_has_the_scale_that_is_counted() -> None:
 
 
 def scope(round_: int = 0) -> Any:
-    from steppe.core.part import Scope
-
     one = torch.ones(())
-    return Scope(task().layout, one, one, torch.tensor(float(round_)), {})
+    return steppe.ServerTurn(task().layout, one, one, torch.tensor(float(round_)), {}, CLIENTS)
 
 
 def test_a_secret_key_is_made_kept_and_never_used_for_two_sums(tmp_path: Path) -> None:
@@ -226,13 +224,12 @@ class Curious(steppe.Part):
     def client_state(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"own": x.clone()}
 
-    def prepare(self, s: steppe.Scope) -> None:
-        assert not s.rows
+    def prepare(self, rows: dict[str, torch.Tensor], s: steppe.ServerTurn) -> None:
+        assert not rows
 
-    def server(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
-        assert s.ids == ()
+    def server(self, delta: torch.Tensor, s: steppe.Aggregation) -> torch.Tensor:
         assert s.active == 3
-        with pytest.raises(RuntimeError, match="not available"):
+        with pytest.raises(SteppeError, match="does not see"):
             s.everyone("own")
         return delta
 
@@ -253,7 +250,7 @@ def test_the_server_acts_on_what_is_released_and_on_nothing_else(name: str) -> N
         sent, replies = random_replies(alg, n, seed)
         weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).double() + 0.1
         before = Server(x0, alg.server_state(x0), {})
-        after.append(aggregate(alg, task().layout, before, sent, replies, weights, CLIENTS, range(seed, seed + n)))
+        after.append(aggregate(alg, task().layout, before, sent, replies, weights, CLIENTS))
     assert not torch.equal(after[0].x, x0)
     for p, q in zip(tree_leaves(after[0]), tree_leaves(after[1]), strict=True):
         assert torch.equal(p, q)

@@ -107,7 +107,7 @@ def federation(parts, attack, who=(2,), n=7, rounds=20, update=True):
     server = Server(x0, alg.server_state(x0), {})
     states = [alg.client_state(x0)] * n
     for t in range(rounds):
-        server, sent = broadcast(alg, task.layout, server, 0.1 * one, t * one, range(n), stack(states), n)
+        server, sent = broadcast(alg, task.layout, server, 0.1 * one, t * one, stack(states), n)
         replies = []
         with torch.no_grad():
             for state, batch in zip(states, batches, strict=True):
@@ -117,7 +117,7 @@ def federation(parts, attack, who=(2,), n=7, rounds=20, update=True):
                 replies.append(end(alg, task, sent, live, 3 * one))
         states = [r.state for r in replies]
         together = attacks.poisoned(stack(replies), who, attack, update) if attack else stack(replies)
-        server = aggregate(alg, task.layout, server, sent, together, torch.ones(n).double(), n, range(n))
+        server = aggregate(alg, task.layout, server, sent, together, torch.ones(n).double(), n)
     return float((server.x - optimum).norm())
 
 

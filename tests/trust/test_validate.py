@@ -102,7 +102,7 @@ class Boosted(steppe.Part):
     name = "boosted"
     below: float = 0.0
 
-    def finish(self, delta: torch.Tensor, s: steppe.Scope) -> torch.Tensor:
+    def finish(self, delta: torch.Tensor, s: steppe.ClientRound) -> torch.Tensor:
         return torch.where(s.steps < self.below, 1000 * delta, delta)
 
 

@@ -56,9 +56,7 @@ def _exit_code(error: Exception) -> int | None:
     """2: something that the user can put right; 3: a run broke down; None: nothing that was foreseen."""
     if isinstance(error, SteppeError):
         return error.exit_code
-    # The core imports nothing of ours, so its complaints about settings and compositions are plain ValueErrors.
-    ours = type(error).__module__.startswith("steppe.core.") and isinstance(error, ValueError)
-    return 2 if ours or isinstance(error, OSError) else None
+    return 2 if isinstance(error, OSError) else None
 
 
 def _text(error: Exception) -> str:
@@ -93,10 +91,9 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
     from steppe.distributed.torchrun import agreed, first, join
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
     from steppe.report.figures import curves
-    from steppe.runs import folder
 
     join()
     if measure:
@@ -104,36 +101,39 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     if track:
         sets = [*sets, f"track={json.dumps(track)}"]
     chosen, label, where = agreed(lambda: arguments.chosen_run(algorithm, config, sets, add, rounds, out, resume))
-    built = experiment(chosen)
+    built = build_experiment(chosen)
+    metric = built.task.metric
     try:
-        with Progress(chosen.rounds, quiet=not first()) as progress:
+        with Progress(chosen.rounds, quiet=not first(), metric=metric) as progress:
             progress.begin(label)
-            result = simulate(built, where, resume, progress.round, progress.say)
+            result = simulate(built, where, resume, progress.round)
     except KeyboardInterrupt:
         if first():
             print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not first():
         return
-    curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}")
+    curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}", metric)
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return
     s = result.summary
     plural = "" if s["rounds"] == 1 else "s"
-    terminal.show(f"[bold]{label}[/]: accuracy {100 * s['last']:.2f} % after {s['rounds']} round{plural} "
-           f"(mean of the last ten {100 * s['mean_of_last_ten']:.2f}, best {100 * s['best']:.2f}), "
+    terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
+           f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
     if "epsilon" in s:
         terminal.show(f"privacy spent: {privacy_text(s)} at δ = {s['delta']:g} (one client added or removed)")
     if "refused" in s:
-        terminal.show(f"{s['refused']} replies were refused: {where / folder.LINES} says whose and why")
+        terminal.show(f"{s['refused']} replies were refused: {where / 'rounds.jsonl'} says whose and why")
     if "missing" in s or "simulated_seconds" in s:
         took = f"; simulated time {s['simulated_seconds']:.0f} s" if "simulated_seconds" in s else ""
         terminal.show(f"replies that never came, or came too late: {s.get('missing', 0)}{took}")
     for epochs, own in s.get("personal", {}).items():
         after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
-        terminal.show(f"clients' own models {after}: {100 * own['mean']:.2f} ± {100 * own['std']:.2f} % over clients")
+        terminal.show(
+            f"clients' own models {after}: {metric.pair(own['mean'], own['std'], 2)}{metric.unit} over clients"
+        )
     terminal.show(f"records, model and curves.png are in {where}")
 
 
@@ -191,24 +191,24 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
          debug: Debug = False) -> None:  # fmt: skip
     """Curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import curves
-    from steppe.runs import folder
+    from steppe.runs.folder import RunFolder
 
     arguments.check_picture(out)
     histories: dict[str, list[Any]] = {}
     whose: dict[str, Path] = {}
-    for where in runs:
-        found = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
-        if not found:
-            raise SteppeError(f"{where} holds no run: give the folder that steppe run or steppe compare wrote.")
-        for one in found:
-            records = folder.history(one)
-            if not any("accuracy" in r for r in records):
-                raise SteppeError(f"{one} has no evaluated round yet, so there is nothing to draw.")
-            home = one.parent if one.name.startswith("seed-") else one
-            first = whose.setdefault(home.name, home)
-            label = home.name if first == home else str(home)  # two runs of one name are not two seeds
-            histories.setdefault(label, []).append(records)
-    curves(histories, out)
+    metrics = {}
+    for one in RunFolder.find(runs):
+        records, metric = one.history, one.metric
+        if not any(metric.name in r for r in records):
+            raise SteppeError(f"{one} has no evaluated round yet, so there is nothing to draw.")
+        home = one.path.parent if one.seed_of_several else one.path
+        first = whose.setdefault(home.name, home)
+        label = home.name if first == home else str(home)  # two runs of one name are not two seeds
+        histories.setdefault(label, []).append(records)
+        metrics[metric.name] = metric
+    if len(metrics) > 1:
+        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw them in pictures of their own.")
+    curves(histories, out, metric=next(iter(metrics.values())))
     terminal.show(f"wrote {out}")
 
 
@@ -273,9 +273,9 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     from pydantic import ValidationError
 
     from steppe.config import assign
-    from steppe.engine.experiment import catalogue_settings
     from steppe.engine.quadratics import Client, Problem
     from steppe.engine.quadratics import trace as run_trace
+    from steppe.registry import catalogue_settings
 
     try:
         content = json.loads(problem.read_text())

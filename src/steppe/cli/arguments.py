@@ -24,7 +24,7 @@ def configuration(algorithm: str | None, path: Path | None, sets: list[str], add
             begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """A checked configuration from a file (or a run that was begun), then the command line's words on top."""
     from steppe.config import assign, read
-    from steppe.engine.experiment import catalogue_settings
+    from steppe.registry import catalogue_settings
 
     below = read(path) if path else begun or {}
     values = dict(below)
@@ -63,12 +63,10 @@ def configuration(algorithm: str | None, path: Path | None, sets: list[str], add
 def _checked(values: dict[str, Any], source: str) -> Any:
     """Keys, types and ranges, then names and settings."""
     from steppe.config import resolve
-    from steppe.engine.experiment import check_names
+    from steppe.engine.build import check_names
 
     config = resolve(values, source)
-    fault = check_names(config)
-    if fault:
-        raise fault[1]
+    check_names(config)
     return config
 
 
@@ -86,7 +84,7 @@ def spelled_out(name: str) -> tuple[str, list[str], list[str]]:
 def shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     """Of the words given to all, those that each algorithm knows; one that none knows is an error."""
     from steppe.config import Config, assign
-    from steppe.engine.experiment import catalogue_settings
+    from steppe.registry import catalogue_settings
 
     known = {a: catalogue_settings(a) for a in algorithms}
     key_of = {text: text.partition("=")[0].strip().removeprefix("settings.") for text in sets}
@@ -159,18 +157,18 @@ def shape_of(text: str) -> tuple[int, ...]:
 def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
     """What `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
-    from steppe.runs import folder
+    from steppe.runs.folder import RunFolder
 
-    begun = folder.read_json(out / "config.json") if resume and out and (out / "config.json").exists() else None
+    begun = RunFolder(out).read("config.json") if resume and out and RunFolder(out).exists else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
         chosen = configuration(None, None, sets, add, rounds, begun)
     else:
         chosen = configuration(algorithm, config, sets, add, rounds)
     label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
     where = out or free_folder(f"{label}-{chosen.hash}", resume)
-    if resume and not (where / "config.json").exists():
+    if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
-    if not resume and (where / "config.json").exists():
+    if not resume and RunFolder(where).exists:
         raise SteppeError(f"{where} already holds a run: choose another --out, or go on with it by --resume.")
     return chosen, label, where
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ from steppe.cli.app import Add, ConfigFile, Debug, Json, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.engine.progress import Progress
 
+log = logging.getLogger("steppe")
 if TYPE_CHECKING:
     from steppe.config import Config
     from steppe.flower.launch import Local
@@ -107,8 +109,8 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
         return
     terminal.show(f"[bold]{terminal.escaped(told['name'])}[/]: {told['algorithm']}, {told['clients']} clients; "
                   f"round {told['rounds_done']} of {told['rounds']}; {terminal.escaped(told['server'])}")  # fmt: skip
-    if "accuracy" in told:
-        terminal.show(f"accuracy {100 * told['accuracy']:.2f} %, loss {told['loss']:.4f}")
+    if told.get("metric") in told:
+        terminal.show(f"{told['metric']} {told[told['metric']]:.4g}, loss {told['loss']:.4f}")
     terminal.show(f"SuperLink {told['address']}: {'running' if told['superlink'] else 'not running'}")
     for node in told["nodes"]:
         terminal.show(f"  node {node['id']}: {node['status']}")
@@ -143,18 +145,19 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower.own_user import is_loopback
     from steppe.flower.server_status import find_server, is_alive
     from steppe.flower.status import find_address, find_control
-    from steppe.runs import folder as records
+    from steppe.runs.folder import RunFolder
 
     settings, config = read(folder / "app")
     where = folder / settings.out
-    begun = (where / "config.json").exists()
+    run = RunFolder(where)
+    begun = run.exists
     if begun and not resume:
-        done = (where / records.DONE).exists()
+        done = run.finished
         raise SteppeError(
             f"{where} already holds a {'finished ' if done else ''}run: "
             + ("name another folder." if done else f"go on with it by steppe federate resume {folder}.")
         )
-    if resume and max((r["round"] for r in records.history(where)), default=0) >= config.rounds > 0:
+    if resume and max((r["round"] for r in run.history), default=0) >= config.rounds > 0:
         raise SteppeError(f"{where} has finished its {config.rounds} rounds: to go on, raise rounds in "
                           f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
@@ -174,34 +177,32 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     go_on = f"go on with: steppe federate resume {folder}"
     with Progress(config.rounds) as progress:
         progress.begin(config.algorithm)
-        local = None if running else launch.Local(folder, progress.say)
+        local = None if running else launch.Local(folder)
         try:
             if local is not None:
-                _start(local, config.clients, progress)
+                _start(local, config.clients)
             asked = time.time()
             number = launch.submit(folder, resume)
-            progress.say(f"Flower's run {number} is submitted")
+            log.info(f"Flower's run {number} is submitted")
             if local is not None:
                 local.follow(progress.round, asked, resume)
             else:
-                launch.follow(where, progress.round, progress.say, begun=asked, resume=resume)
+                launch.follow(where, progress.round, begun=asked, resume=resume)
         except KeyboardInterrupt:
-            told = go_on if local is not None else f"the run itself goes on: steppe federate status {folder}"
-            print(f"\ninterrupted; {told}", file=sys.stderr)
+            next_step = go_on if local is not None else f"the run itself goes on: steppe federate status {folder}"
+            print(f"\ninterrupted; {next_step}", file=sys.stderr)
             raise typer.Exit(130) from None
         except SteppeError as error:
-            begun = (where / "config.json").exists()
+            begun = run.exists
             raise type(error)(f"{str(error).strip().rstrip('.')}{'; ' + go_on if begun else ''}.") from error
         finally:
             if local is not None:
                 local.stop()
-    told = records.read_json(where / records.DONE)
+    told, metric = run.read("result.json"), run.metric
     if as_json:
         print(json.dumps({"folder": str(where), **told}))
         return
-    judged = (
-        f"accuracy {100 * told['last']:.2f} %, loss {told['loss']:.4f}" if told["last"] is not None else "no test data"
-    )
+    judged = f"{metric.text(told['last'])}, loss {told['loss']:.4f}" if told["last"] is not None else "no test data"
     terminal.show(f"[bold]{config.algorithm}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
                   f"{told['seconds']:.1f} s")  # fmt: skip
     for line in describe(told["nodes"]) if "nodes" in told else []:
@@ -209,11 +210,11 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     terminal.show(f"records and model are in {where}")
 
 
-def _start(local: Local, clients: int, progress: Any) -> None:
+def _start(local: Local, clients: int) -> None:
     from steppe.flower.create import pin
 
     pin(local.folder)  # whoever starts the nodes here says what they run
-    progress.say(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
+    log.info(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
                  f"{', with TLS and node keys' if local.tls else ''}")  # fmt: skip
     local.start_superlink(fresh=True)
     for client in range(clients):

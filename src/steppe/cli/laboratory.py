@@ -16,7 +16,7 @@ from steppe.core.errors import SteppeError
 from steppe.engine.progress import Progress
 
 if TYPE_CHECKING:
-    from steppe.measures.analysis import Options
+    from steppe.analysis import Options
 
 Whose = tuple[Path, int | None]  # a run, and the client whose loss is meant; None: the global one
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Training examples that measures look at, at most.")]
@@ -37,13 +37,14 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, auto; default: the run's.")] = None,
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
-    from steppe.measures.analysis import Options, runs_in
+    from steppe.analysis import Options
     from steppe.measures.during_training import MEASURES, chosen
     from steppe.report import measure_tables as shown
+    from steppe.runs.folder import RunFolder
 
     asked = [name.strip() for name in measures.split(",") if name.strip()]
     names = chosen([*asked, *(["landscape"] if landscape is not None else [])])
-    folders = runs_in(runs)
+    folders = [one.path for one in RunFolder.find(runs)]
     if client is not None:
         names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
     if not names:
@@ -52,7 +53,8 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         if MEASURES[name].runs > len(folders):
             raise SteppeError(f"{name} is between the models of several runs: give at least {MEASURES[name].runs}.")
     options = Options(samples, seed, clients, None, landscape or 21, device)
-    found, failed = measured(folders, names, options, Progress(0).say, client)
+    with Progress(0):
+        found, failed = measured(folders, names, options, client)
     if as_json:
         told, wrong = ({f"{where}{_whose(i)}": v for (where, i), v in those.items()} for those in (found, failed))
         print(json.dumps({"runs": told, "failed": wrong}))
@@ -69,10 +71,10 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
 
-def measured(folders: list[Path], names: list[str], options: Options, say: Any,
+def measured(folders: list[Path], names: list[str], options: Options,
              clients: str | None = None) -> tuple[dict[Whose, Any], dict[Whose, str]]:  # fmt: skip
     """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
-    from steppe.measures.analysis import Analysis
+    from steppe.analysis import Analysis
     from steppe.measures.during_training import MEASURES
 
     found: dict[Whose, Any] = {}
@@ -83,7 +85,7 @@ def measured(folders: list[Path], names: list[str], options: Options, say: Any,
             try:
                 one = Analysis(where, replace(options, client=i))
                 found[where, i] = one.stored()
-                found[where, i] = one.measure(names, others, say)
+                found[where, i] = one.measure(names, others)
                 if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
                     others.append(one)
             except SteppeError as error:
@@ -93,10 +95,10 @@ def measured(folders: list[Path], names: list[str], options: Options, say: Any,
 
 def _clients(text: str, where: Path) -> list[int]:
     """`all`, or numbers with commas between them."""
-    from steppe.runs import folder
+    from steppe.runs.folder import RunFolder
 
     if text.strip() == "all":
-        return list(range(folder.settings(where)["clients"]))
+        return list(range(RunFolder(where).stored["clients"]))
     if not all(part.strip().isdecimal() for part in text.split(",")):
         raise SteppeError(f"--client {text}: write clients by their numbers, such as 3 or 0,4,7; or all.")
     return [int(part) for part in text.split(",")]
@@ -136,7 +138,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.report.figures import curves
     from steppe.report.findings import counted
     from steppe.report.tables import comparison
-    from steppe.runs import folder
+    from steppe.runs.folder import RunFolder
 
     names = list(CATALOGUE) if everything else algorithms or []
     if not names:
@@ -156,8 +158,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     first = next(iter(configs.values()))
     try:
         with Progress(first.rounds) as progress:
-            entries = run_all(configs, seeds, where, watch, progress.say)
-            flat, trouble = _flatness(where, entries, to_measure, samples, progress.say) if to_measure else (None, [])
+            entries = run_all(configs, seeds, where, watch)
+            flat, trouble = _flatness(where, entries, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -169,7 +171,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     if histories:
         curves(histories, where / "curves.png", title)
     told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
-    folder.write_json(where / "comparison.json", told)
+    RunFolder(where).write("comparison.json", told)
     if as_json:
         print(json.dumps({"folder": str(where), **told}))
     else:
@@ -184,13 +186,13 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
-              say: Any) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+              ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
-    from steppe.measures.analysis import Options
+    from steppe.analysis import Options
     from steppe.report.measure_tables import numbers, over_seeds
 
     folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
-    found, failed = measured([p for several in folders.values() for p in several], names, Options(samples), say)
+    found, failed = measured([p for several in folders.values() for p in several], names, Options(samples))
     each = {label: [numbers(found[p, None], names) for p in several if (p, None) in found]
             for label, several in folders.items()}  # fmt: skip
     rows = {label: over_seeds(several) for label, several in each.items() if several}

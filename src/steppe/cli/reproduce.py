@@ -38,7 +38,7 @@ def reproduce(
     out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Published tables beside ours: run the cells that are missing, then write the tables."""
-    from steppe.engine.experiment import find_device
+    from steppe.engine.devices import find_device
     from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, work
 
     if tables == ["list"]:

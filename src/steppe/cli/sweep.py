@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.engine.progress import Progress
 
+log = logging.getLogger("steppe")
 if TYPE_CHECKING:
     from steppe.jobs.search import Range
     from steppe.jobs.sweep import Point, Source
@@ -41,13 +43,13 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
     from steppe.config import parse
-    from steppe.engine.experiment import experiment
+    from steppe.engine.build import build_experiment
     from steppe.jobs.processes import places
     from steppe.jobs.search import Search
     from steppe.jobs.sweep import Grid, Point
     from steppe.jobs.sweep import sweep as run_all
     from steppe.report import sweep_table as shown
-    from steppe.runs import folder
+    from steppe.runs.folder import RunFolder
 
     choices = arguments.grid(grid)
     if algorithm:
@@ -79,18 +81,18 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         raise SteppeError("A search chooses by validation accuracy, never by the test set: hold out a share of the "
                           "training data, with --set validation=0.1.")  # fmt: skip
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
-    experiment(first)
+    build_experiment(first)
     source = Grid(points, seeds, where) if search is None else Search(spans, choices, search, point, first.seed, where)
     total = seeds * (sum(p.config.rounds for p in source.points.values()) if search is None else search * first.rounds)
     try:
         with Progress(total) as progress, _terminable():
             watch = _Watch(progress, total, seeds * (search or len(source.points)), seeds)
-            run_all(source, seeds, where, places(jobs, first.device), progress.say, watch.tick, watch.judged)
+            run_all(source, seeds, where, places(jobs, first.device), watch.tick, watch.judged)
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
     found = {"folder": str(where), **shown.told(list(source.points.values()))}
-    folder.write_json(where / "sweep.json", found)
+    RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
     else:
@@ -142,7 +144,7 @@ class _Watch:
         from steppe.report.sweep_table import score
 
         self.finished += self.seeds
-        self.progress.say(f"{self.finished}/{self.runs} runs: {point.label}: {score(point)}{self.left}")
+        log.info(f"{self.finished}/{self.runs} runs: {point.label}: {score(point)}{self.left}")
         self.progress.so_far(self.done, f"{self.finished}/{self.runs} runs")
 
 
@@ -167,8 +169,8 @@ def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, R
     from typing import get_args
 
     from steppe.config import Config
-    from steppe.engine.experiment import catalogue_settings
     from steppe.jobs.search import parse_range
+    from steppe.registry import catalogue_settings
 
     spans: dict[str, Range] = {}
     for text in ranges:

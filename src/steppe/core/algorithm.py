@@ -7,14 +7,11 @@ from functools import cached_property
 
 from torch import Tensor
 
+from steppe.core.errors import CompositionError
 from steppe.core.layout import Tensors
 from steppe.core.part import Part
 
 States = dict[str, Tensors]  # part name -> its tensors
-
-
-class CompositionError(ValueError):
-    """These parts make no sense together; the text says why and what to choose instead."""
 
 
 @dataclass(frozen=True)
@@ -28,38 +25,32 @@ class Algorithm:
         names = [p.name for p in self.parts]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise CompositionError(
+            self._refuse(
                 f"two parts are named {', '.join(map(repr, twice))}, so they would share one state: "
                 "keep one of them, or give your own part a name of its own"
             )
         for i, inner in enumerate(self.parts):
-            outer = [p.name for p in self.parts[i + 1 :] if p.asks > 1 and not p.repeats_inner]
+            # A part around the optimiser that asks twice means to repeat its step.
+            outer = [p.name for p in self.parts[i + 1 :] if p.asks > 1 and not p.around_optimiser]
             if inner.once and outer:
-                raise CompositionError(
+                self._refuse(
                     f"'{inner.name}' updates its state inside the gradient, and '{outer[0]}' outside it would ask for "
-                    f"that gradient more than once a step: put '{outer[0]}' inside '{inner.name}', or leave one out"
+                    f"that gradient more than once per step: put '{outer[0]}' inside '{inner.name}', or leave one out"
                 )
         if len({p.frozen for p in self.parts if p.frozen}) > 1:
-            raise CompositionError("one part freezes the head and another the body: nothing would be trained")
-        self._check_trust()
-
-    def _check_trust(self) -> None:
-        """What parts that screen or reduce the clients' uploads cannot go with, because they would promise in vain."""
+            self._refuse("one part freezes the head and another the body: nothing would be trained")
         reducing = [p.name for p in self.using("reduce")]
-        trusted = next((p.name for p in (*self.using("reduce"), *self.using("screen"))), None)
         if len(reducing) > 1:
-            raise CompositionError(
-                f"'{reducing[0]}' and '{reducing[1]}' both say how the clients' uploads become one: keep one of them"
-            )
-        if trusted and self.alone:
-            raise CompositionError(
-                f"clients that train alone upload nothing, so there is nothing for '{trusted}' to do"
-            )
-        if trusted and (reader := next((p.name for p in self.parts if p.reads_states), None)):
-            raise CompositionError(
-                f"'{reader}' lets the server read single clients' states, which '{trusted}' does not cover: choose a "
-                "variant that needs no states on the server (for FedScar: variant=lagged, scale=const)"
-            )
+            self._refuse(f"'{reducing[0]}' and '{reducing[1]}' both say how the clients' uploads become one: "
+                         "keep one of them")  # fmt: skip
+        if self.guards and self.alone:
+            self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
+        for p in self.parts:
+            if why := p.objection(tuple(other for other in self.parts if other is not p)):
+                self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        raise CompositionError(f"{self.name}: {why}")
 
     def plus(self, *parts: Part, outermost: bool = False) -> Algorithm:
         """The same algorithm with these parts closest to the loss, or around everything."""
@@ -89,13 +80,19 @@ class Algorithm:
         return any(p.alone for p in self.parts)
 
     @cached_property
-    def guarded(self) -> bool:
-        """Whether a part stands between single clients' uploads and the server's rules."""
-        return bool(self.using("screen") or self.using("reduce"))
+    def update_differs(self) -> bool:
+        """Whether a client's update is something else than w − x."""
+        return bool(self.using("start")) or any(p.alters_update for p in self.parts)
 
     @cached_property
-    def fixed_count(self) -> int | None:
-        return next((p.fixed_count for p in self.parts if p.fixed_count is not None), None)
+    def guards(self) -> tuple[Part, ...]:
+        """The parts that stand between single clients' uploads and the server's rules."""
+        return (*self.using("reduce"), *self.using("screen"))
+
+    @cached_property
+    def repeats_optimiser(self) -> bool:
+        """Whether a part takes the local optimiser's step more than once per step of its own."""
+        return any(p.around_optimiser and p.asks > 1 for p in self.parts)
 
     @cached_property
     def batches_per_step(self) -> int:
@@ -111,7 +108,7 @@ class Algorithm:
         chosen = self.using("local_steps")
         return chosen[-1].local_steps(epochs, batches) if chosen else epochs * batches
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        for p in self.using("effective_steps"):
-            steps = p.effective_steps(steps)
-        return steps
+    def counted(self, replies: int) -> int:
+        for p in self.using("counted"):
+            replies = p.counted(replies)
+        return replies

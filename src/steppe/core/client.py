@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,8 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.layout import Tensors
-from steppe.core.part import Oracle, Part, Scope, Term
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound, LocalStep, Oracle, Term
 from steppe.core.task import Outputs, Task
 
 
@@ -36,7 +38,7 @@ class Live(NamedTuple):
     w: Tensor
     parts: States
     buffers: Tensors
-    core: Tensors  # the sum of the batches' losses and, where a part moved it, the starting point
+    core: Tensors  # the sums of the batches' losses and of the strides; where a part moved it, the starting point
 
 
 class Reply(NamedTuple):
@@ -107,12 +109,14 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("receive"):
-        p.receive(_scope(p, algorithm, task, sent, parts, w, steps))
+        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps))
     for p in algorithm.using("start"):
-        w = p.start(w, _scope(p, algorithm, task, sent, parts, w, steps))
+        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps))
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
+    if algorithm.using("stride"):
+        core["strides"] = torch.zeros_like(sent.lr)
     if OWN_BUFFERS in state:
         parts[OWN_BUFFERS] = {}
     return Live(w, parts, dict(state.get(OWN_BUFFERS, sent.buffers)), core)
@@ -131,6 +135,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     losses: list[Tensor] = []
     statistics: list[Tensors] = []  # only the student's first pass commits them
     decay: dict[str, float] = {}
+    innermost = algorithm.using("gradient")[:1]
     trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
 
     def differentiated(term: Term, at: Tensor, batch: Tensors, fast: bool = False) -> tuple[Tensor, Tensor]:
@@ -153,7 +158,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         gradient = differentiate(objective, at.detach())[0]
         return gradient if trained is None else gradient * trained
 
-    def scopes_for(batch: Tensors) -> dict[str, Scope]:
+    def scopes_for(batch: Tensors) -> dict[str, LocalStep]:
         cache: dict[int, tuple[Tensor, Outputs]] = {}
 
         def forward(at: Tensor) -> Outputs:  # several observers of one model share its pass
@@ -166,16 +171,15 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         def gradient_of(term: Term, at: Tensor) -> Tensor:
             return differentiated(term, at, batch)[0]
 
-        scopes = {}
-        for p in algorithm.parts:
-            s = scopes[p.name] = _scope(p, algorithm, task, sent, parts, start, steps)
-            s.w, s.index, s.batch, s.decay, s.spend = live.w, index, batch, decay, spend
-            s.innermost = p in algorithm.using("gradient")[:1]
+        scopes = {
+            p.name: LocalStep(
+                task.layout, sent.x, sent.lr, sent.round, parts[p.name], sent.down.get(p.name, {}), start, live.w,
+                index, steps, batch, decay, spend, p in innermost, gradient_of, head_gradient_of,
+            )
+            for p in algorithm.parts
+        }  # fmt: skip
         for p in algorithm.using("observe"):
-            scopes[p.name].forward = forward
-            scopes[p.name].seen = p.observe(scopes[p.name])
-        for s in scopes.values():
-            s.gradient_of, s.head_gradient_of = gradient_of, head_gradient_of
+            scopes[p.name].seen = p.observe(forward, scopes[p.name])
         return scopes
 
     scopes = [scopes_for(batch) for batch in batches]
@@ -201,7 +205,10 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     direction = direction if trained is None else direction * trained
     overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
-    return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
+    core = {**live.core, "loss": live.core["loss"] + losses[0]}
+    if "strides" in core:
+        core["strides"] = core["strides"] + prod(p.stride(scopes[0][p.name]) for p in algorithm.using("stride"))
+    return Live(w, parts, statistics[0], core)
 
 
 def memory(*tensors: Tensor) -> set[int]:
@@ -213,7 +220,7 @@ def vectors(states: States) -> list[Tensor]:
     return [t for tensors in states.values() for t in tensors.values()]
 
 
-def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, Scope]]) -> Oracle:
+def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, LocalStep]]) -> Oracle:
     """The part's oracle. What it is asked beyond w is passed on: which of the step's batches, and a head shift."""
 
     def oracle(w: Tensor, on: int = 0, head: HeadShift | None = None) -> Tensor:
@@ -226,10 +233,10 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
-    up = {}
+    up, worth = {}, live.core.get("strides", steps)
     for p in algorithm.parts:
-        s = _scope(p, algorithm, task, sent, parts, live.core.get("start", sent.x), steps)
-        s.w = live.w
+        s = _client_round(p, algorithm, task, sent, parts, live.core.get("start", sent.x), live.w, steps)
+        s.effective_steps = torch.where(worth > 0, worth, 1.0)
         update = p.finish(update, s)
         up[p.name] = s.up
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
@@ -248,9 +255,9 @@ def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = 
     return empty
 
 
-def _scope(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor,
-           steps: Tensor) -> Scope:  # fmt: skip
-    return Scope(
-        task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start=start,
-        relaxed=bool(algorithm.using("start")), steps=steps, effective_steps=algorithm.effective_steps(steps),
+def _client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor, w: Tensor,
+                  steps: Tensor) -> ClientRound:  # fmt: skip
+    return ClientRound(
+        task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start,
+        algorithm.update_differs, w, steps, steps,
     )  # fmt: skip

@@ -42,7 +42,7 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device 
     server = Server(x, algorithm.server_state(x), task.buffers)
     state = algorithm.client_state(x)
     rows = {name: {k: v[None] for k, v in tensors.items()} for name, tensors in state.items()}
-    server, sent = broadcast(algorithm, task.layout, server, scalar, scalar, (0,), rows)
+    server, sent = broadcast(algorithm, task.layout, server, scalar, scalar, rows)
     live = begin(algorithm, task, sent, state, scalar)
     meter = Meter()
     batches = (batch,) * algorithm.batches_per_step

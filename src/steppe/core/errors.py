@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read."""
+"""The exceptions that a user is meant to read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ class SteppeError(Exception):
     """A problem the user can fix; its text is a full sentence that says what is wrong and what to do."""
 
     exit_code = 2
+
+
+class SettingError(SteppeError, ValueError):
+    """A setting has the wrong type, or is out of its range; the text names it and whose it is."""
+
+
+class CompositionError(SteppeError, ValueError):
+    """These parts make no sense together; the text says why and what to choose instead."""
 
 
 class RunFailed(SteppeError):

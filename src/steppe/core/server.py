@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from steppe.core.algorithm import Algorithm, CompositionError, States
+from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Reply, Sent
+from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ServerTurn
 
 Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that ever took part
 
@@ -32,20 +34,19 @@ class Portion(NamedTuple):
     summed: Callable[[Tensor], Tensor]  # over all ranks, which ask for the same sums in the same order
 
 
-def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor, ids: Sequence[int] = (),
+def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
-    """What is sent this round, and the server after having prepared it."""
+    """What is sent this round, and the server after having prepared it. Rows: the states of the round's clients."""
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     x = server.x
 
-    def scope(p: Part) -> Scope:
-        return Scope(layout, server.x, lr, round_, state[p.name], clients=clients, active=len(ids), ids=tuple(ids),
-                     rows={} if algorithm.guarded else (rows or {}).get(p.name, {}))  # fmt: skip
+    def turn(p: Part) -> ServerTurn:
+        return ServerTurn(layout, server.x, lr, round_, state[p.name], clients)
 
     for p in algorithm.using("prepare"):
-        p.prepare(scope(p))
+        p.prepare({} if algorithm.guards else (rows or {}).get(p.name, {}), turn(p))
     for p in algorithm.using("send"):
-        x = p.send(x, scope(p))
+        x = p.send(x, turn(p))
     down = {p.name: {k: state[p.name][k] for k in p.down} for p in algorithm.parts if p.down}
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 
@@ -68,34 +69,33 @@ def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
 
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
-              clients: int, ids: Sequence[int] = (), everyone: Everyone | None = None,
-              total: float | None = None, portion: Portion | None = None) -> Server:  # fmt: skip
+              clients: int, everyone: Everyone | None = None, total: float | None = None,
+              portion: Portion | None = None) -> Server:  # fmt: skip
     """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
 
     A part may screen the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
     value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
     `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
-    With a `portion` the replies are some of the round's, weights and ids those of all, and nobody screens or reduces.
+    With a `portion` the replies are some of the round's, weights those of all, and nobody screens or reduces.
     """
-    fixed = algorithm.fixed_count
-    count = len(weights) if fixed is None else fixed
+    count = algorithm.counted(len(weights))
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / max(count, 1)),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     rows = uploads(algorithm, replies)
+
+    def turn(p: Part) -> ServerTurn:
+        return ServerTurn(layout, server.x, sent.lr, sent.round, state[p.name], clients)
+
     if replies.buffers and algorithm.using("screen"):
         raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, and a bound means "
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
-    def bare(p: Part) -> Scope:
-        return Scope(layout, server.x, sent.lr, sent.round, state[p.name], sent.down.get(p.name, {}), start=sent.x,
-                     clients=clients, active=count, ids=() if fixed is not None else tuple(ids))  # fmt: skip
-
     for p in algorithm.using("screen"):
-        rows = p.screen(rows, bare(p))
+        rows = p.screen(rows, turn(p))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
-        centres = p.reduce(rows, bare(p))
+        centres = p.reduce(rows, turn(p))
         if algorithm.frozen:  # clients cannot have moved these, so neither may noise
             still = layout.mask(algorithm.frozen, server.x.device)
             centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
@@ -111,34 +111,37 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
 
     update = reduced("update")
 
-    def scope(p: Part) -> Scope:
-        def mean_times(name: str) -> Tensor:
+    share = count / clients if total is None or algorithm.using("counted") else weights.sum() / total
+
+    def aggregation(p: Part) -> Aggregation:
+        def mean_times(name: str, how: str = "weights") -> Tensor:
             if name not in p.times:
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
-            return reduced(f"{p.name}.{name}*")
+            return reduced(f"{p.name}.{name}*", how)
 
-        s = bare(p)
-        s.up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
-                for k in replies.up[p.name] if k not in p.times}  # fmt: skip
-        s.share = count / clients if total is None or fixed is not None else weights.sum() / total
-        s.sum_over_all = lambda: reduced("update", "sum")
-        s.mean_times = mean_times
-        if everyone is not None and not algorithm.guarded:
-            s.everyone = partial(everyone, p.name)
-        return s
+        def states_of_all(name: str) -> Tensor:
+            if everyone is None or algorithm.guards:
+                raise CompositionError(f"'{p.name}' reads single clients' states, which the server does not see here")
+            return everyone(p.name, name)
+
+        up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
+              for k in replies.up[p.name] if k not in p.times}  # fmt: skip
+        return Aggregation(layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
+                           lambda: reduced("update", "sum"), mean_times, states_of_all)  # fmt: skip
 
     for p in algorithm.using("server"):
-        update = p.server(update, scope(p))
+        update = p.server(update, aggregation(p))
     x = server.x + update
     for p in algorithm.using("settle"):
-        p.settle(x, scope(p))
+        p.settle(x, aggregation(p))
     buffers = {k: reduced(f"@{k}") for k in replies.buffers}
     return Server(x, state, buffers)
 
 
-def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor) -> Tensor:
+def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
+              clients: int = 1) -> Tensor:  # fmt: skip
     """The model that is judged: the global one, unless a part (an average of models, say) offers another."""
     x = server.x
     for p in algorithm.using("evaluated"):
-        x = p.evaluated(x, Scope(layout, server.x, lr, round_, server.state[p.name]))
+        x = p.evaluated(x, ServerTurn(layout, server.x, lr, round_, server.state[p.name], clients))
     return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from steppe.core.layout import Layout, Tensors
-
-Each = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one value an example
+from steppe.core.metric import Each, Metric
 
 
 class Outputs(NamedTuple):
@@ -40,7 +39,10 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Each] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
-METRICS: dict[str, Each] = {"accuracy": accuracy, "mse": mean_squared_error}
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", accuracy, percent=True),
+    "mse": Metric("mse", mean_squared_error, lower=True),
+}
 
 
 class Task:
@@ -51,12 +53,12 @@ class Task:
     they were: no average of theirs means anything.
     """
 
-    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy", metric: str | Each | None = None,
+    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy", metric: str | Each | Metric | None = None,
                  head: str | None = None, taps: Sequence[str] | None = None) -> None:  # fmt: skip
         self.loss_each = LOSSES[loss] if isinstance(loss, str) else loss
-        if metric is None:
-            metric = "accuracy" if loss == "cross_entropy" else self.loss_each
-        self.metric_each = METRICS[metric] if isinstance(metric, str) else metric
+        self.own_loss = not isinstance(loss, str)
+        self.metric = _metric(metric, loss)
+        self.metric_each: Each = self.metric.each or self.loss_each
         self.head = head or getattr(model, "head", None) or _last_module_with_parameters(model)
         self.head = self.head if isinstance(self.head, str) else _last_module_with_parameters(model)
         self.taps = tuple(getattr(model, "taps", _activations(model)) if taps is None else taps)
@@ -143,6 +145,18 @@ class Task:
         own = model.state_dict()
         model.load_state_dict({k: v.contiguous().to(own[k]) for k, v in state.items() if k in own}, strict=False)
         return model
+
+
+def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
+    """The metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
+    if metric is None:
+        metric = "accuracy" if loss == "cross_entropy" else loss
+    if isinstance(metric, str):
+        return METRICS[metric]
+    if isinstance(metric, Metric):
+        return metric
+    # A function that is the loss too is better when lower; of any other, higher is taken to be better.
+    return Metric(getattr(metric, "__name__", type(metric).__name__), metric, lower=metric is loss)
 
 
 def mean(each: Tensor, batch: Tensors) -> Tensor:

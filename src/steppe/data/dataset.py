@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +108,21 @@ class Data:
     def to(self, device: torch.device | str) -> Data:
         """The same data on a device."""
         tensors: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **tensors)
+        moved = replace(self, **tensors)
+        if "hash" in vars(self):
+            vars(moved)["hash"] = self.hash
+        return moved
+
+    @cached_property
+    def hash(self) -> str:
+        """Sixteen digits of every sample's content; the name does not count."""
+        digest = hashlib.sha256()
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
+                digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(repr((self.classes, self.mean, self.std)).encode())
+        return digest.hexdigest()[:16]
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class Federation:
     """Training data with its partition and the local recipe: batch size, epochs, augmentation."""
 
     data: Data
-    partition: Partition
+    partition: Partition | None  # None on a server, whose clients hold their data themselves
     batch_size: int
     epochs: int
     augmentation: Augmentation
@@ -34,11 +35,16 @@ class Federation:
 
     @cached_property
     def clients(self) -> int:
-        return len(self.partition.clients)
+        return len(self.sizes)
 
     @cached_property
     def sizes(self) -> list[int]:
-        return [len(samples) for samples in self.partition.clients]
+        return [len(samples) for samples in self.indices]
+
+    @property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        """Each client's training samples."""
+        return self.partition.clients if self.partition is not None else ()
 
     @cached_property
     def samples(self) -> int:
@@ -65,12 +71,12 @@ class Federation:
         return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step)
 
     def _own(self, client: int) -> Tensor:
-        return torch.as_tensor(self.partition.clients[client], device=self.data.train_inputs.device)
+        return torch.as_tensor(self.indices[client], device=self.data.train_inputs.device)
 
     @cached_property
     def _samples(self) -> Tensor:
         """All clients' samples, a row each, on the device."""
-        rows = [torch.as_tensor(c) for c in self.partition.clients]
+        rows = [torch.as_tensor(c) for c in self.indices]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.train_inputs.device)
 
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:

@@ -49,10 +49,14 @@ class Partition:
         labels = as_array(targets)
         return np.stack([np.bincount(labels[indices], minlength=classes) for indices in self.clients])
 
-    def save(self, path: str | Path) -> None:
-        """As JSON, so that anything can read it."""
+    def as_json(self) -> str:
+        """A text that anything can read."""
         content = {"rule": self.rule, "seed": self.seed, "hash": self.hash}
-        Path(path).write_text(json.dumps(content | {"clients": [c.tolist() for c in self.clients]}))
+        return json.dumps(content | {"clients": [c.tolist() for c in self.clients]})
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        Path(path).write_text(self.as_json())
 
     @staticmethod
     def load(path: str | Path) -> Partition:

@@ -6,6 +6,7 @@ Without torchrun there is one process, and everything here does nothing.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import socket
@@ -73,6 +74,8 @@ def join() -> None:
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, Person(socket.gethostname(), os.getpid(), own_gpu))
     people[:] = everyone
+    if not first():
+        logging.getLogger("steppe").setLevel(logging.CRITICAL)  # one rank speaks for all
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: _lost("it was asked to stop"))
 

@@ -28,7 +28,7 @@ import math
 import re
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,38 +36,36 @@ from torch import Tensor
 from steppe.config import Config
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.keyed import key, uniform
-
-if TYPE_CHECKING:
-    from steppe.engine.experiment import Experiment
+from steppe.experiment import Experiment
 
 FAILS, SPEED, JITTER = 0xFA11, 0x59EED, 0x717  # keep these uses of a key apart from every other
 
 
-class Turnout(NamedTuple):
-    """Those that answered in time, and what the record says of the others."""
+class Available(NamedTuple):
+    """Those that answer in time, and what the record says of the others."""
 
     ids: list[int]
-    told: dict[str, Any]
+    facts: dict[str, Any]
 
 
-def turnout(experiment: Experiment, t: int, called: list[int]) -> Turnout:
-    """Who of the clients called in round t answers in time."""
+def find_available(experiment: Experiment, t: int, called: list[int]) -> Available:
+    """Find who of the clients called in round t answers in time."""
     config = experiment.config
     if not config.dropout and config.speed is None:
-        return Turnout(list(called), {})
+        return Available(list(called), {})
     who = torch.tensor(called)
     fails = (uniform(key(config.seed, t, who, FAILS), 1)[:, 0] < config.dropout).tolist()
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     late: list[int] = []
     if config.speed is not None:
         took = times(experiment, t, called)
         limit = _limit(config.deadline, list(took.values()))
         late = [i for i, failed in zip(called, fails, strict=True) if took[i] > limit and not failed]
         missing = bool(late) or any(fails)
-        told["simulated_seconds"] = limit if missing and limit < math.inf else max(took.values())
+        facts["simulated_seconds"] = limit if missing and limit < math.inf else max(took.values())
     dropped = [i for i, failed in zip(called, fails, strict=True) if failed]
-    told |= {name: those for name, those in (("dropped", dropped), ("late", late)) if those}
-    return Turnout([i for i in called if i not in {*dropped, *late}], told)
+    facts |= {name: those for name, those in (("dropped", dropped), ("late", late)) if those}
+    return Available([i for i in called if i not in {*dropped, *late}], facts)
 
 
 def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]:
@@ -77,7 +75,7 @@ def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]
     speed = rule(uniform(key(seed, who, SPEED), 1)[:, 0], *numbers)
     luck = lognormal(uniform(key(seed, t, who, JITTER), 1)[:, 0], jitter)
     passes = experiment.cost.gradients + experiment.cost.forwards / 3
-    steps = [experiment.federation.steps(i, experiment.algorithm.local_steps) for i in called]
+    steps = [experiment.steps(i) for i in called]
     return {i: s * n * passes for i, s, n in zip(called, (speed * luck).tolist(), steps, strict=True)}
 
 

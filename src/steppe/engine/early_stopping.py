@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch.utils._pytree import tree_map
@@ -12,6 +11,7 @@ from steppe.core.errors import RunFailed
 from steppe.core.server import Server
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore
+from steppe.runs.folder import RunFolder
 
 
 @dataclass
@@ -23,14 +23,14 @@ class Best:
     since: int = 0  # evaluations without a better one
     server: Server | None = None
 
-    def see(self, record: dict[str, Any], server: Server, out: Path | None) -> None:
+    def see(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
         if "validation_loss" not in record:
             return
         self.since += 1
         if self.loss is None or record["validation_loss"] < self.loss:
             self.loss, self.round, self.since, self.server = record["validation_loss"], record["round"], 0, server
-            if out is not None:
-                checkpoint.save(out / "best", record["round"], server, MemoryStore(dict), {})
+            if folder is not None:
+                checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})
 
     def stopped(self, patience: int | None) -> bool:
         return patience is not None and self.since >= patience
@@ -38,12 +38,12 @@ class Best:
     def notes(self) -> dict[str, Any]:
         return {"loss": self.loss, "round": self.round, "since": self.since}
 
-    def restore(self, server: Server, out: Path | None) -> Server:
+    def restore(self, server: Server, folder: RunFolder | None) -> Server:
         """The server of the best round; after a resume it may be on disk alone."""
-        if self.server is None and out is not None:
-            saved, _ = checkpoint.load(out / "best", MemoryStore(dict))
+        if self.server is None and folder is not None:
+            saved, _ = checkpoint.load(folder.best, MemoryStore(dict))
             if saved is None or saved.round != self.round:
-                raise RunFailed(f"The best model so far, of round {self.round}, should be in {out / 'best'}, and is "
+                raise RunFailed(f"The best model so far, of round {self.round}, should be in {folder.best}, and is "
                                 "missing or damaged: start the run anew.")  # fmt: skip
             self.server = tree_map(lambda t: t.to(server.x.device), saved.server)
         return self.server or server

@@ -75,6 +75,6 @@ def spent(algorithm: Algorithm, rounds: int) -> dict[str, Any]:
     dp = privacy(algorithm)
     if dp is None:
         return {}
-    rate = dp.fixed_count / dp.clients if dp.amplified and dp.clients else 1.0
+    rate = dp.planned / dp.clients if dp.amplified and dp.clients else 1.0
     found = epsilon(dp.noise, rate, rounds, dp.delta)
     return {"epsilon": found if found != float("inf") else None, "delta": dp.delta}

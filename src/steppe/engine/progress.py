@@ -1,71 +1,118 @@
-"""Progress with time left: a bar on a terminal, plain lines elsewhere. Always on standard error."""
+"""Progress with time left, and the program's messages: a bar on a terminal or in a notebook, plain lines elsewhere.
+
+Everything goes to standard error. Messages are those of `logging.getLogger("steppe")`; a program that configures
+logging itself still gets them.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
+from steppe.core.metric import Metric
 
-class Progress:
-    """Shows the rounds of one run after the other."""
+log = logging.getLogger("steppe")
+ACCURACY = Metric("accuracy", percent=True)
 
-    def __init__(self, rounds: int, quiet: bool = False) -> None:
-        self.rounds, self.quiet = rounds, quiet
+
+@contextmanager
+def handling(handler: logging.Handler) -> Iterator[None]:
+    """Let this handler have the program's messages, down to plain information, and nobody above it."""
+    level, passed_on = log.level, log.propagate
+    log.addHandler(handler)
+    log.propagate = bool(logging.getLogger().handlers)  # whoever has set up logging gets them too
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = passed_on
+
+
+class Progress(logging.Handler):
+    """Shows the rounds of one run after the other, and messages between them."""
+
+    def __init__(self, rounds: int, quiet: bool = False, metric: Metric = ACCURACY) -> None:
+        super().__init__()
+        self.rounds, self.quiet, self.metric = rounds, quiet, metric
         self.label, self.began = "", 0.0
         self.first: int | None = None
         self.bar: Any = None
         self.task: Any = None
+        self.stack = ExitStack()
 
     def __enter__(self) -> Progress:
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet:
+            self.stack.enter_context(handling(self))
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
 
-            self.bar = Bar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
-                           TextColumn("{task.fields[told]}"), TimeElapsedColumn(), TextColumn("left"),
-                           TimeRemainingColumn(), console=Console(stderr=True))  # fmt: skip
-            self.bar.start()
+            console = Console(stderr=True)
+            if console.is_terminal or console.is_jupyter:
+                self._start_bar(console)
         return self
+
+    def _start_bar(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.bar = Bar(TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(),
+                       TextColumn("{task.fields[state]}"), TimeElapsedColumn(), TextColumn("left"),
+                       TimeRemainingColumn(), console=console)  # fmt: skip
+        self.bar.start()
 
     def begin(self, label: str) -> None:
         """The next run."""
         self.label, self.began, self.first = label, time.monotonic(), None
         if self.bar:
-            self.task = self.bar.add_task(label, total=self.rounds, told="")
+            self.task = self.bar.add_task(label, total=self.rounds, state="")
 
     def round(self, record: dict[str, Any]) -> None:
-        done = record["round"]
+        """A round has ended."""
+        done, name = record["round"], self.metric.name
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
-        told = f"accuracy {100 * record['accuracy']:5.2f}  loss {record['loss']:.4f}" if "accuracy" in record else ""
-        told += f"  {privacy_text(record)}" if "epsilon" in record else ""
+        state = f"{self.metric.text(record[name])}  loss {record['loss']:.4f}" if name in record else ""
+        state += f"  {privacy_text(record)}" if "epsilon" in record else ""
         if self.bar:
-            self.bar.update(self.task, completed=done, told=told)
+            self.bar.update(self.task, completed=done, state=state)
         elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
             left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
-            print(f"{self.label}  round {done}/{self.rounds}  {told}  {left:.0f} s left", file=sys.stderr, flush=True)
+            self._print(f"{self.label}  round {done}/{self.rounds}  {state}  {left:.0f} s left")
 
-    def so_far(self, done: int, told: str) -> None:
+    def so_far(self, done: int, state: str) -> None:
         """Where many runs are together, in rounds; only a bar shows it."""
         if self.bar:
-            self.bar.update(self.task, completed=done, told=told)
+            self.bar.update(self.task, completed=done, state=state)
 
-    def say(self, text: str) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a message of the program."""
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING and record.levelno < logging.ERROR:
+            text = f"warning: {text}"
         if self.bar:
-            self.bar.console.print(text, style="dim", highlight=False, markup=False)
-        elif not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            style = "yellow" if record.levelno >= logging.WARNING else "dim"
+            self.bar.console.print(text, style=style, highlight=False, markup=False)
+        else:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.bar:
             self.bar.stop()
+        self.stack.close()
 
 
-def privacy_text(told: dict[str, Any]) -> str:
+def privacy_text(record: dict[str, Any]) -> str:
     """ε of a record or summary of a run with differential privacy."""
-    return f"ε {told['epsilon']:.3g}" if told["epsilon"] is not None else "ε ∞"
+    return f"ε {record['epsilon']:.3g}" if record["epsilon"] is not None else "ε ∞"

@@ -5,22 +5,30 @@ f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), exact gradients, float64. `trace` re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from steppe.config import resolve
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import begin, end, step
-from steppe.core.errors import RunFailed, SteppeError
-from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.client import Sent, begin, end, step
+from steppe.core.cost import cost
+from steppe.core.errors import SteppeError
+from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
+from steppe.data import Data, Partition, augmentation
+from steppe.data.federation import Federation
+from steppe.engine.play_round import play_round
+from steppe.executors.executor import Answers
+from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
 from steppe.registry import make, parse_addition
+from steppe.runs.client_store import MemoryStore
 
 
 class Client(BaseModel):
@@ -92,50 +100,66 @@ def trace(
 
 
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
+    """The same for an algorithm that is built already."""
     if algorithm.needs:
         wants = " and ".join(sorted(algorithm.needs))
         raise SteppeError(f"{algorithm.name} needs a model's {wants}, which a quadratic does not have: "
                           "trace an algorithm that works on parameters alone")  # fmt: skip
     x0 = torch.tensor(problem.x0, dtype=torch.float64)
     assert problem.tensors is not None
-    assert isinstance(problem.steps, list)
     task = Task(Quadratic(x0, problem.tensors), loss=lambda outputs, _: outputs, head="head")
-    batches = []
-    for c in problem.clients:
-        A, b = torch.tensor(c.A, dtype=torch.float64), torch.tensor(c.b, dtype=torch.float64)
-        batches.append({"x": torch.cat([A, b[:, None]], 1)[None], "y": torch.zeros(1)})
+    experiment = _experiment(algorithm, task, problem)
+    executor = Exact(experiment, problem)
+    store = MemoryStore(lambda: algorithm.client_state(x0))
     server = Server(x0, algorithm.server_state(x0), {})
-    states: dict[int, States] = {}
-    sizes = [float(c.n) if problem.weighting == "samples" else 1.0 for c in problem.clients]
     rounds = []
     for t, active in enumerate(problem.rounds):
-        lr = torch.tensor(problem.lr * problem.lr_decay**t, dtype=torch.float64)
-        mine = [states.get(i) or algorithm.client_state(x0) for i in active]
-        now = torch.tensor(float(t), dtype=torch.float64)
-        server, sent = broadcast(algorithm, task.layout, server, lr, now, active, stack(mine), len(problem.clients))
-        replies, locals_ = [], {}
-        with torch.no_grad():
-            for i, state in zip(active, mine, strict=True):
-                steps = torch.tensor(float(problem.steps[i]), dtype=torch.float64)
-                live = begin(algorithm, task, sent, state, steps)
-                for k in range(problem.steps[i]):
-                    pair = (batches[i],) * algorithm.batches_per_step
-                    live = step(algorithm, task, sent, live, pair, torch.tensor(float(k)).double(), steps)
-                replies.append(end(algorithm, task, sent, live, steps))
-                locals_[str(i)] = live.w.tolist()
-        states.update({i: reply.state for i, reply in zip(active, replies, strict=True)})
-
-        def everyone(part: str, state: str) -> Tensor:
-            return torch.stack([s[part][state] for _, s in sorted(states.items())])
-
-        weights = torch.tensor([sizes[i] for i in active], dtype=torch.float64)
-        server = aggregate(algorithm, task.layout, server, sent, stack(replies), weights, len(problem.clients),
-                           active, everyone, sum(sizes))  # fmt: skip
-        if not all(math.isfinite(v) for v in server.x.tolist()):
-            raise RunFailed(f"{algorithm.name} diverged in round {t}: the global model is {server.x.tolist()}")
-        clients = {str(i): _plain(s) for i, s in sorted(states.items())}
-        rounds.append({"x": server.x.tolist(), "server": _plain(server.state), "clients": clients, "local": locals_})
+        played = play_round(experiment, server, store, executor, t, active, problem.lr * problem.lr_decay**t)
+        server = played.after
+        clients = {str(i): _plain(row) for i, row in sorted(store.rows.items())}
+        rounds.append({"x": server.x.tolist(), "server": _plain(server.state), "clients": clients, **played.facts})
     return {"algorithm": algorithm.name, "rounds": rounds}
+
+
+def _experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experiment:
+    """A federation whose clients hold one sample each: their quadratic."""
+    both = [[[*row, b] for row, b in zip(c.A, c.b, strict=True)] for c in problem.clients]
+    inputs, none = torch.tensor(both, dtype=torch.float64), torch.zeros(len(both))
+    data = Data("quadratics", inputs, none, inputs[:0], none[:0], None)
+    split = Partition(tuple(np.array([i]) for i in range(len(both))), "one each", 0)
+    config = resolve({"clients": len(both), "per_round": 1, "weighting": problem.weighting, "dtype": "float64"})
+    federation = Federation(data, split, 1, 1, augmentation("none"), 0, torch.float64)
+    example = {"x": inputs[:1], "y": none[:1]}
+    return Experiment(config, algorithm, task, federation, cost(algorithm, task, example))
+
+
+class Exact:
+    """Trains clients by exact gradients, each for its own number of steps."""
+
+    trusted = True
+
+    def __init__(self, experiment: Experiment, problem: Problem) -> None:
+        self.experiment, self.problem = experiment, problem
+
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
+        algorithm, task, data = self.experiment.algorithm, self.experiment.task, self.experiment.federation.data
+        assert isinstance(self.problem.steps, list)
+        replies, local = [], {}
+        with torch.no_grad():
+            for i, state in zip(ids, states, strict=True):
+                steps = sent.lr.new_tensor(float(self.problem.steps[i]))
+                batch = {"x": data.train_inputs[i : i + 1], "y": data.train_targets[i : i + 1]}
+                live = begin(algorithm, task, sent, state, steps)
+                for k in range(self.problem.steps[i]):
+                    pair = (batch,) * algorithm.batches_per_step
+                    live = step(algorithm, task, sent, live, pair, sent.lr.new_tensor(float(k)), steps)
+                replies.append(end(algorithm, task, sent, live, steps))
+                local[str(i)] = live.w.tolist()
+        sizes = [c.n for c in self.problem.clients]
+        return Answers(list(ids), stack(replies), [sizes[i] for i in ids], sum(sizes), {"local": local})
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 def _plain(states: States) -> dict[str, dict[str, Any]]:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from steppe.core.client import OWN_BUFFERS
 from steppe.core.errors import SteppeError
 from steppe.distributed import torchrun
-from steppe.engine.experiment import Experiment
+from steppe.experiment import Experiment
 from steppe.flatness.free_memory import free
 from steppe.runs.client_store import DiskStore, MemoryStore, Store, width
+from steppe.runs.folder import RunFolder
 
 GIB = 1 << 30
 REWRITTEN = 256 << 20  # bytes of client states above which a checkpoint should write only those that changed
@@ -59,7 +60,7 @@ def client_store(experiment: Experiment, out: Path | None) -> Store:
         return MemoryStore(fresh)
     if out is None:
         raise SteppeError("store = disk needs a folder to write to: give the run an output folder.")
-    return DiskStore(fresh, out / "clients.bin", experiment.config.clients)
+    return DiskStore(fresh, RunFolder(out).client_states, experiment.config.clients)
 
 
 def needs(experiment: Experiment, disk: bool) -> Needs:
@@ -78,7 +79,7 @@ def needs(experiment: Experiment, disk: bool) -> Needs:
     return Needs(seen * row, a_round, 3 * (seen * row + server))
 
 
-def checked(experiment: Experiment, disk: bool, out: Path | None) -> str:
+def check(experiment: Experiment, disk: bool, out: Path | None) -> str:
     """A line about what the run needs and what there is; an error if that is too little."""
     config, device = experiment.config, experiment.task.x0.device
     need, there = needs(experiment, disk), free(device)
@@ -116,7 +117,8 @@ def _allowed(experiment: Experiment) -> float:
 
 def _written(out: Path) -> int:
     """What an earlier part of the run has written already."""
-    files = [out / "clients.bin", *(out / "checkpoints").rglob("*.safetensors")]
+    folder = RunFolder(out)
+    files = [folder.client_states, *folder.checkpoints.rglob("*.safetensors")]
     return sum(f.stat().st_blocks * 512 for f in files if f.exists())
 
 

@@ -11,6 +11,7 @@ over a network unless they are asked to:
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from steppe.core.errors import SteppeError, missing, nearest
+
+log = logging.getLogger("steppe")
 
 
 class Tracker(Protocol):
@@ -38,8 +41,8 @@ class Tracker(Protocol):
 class Tracking:
     """Tells several trackers. One that fails is told nothing more, and the run goes on."""
 
-    def __init__(self, trackers: Sequence[Tracker], say: Callable[[str], None]) -> None:
-        self.trackers, self.say = list(trackers), say
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = list(trackers)
 
     def __call__(self, moment: str, content: dict[str, Any] | None) -> None:
         for tracker in list(self.trackers):
@@ -48,7 +51,7 @@ class Tracking:
             except Exception as error:  # another's program may do anything, and must not cost the run
                 self.trackers.remove(tracker)
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                self.say(f"{type(tracker).__name__} failed and is left out from now on: {why}")
+                log.warning(f"{type(tracker).__name__} failed and is left out from now on: {why}")
 
 
 class TensorBoard:

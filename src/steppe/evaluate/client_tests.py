@@ -10,23 +10,23 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import aligned_test_sets
-from steppe.engine.experiment import Experiment
 from steppe.evaluate.personal import Client, is_personal, personal_accuracy
+from steppe.experiment import Experiment
 from steppe.parts.own_model import OwnModel
 from steppe.runs.client_store import Store
 
 DEFAULT = [1, 5]  # epochs of fine-tuning, as in FedSoL's Table 5
 
 
-def personal(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
+def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
     """Mean and standard deviation over all clients after each number of epochs; {} where nobody asked."""
     config, federation, algorithm = experiment.config, experiment.federation, experiment.algorithm
     epochs = config.personal
     if epochs is None:
         epochs = DEFAULT if is_personal(algorithm) and federation.data.classes is not None else []
-    if not epochs:
-        return {}
     data, split = federation.data, federation.partition
+    if not epochs or split is None:  # a federation's clients judge their models themselves
+        return {}
     labels, test_labels = data.train_targets.cpu(), data.test_targets.cpu()
     try:
         tests = aligned_test_sets(split, labels, test_labels)

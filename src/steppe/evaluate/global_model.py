@@ -10,8 +10,8 @@ from torch import Tensor
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, evaluated
-from steppe.engine.experiment import Experiment
 from steppe.evaluate.accuracy import Score, recalibrated, score
+from steppe.experiment import Experiment
 
 
 def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
@@ -36,13 +36,14 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
         )
 
     test = of(data.test_inputs, data.test_targets)
-    told: dict[str, Any] = {"loss": test.loss, "accuracy": test.metric}
+    name = task.metric.name
+    record: dict[str, Any] = {"loss": test.loss, name: test.metric}
     if test.by_class:
-        told["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
+        record["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
     if data.validation_inputs is not None and data.validation_targets is not None:
         held_out = of(data.validation_inputs, data.validation_targets)
-        told |= {"validation_loss": held_out.loss, "validation_accuracy": held_out.metric}
-    return told
+        record |= {"validation_loss": held_out.loss, f"validation_{name}": held_out.metric}
+    return record
 
 
 def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:

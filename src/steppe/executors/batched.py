@@ -17,17 +17,20 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.client_conv import ClientConvolutions
+from steppe.executors.executor import Answers, everybody
 from steppe.executors.sequential import DROPOUT
 
 
 class Batched:
     """Trains clients side by side, `chunk` of them at a time (None: all), so that memory stays bounded."""
 
+    trusted = False  # its drifts are taken on the device, where a check costs nothing
+
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, chunk: int | None = None) -> None:
         self.algorithm, self.task, self.federation, self.chunk = algorithm, task, federation, chunk
         self.round_ = 0
 
-    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Replies stacked in the order of the ids."""
         steps = [self.federation.steps(i, self.algorithm.local_steps) for i in ids]
         # Longest first: those that still have steps to take are then always the first ones.
@@ -38,7 +41,7 @@ class Batched:
         replies = [self._train(sent, [ids[i] for i in some], [states[i] for i in some]) for some in chunks]
         back = torch.tensor(sorted(range(len(order)), key=order.__getitem__)).to(sent.x.device, non_blocking=True)
         stacked: Reply = tree_map(lambda *rows: (torch.cat(rows) if len(rows) > 1 else rows[0])[back], *replies)
-        return stacked
+        return everybody(self.federation, ids, stacked)
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         algorithm, task, federation, device = self.algorithm, self.task, self.federation, sent.x.device

@@ -9,6 +9,7 @@ serves all rounds.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.sequential import DROPOUT
 
+log = logging.getLogger("steppe")
 LENGTH = 1024  # batches of one client's round that there is always place for
 ROUND = 64  # rows of long vectors begin at multiples of this: matrix units want operands at round addresses
 OVERHEAD = 1.0  # what a step costs beside its lanes, in lanes: measured on an H200 (0.10 ms + 0.099 ms a lane)
@@ -56,9 +58,10 @@ class Captured(Batched):
     """Like `Batched`, compiled and replayed, with `width` lanes (None: one for each client of the first round)."""
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, width: int | None = None,
-                 compiled: bool = True, say: Callable[[str], None] = print) -> None:  # fmt: skip
+                 compiled: bool = True, notes: list[str] | None = None) -> None:  # fmt: skip
         super().__init__(algorithm, task, federation)
-        self.width, self.compiled, self.say = width, compiled, say
+        self.width, self.compiled = width, compiled
+        self.notes = [] if notes is None else notes  # what went otherwise than asked
         self.graphs = task.x0.is_cuda
         self.room: Room | None = None
         self.replay: Callable[[], None] | None = None
@@ -123,9 +126,13 @@ class Captured(Batched):
             try:
                 body = _graph(body)
             except Exception as error:  # a user's model may ask the host for something in every step
-                self.say(f"the local step could not be captured as a graph ({_told(error)}); it runs without")
+                self._note(f"the local step could not be captured as a graph ({_describe(error)}); it runs without")
         tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
         return body
+
+    def _note(self, text: str) -> None:
+        log.warning(text)
+        self.notes.append(text)
 
     def _advance(self, given: tuple[Any, ...]) -> Callable[..., None]:
         """One step in place, compiled if that works; lanes whose client is done stay as they are."""
@@ -166,9 +173,9 @@ class Captured(Batched):
             try:
                 return way()
             except Exception as error:  # a user's model, or the compiler, may do anything
-                told = _told(error)
+                why = _describe(error)
         if self.compiled:
-            self.say(f"the local step could not be compiled ({told}); it runs uncompiled")
+            self._note(f"the local step could not be compiled ({why}); it runs uncompiled")
             self.compiled = False
         return advance
 
@@ -250,7 +257,7 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 

@@ -14,6 +14,7 @@ from steppe.core.keyed import as_seed, key
 from steppe.core.stacking import put, stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
+from steppe.executors.executor import Answers, everybody
 
 DROPOUT = 3  # keeps this use of (seed, round, client) apart
 
@@ -49,7 +50,7 @@ def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
     held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
     places = memory(*held)
     apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
-    return apart and not algorithm.alone and not any(p.repeats_inner for p in algorithm.parts)
+    return apart and not algorithm.alone and not algorithm.repeats_optimiser
 
 
 def _seed(seed: int, cuda: bool) -> None:
@@ -62,13 +63,13 @@ def _seed(seed: int, cuda: bool) -> None:
 class Sequential:
     """Trains the round's clients in this process."""
 
-    ours = True  # what it tells of a reply is so
+    trusted = True
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation
         self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
 
-    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
         if self.rows is None or len(self.rows.loss) < len(ids):
             like = nobody(self.algorithm, self.task, sent, states[0])._replace(state={})
@@ -80,7 +81,7 @@ class Sequential:
             kept.append(reply.state)
             put(self.rows, place, reply._replace(state={}))
         together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
-        return together._replace(state=stack(kept))
+        return everybody(self.federation, ids, together._replace(state=stack(kept)))
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -28,6 +28,7 @@ from steppe.core.stacking import put, row
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
+from steppe.executors.executor import Answers, everybody
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -39,7 +40,7 @@ class CannotShareError(Exception):
 class Workers:
     """Trains the round's clients in `count` child processes; the same numbers as `Sequential` with one thread."""
 
-    ours = True  # what it tells of a reply is so
+    trusted = True
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int,
                  own_buffers: bool = False) -> None:  # fmt: skip
@@ -70,9 +71,12 @@ class Workers:
         finally:
             Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
 
-    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
+        return everybody(self.federation, ids, self._replies(ids, states))
+
+    def _replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
         if len(ids) <= self.slots:
             self._round(ids, states)
             replies: Reply = tree_map(lambda t: t[: len(ids)], self.replies)

@@ -33,7 +33,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.layout import Layout, Tensors
-from steppe.core.task import Each, Task
+from steppe.core.metric import Each
+from steppe.core.task import Task
 from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate

@@ -53,7 +53,7 @@ def of_client(federation: Federation, client: int, count: int | None = None, see
     """One client's loss: all of its training examples, or a random part of them with the mix of classes it has."""
     if not 0 <= client < federation.clients:
         raise SteppeError(f"There is no client {client}: the clients are 0 to {federation.clients - 1}.")
-    mine = torch.as_tensor(federation.partition.clients[client])
+    mine = torch.as_tensor(federation.indices[client])
     take = len(mine) if count is None else min(count, len(mine))
     index = mine[permutation(key(seed, SAMPLE, client), len(mine))[:take]]
     told = f"all {take}" if take == len(mine) else f"{take} of {len(mine)}, seed {seed}"

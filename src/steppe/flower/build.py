@@ -15,12 +15,13 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
-from steppe.core.part import SettingError
+from steppe.core.errors import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
-from steppe.engine.experiment import Experiment, experiment
+from steppe.engine.build import build_experiment
+from steppe.experiment import Experiment
 from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
 from steppe.flower.node_data import read_data
 from steppe.flower.refusals import Refusal
@@ -52,8 +53,7 @@ def build_server(settings: FederationFile, config: Config, sample: Sample, test:
     """The server's experiment: no training data, a test set where there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
-    split = Partition((np.arange(STAND_INS),), "at the nodes", 0)
-    built = _build(config, settings.own, data, split)
+    built = _build(config, settings.own, data, None)
     check_secret(built.algorithm)
     return built
 
@@ -66,12 +66,12 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
     return _build(config, own, data, Partition(tuple(split), "own", 0), cost)
 
 
-def _build(config: Config, own: Own, data: Data, split: Partition, cost: Cost | None = None) -> Experiment:
+def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
     torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
     model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
     loss, metric = (None if name is None else name if ":" not in name else find_named(name, what)
                     for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
-    return experiment(config, parts, model, data, loss, metric, own.head, split, cost)
+    return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
@@ -114,10 +114,10 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
     state, server = algorithm.client_state(x), Server(x, algorithm.server_state(x), task.buffers)
     rows = stack([state])
     try:
-        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, (0,), None)
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one)
     except SettingError:
         asked.append("before the round")
-        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, (0,), rows)
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
 
     def everyone(part: str, name: str) -> Tensor:
         asked.append(name)
@@ -126,7 +126,7 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
-        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, (0,), everyone)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
     return reply, bool(asked)
 
 

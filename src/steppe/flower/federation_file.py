@@ -19,8 +19,9 @@ from steppe.config import Config, assign, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.engine.experiment import build_algorithm, catalogue_settings
+from steppe.engine.build import build_algorithm
 from steppe.engine.privacy import privacy
+from steppe.registry import catalogue_settings
 
 FILE = "federation.toml"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization as ser
 
 from steppe.core.errors import SteppeError
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
 
 FILE = Path("operator") / "keys.json"
 
@@ -36,7 +36,9 @@ def bind(federation: Path, client: int) -> None:
     known = read_keys(federation) or {}
     if other := [c for c, f in known.items() if f == mine and c != client]:
         raise SteppeError(f"{path} is the key of client {other[0]} already: every node needs a key of its own.")
-    folder.write_json(federation / FILE, {str(c): f for c, f in sorted({**known, client: mine}.items())})
+    RunFolder(federation / FILE.parent).write(
+        FILE.name, {str(c): f for c, f in sorted({**known, client: mine}.items())}
+    )
 
 
 def read_keys(federation: Path) -> dict[int, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -19,7 +20,9 @@ from steppe.flower import keeper, keys
 from steppe.flower.create import CONNECTION, connect, private
 from steppe.flower.federation_file import read
 from steppe.flower.server_status import LOG, is_alive, read_status
-from steppe.runs import folder as records
+from steppe.runs.folder import RunFolder
+
+log = logging.getLogger("steppe")
 
 LATE, GONE = 90.0, 3.0  # seconds after which a server that does not come, or gives no sign of life, is given up
 HOST = "127.0.0.1"
@@ -28,8 +31,8 @@ HOST = "127.0.0.1"
 class Local:
     """A SuperLink and SuperNodes of one federation's folder, all on loopback."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.folder, self.say = folder.resolve(), say
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
         self.settings, self.config = read(self.folder / "app")
         self.tls = (self.folder / "operator" / "ca.crt").exists()
         self.port, self.control = find_port(), find_port()
@@ -66,14 +69,14 @@ class Local:
     def follow(
         self, watch: Callable[[dict[str, Any]], None], begun: float, resume: bool = False, out: str = ""
     ) -> None:
-        follow(self.folder / (out or self.settings.out), watch, self.say, self._alive, begun, resume)
+        follow(self.folder / (out or self.settings.out), watch, self._alive, begun, resume)
 
     def _alive(self) -> str:
         """What has stopped that a run cannot do without; nodes that stop are only told of."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
                 self.nodes.pop(client)
-                self.say(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
+                log.warning(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
         if self.superlink is not None and self.superlink.poll() is not None:
             return "The SuperLink has stopped (its log: operator/superlink.log)"
         return ""
@@ -135,22 +138,22 @@ def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") ->
     return str(told["run-id"])
 
 
-def follow(where: Path, watch: Callable[[dict[str, Any]], None], say: Callable[[str], None],
+def follow(where: Path, watch: Callable[[dict[str, Any]], None],
            alive: Callable[[], str] = lambda: "", begun: float = 0.0, resume: bool = False) -> None:  # fmt: skip
     """Tell of every round as it is recorded, until the run that was submitted at `begun` has ended.
 
     An error says how it failed. Only the run's folder is read, so this sees no more than an operator could.
     """
-    seen, lines = len(records.history(where)) if resume else 0, len(_lines(where / LOG))
+    seen, lines = len(RunFolder(where).history) if resume else 0, len(_lines(where / LOG))
     sign = time.monotonic()  # when the server last gave one of life
     while True:
         state = read_status(where)
         here = state.get("time", 0.0) >= begun
         for line in _lines(where / LOG)[lines:]:
             lines += 1
-            say(line)
+            log.info(line)
         if here:
-            finished = records.history(where)
+            finished = RunFolder(where).history
             for record in finished[min(seen, len(finished)) :]:
                 watch(record)
             seen = len(finished)

@@ -6,13 +6,12 @@ ids. Who is away, late or wrong is named, and the round goes on with the others.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -26,8 +25,8 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
 from steppe.core.validate import faults
-from steppe.data import Partition
-from steppe.engine.experiment import Experiment
+from steppe.executors.executor import Answers
+from steppe.experiment import Experiment
 from steppe.flower.build import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
 from steppe.flower.keys import take_fingerprint
@@ -46,6 +45,7 @@ from steppe.flower.refusals import Strikes
 from steppe.flower.reply_checks import check_reply, largest, read_introduction
 from steppe.runs.client_store import MemoryStore, flat
 
+log = logging.getLogger("steppe")
 AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
 
@@ -91,10 +91,12 @@ class Answer(NamedTuple):
 class Nodes:
     """Plays a round on the nodes that the grid reaches."""
 
+    trusted = False  # whatever a node says is checked
+
     def __init__(self, grid: Grid, settings: FederationFile, built: Experiment, sample: Sample, store: NodeStore,
-                 say: Callable[[str], None], keys: dict[int, str] | None = None,
+                 keys: dict[int, str] | None = None,
                  where: Path | None = None) -> None:  # fmt: skip
-        self.grid, self.settings, self.built, self.store, self.say = grid, settings, built, store, say
+        self.grid, self.settings, self.built, self.store = grid, settings, built, store
         self.keys = keys  # client -> its node's key; None where nodes have none
         self.terms = write_terms(Terms(settings.name, settings.lost_state, built.config, sample, built.cost))
         self.fingerprint = compute_fingerprint(built)
@@ -110,8 +112,6 @@ class Nodes:
         self.refused: dict[int, tuple[str, float]] = {}  # node -> why it takes no part, and since when
         self.declined: set[int] = set()  # of these, the ones that said so themselves
         self.excused: set[int] = set()  # nodes that were away when they were asked
-        self.answered: list[int] = []  # the clients whose replies the last call gave back
-        self.told: dict[str, Any] = {}  # what the round's record says about it
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
                                "with every reply")  # fmt: skip
@@ -132,17 +132,16 @@ class Nodes:
                                 f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
         self.gathered = True
-        self.say(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
+        log.info(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
 
-    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Reply:
-        """The round's good replies, stacked in the order of `answered`."""
+    def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
+        """Play the round on the nodes that are here, and return the good replies."""
         if not self.gathered:
             self.gather()
         began = time.monotonic()
         round_, x0 = int(sent.round), self.built.task.x0
         self.store.round = round_
         present = self._present(ids, round_)
-        self._set_sizes()
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
         # A client's first state is made of the first model, which is what everybody receives in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
@@ -163,32 +162,35 @@ class Nodes:
             try:
                 good[client] = self._read(message, client, node, round_)
             except Gone as error:  # the node is away, or its app did not start: nothing that it said
-                self.say(f"round {round_ + 1}: client {client}: {error}")
+                log.warning(f"round {round_ + 1}: client {client}: {error}")
             except SteppeError as error:
                 refused[client] = str(error)
-                self.say(f"round {round_ + 1}: client {client} was refused: {error}")
+                log.warning(f"round {round_ + 1}: client {client} was refused: {error}")
                 if self.strikes.add(client, round_):
-                    self.say(f"client {client} is left out for {self.settings.leave_out} rounds")
+                    log.warning(f"client {client} is left out for {self.settings.leave_out} rounds")
         missing = [i for i in ids if i not in good and i not in refused]
         if missing:
-            self.say(f"round {round_ + 1}: no reply of client {_listed(missing)}")
+            log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
         if len(good) < min(self.settings.least, len(ids)):
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
             raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are "
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
-        self.answered = [i for i in ids if i in good]
+        answered = [i for i in ids if i in good]
+        sizes = [self.store.sizes[i] for i in answered]
         passed = time.monotonic() - began
         training = max(min(max(a.seconds, 0.0), passed) for a in good.values())
-        self.told = ({"dropped": missing} if missing else {}) | (
+        facts: dict[str, Any] = ({"dropped": missing} if missing else {}) | (
             {"refused": [{"client": i, "why": why} for i, why in refused.items()]} if refused else {}
         )  # fmt: skip
-        self.told |= {
+        facts |= {
+            "samples": sizes,
             "nodes": {"asked": len(ids), "bytes_down": down // max(len(present), 1),
                       "bytes_up": sum(a.size for a in good.values()) // len(good),
                       "training": round(training, 4), "overhead": round(passed - training, 4)},
         }  # fmt: skip
-        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in self.answered]))
-        return replies
+        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
+        known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
+        return Answers(answered, replies, sizes, sum(known), facts)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -249,7 +251,7 @@ class Nodes:
             self._refuse(node, error if isinstance(error, SteppeError) else Unreadable(error))
         else:
             if self.gathered and client not in self.who:
-                self.say(f"client {client} is here, at node {node}")
+                log.info(f"client {client} is here, at node {node}")
             self.refused.pop(node, None)
             self.declined.discard(node)
             self.excused.discard(node)
@@ -267,16 +269,9 @@ class Nodes:
 
     def _refuse(self, node: int, error: SteppeError) -> None:
         if self.refused.get(node, ("", 0.0))[0] != str(error):
-            self.say(f"node {node} takes no part: {error}")
+            log.warning(f"node {node} takes no part: {error}")
         self.refused[node] = str(error), time.monotonic()
         self.who = {client: other for client, other in self.who.items() if other != node}
-
-    def _set_sizes(self) -> None:
-        """The round loop weighs clients by their numbers of samples, as the nodes tell them."""
-        sizes = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
-        # Sizes alone: as long as the claim, and no more memory than one number.
-        split = Partition(tuple(np.broadcast_to(np.int64(0), n) for n in sizes), "at the nodes", 0)
-        self.built.federation = replace(self.built.federation, partition=split)
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
         """(client, node, reply) as they come in, until all are here or time is over; a later one is never looked at."""

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from steppe.core.errors import SteppeError
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
 
 REASONS = {
     "config": "its config lacks what a node needs: client, data or state",
@@ -66,7 +66,7 @@ class Strikes:
         if out:
             self.times[client], self.until[client] = 0, round_ + 1 + self.rounds
         if self.path is not None:
-            folder.write_json(self.path, {"times": self.times, "until": self.until})
+            RunFolder(self.path.parent).write(self.path.name, {"times": self.times, "until": self.until})
         return out
 
     def is_out(self, client: int, round_: int) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import SteppeError
-from steppe.runs import folder
+from steppe.engine.progress import handling
+from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
@@ -51,19 +53,23 @@ def find_server(where: Path) -> int | None:
         return None
 
 
-def teller(path: Path) -> Callable[[str], None]:
-    """Says a line in the run's log at Flower, and in the folder."""
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send the program's messages to Flower's log of the run, and to a file in the run's folder."""
 
-    def say(text: str) -> None:
-        print(f"steppe: {text}", flush=True)
-        with path.open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
+    class Both(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            print(f"steppe: {text}", flush=True)
+            with path.open("a") as file:
+                file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
 
-    return say
+    with handling(Both()):
+        yield
 
 
 def write_status(where: Path, state: str, **more: Any) -> None:
-    folder.write_json(where / STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})
+    RunFolder(where).write(STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})
 
 
 def read_status(where: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
 from steppe.flower.federation_file import read
 from steppe.flower.launch import flwr, is_reachable, parse_json
 from steppe.flower.server_status import is_alive, read_status
-from steppe.runs import folder as records
+from steppe.runs.folder import RunFolder
 
 
 def find_address(folder: Path) -> tuple[str, int]:
@@ -35,7 +35,7 @@ def find_control(folder: Path) -> tuple[str, int]:
 def look(folder: Path) -> dict[str, Any]:
     settings, config = read(folder / "app")
     where = folder / settings.out
-    history, state, alive = records.history(where), read_status(where), is_alive(where)
+    history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = state.get("state", "not started")
     server = {"running": "the server is at work" if alive else "the server has died: resume it",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
@@ -46,8 +46,11 @@ def look(folder: Path) -> dict[str, Any]:
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
         "superlink": running, "nodes": _nodes(folder) if running else [],
     }  # fmt: skip
-    judged: dict[str, Any] = next((r for r in reversed(history) if "accuracy" in r), {})
-    return told | {k: judged[k] for k in ("accuracy", "loss") if k in judged}
+    if not history:
+        return told
+    name = RunFolder(where).metric.name
+    judged: dict[str, Any] = next((r for r in reversed(history) if name in r), {})
+    return told | {"metric": name} | {k: judged[k] for k in (name, "loss") if k in judged}
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.engine.experiment import experiment
+from steppe.engine.build import build_experiment
 from steppe.engine.rounds import Watch, simulate
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
+
+log = logging.getLogger("steppe")
 
 
 @dataclass
@@ -27,13 +30,12 @@ class Entry:
 
 
 def compare(configs: dict[str, Config], seeds: int, out: Path,
-            watch: Callable[[str, int], Watch] | None = None,
-            say: Callable[[str], None] = print) -> list[Entry]:  # fmt: skip
+            watch: Callable[[str, int], Watch] | None = None) -> list[Entry]:  # fmt: skip
     """Run every configuration with every seed, each in its own folder.
 
     A finished run that is there already is used again, and one that was interrupted goes on.
     """
-    experiment(next(iter(configs.values())))  # what is wrong with all of them is said before anything is written
+    build_experiment(next(iter(configs.values())))  # what is wrong with all of them is said before anything is written
     entries = []
     for label, config in configs.items():
         entry = Entry(label)
@@ -41,28 +43,23 @@ def compare(configs: dict[str, Config], seeds: int, out: Path,
             one = config.model_copy(update={"seed": config.seed + k})
             where = out / label / f"seed-{one.seed}"
             try:
-                same = _same(where, one)
-                if same and (where / folder.DONE).exists():
-                    say(f"{label}, seed {one.seed}: used again from {where}")
+                folder = RunFolder(where)
+                same = folder.is_run_of(one)
+                if same and (summary := folder.summary):
+                    log.info(f"{label}, seed {one.seed}: used again from {where}")
                     entry.seeds.append(one.seed)
-                    entry.summaries.append(folder.read_json(where / folder.DONE))
-                    entry.histories.append(folder.history(where))
-                    entry.cost = folder.read_json(where / "about.json")["cost"]
+                    entry.summaries.append(summary)
+                    entry.histories.append(folder.history)
+                    entry.cost = folder.about["cost"]
                     continue
-                built = experiment(one)
-                result = simulate(built, where, resume=same, watch=watch(label, one.seed) if watch else None, say=say)
+                built = build_experiment(one)
+                result = simulate(built, where, resume=same, watch=watch(label, one.seed) if watch else None)
                 entry.seeds.append(one.seed)
                 entry.summaries.append(result.summary)
                 entry.histories.append(result.history)
                 entry.cost = asdict(built.cost)
             except SteppeError as error:
                 entry.failed[one.seed] = str(error)
-                say(f"{label}, seed {one.seed}: {error}")
+                log.warning(f"{label}, seed {one.seed}: {error}")
         entries.append(entry)
     return entries
-
-
-def _same(where: Path, config: Config) -> bool:
-    """Whether this folder holds a run of exactly this configuration."""
-    path = where / "config.json"
-    return path.exists() and not folder.differences(where, config) and folder.settings(where)["rounds"] == config.rounds

@@ -20,8 +20,8 @@ import torch
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.engine.experiment import CORES, cores
-from steppe.runs import folder
+from steppe.engine.devices import CORES, count_cores
+from steppe.runs.folder import RunFolder
 
 LOG = "log.txt"
 PATIENCE = 10.0  # seconds that a child gets to end by itself
@@ -37,26 +37,26 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether it needs no running: all its rounds are there."""
-        done = (self.where / folder.DONE).exists()
-        return done and folder.settings(self.where)["rounds"] == self.config.rounds
+        folder = RunFolder(self.where)
+        return folder.finished and folder.stored["rounds"] == self.config.rounds
 
     def check(self) -> None:
         """Refuse a folder with another run in it."""
-        if (self.where / "config.json").exists() and (changed := folder.differences(self.where, self.config)):
+        folder = RunFolder(self.where)
+        if folder.exists and (changed := folder.differences(self.config)):
             raise SteppeError(f"{self.where} holds a run with other settings: {', '.join(changed)}. "
                               "Choose another --out.")  # fmt: skip
 
     def prepare(self) -> None:
         """Put the configuration where the child will look for it."""
         self.check()
-        if not (self.where / "config.json").exists():
+        if not RunFolder(self.where).exists:
             self.where.mkdir(parents=True, exist_ok=True)
-            folder.write_json(self.where / "config.json", self.config.model_dump(mode="json"))
+            RunFolder(self.where).write("config.json", self.config.model_dump(mode="json"))
 
     def rounds(self) -> int:
         """How far it is."""
-        path = self.where / folder.LINES
-        return min(path.read_bytes().count(b"\n"), self.config.rounds) if path.exists() else 0
+        return min(RunFolder(self.where).rounds_done, self.config.rounds)
 
 
 Place = dict[str, str]  # where a child runs, said by its environment
@@ -70,8 +70,8 @@ def places(jobs: int | None, device: str) -> list[Place]:
         return [{"CUDA_VISIBLE_DEVICES": gpus[k % len(gpus)]} for k in range(jobs or len(gpus))]
     if device.startswith("cuda"):  # a GPU was named
         return [{}] * (jobs or 1)
-    count = jobs or cores()
-    share = str(max(1, cores() // count))
+    count = jobs or count_cores()
+    share = str(max(1, count_cores() // count))
     return [{CORES: share, "OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share}] * count
 
 

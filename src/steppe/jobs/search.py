@@ -16,7 +16,7 @@ from typing import Any
 
 from steppe.core.errors import SteppeError, missing
 from steppe.jobs.sweep import Point
-from steppe.runs.folder import write_json
+from steppe.runs.folder import RunFolder
 
 FILE = "trials.json"
 DIGITS = 4  # of a suggested number: enough for any setting, and short enough for the name of a folder
@@ -104,7 +104,7 @@ class Search:
         if self.asked == len(self.tried):
             self.tried.append(values)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, self.tried)
+            RunFolder(self.path.parent).write(self.path.name, self.tried)
         self.asked += 1
         return trial, values
 

@@ -6,6 +6,7 @@ run again, what was interrupted goes on, what fails is reported and the rest is 
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import deque
@@ -16,8 +17,9 @@ from typing import Any, Protocol
 
 from steppe.config import Config
 from steppe.jobs.processes import Job, Place, Pool, alone
-from steppe.runs import folder
+from steppe.runs.folder import RunFolder
 
+log = logging.getLogger("steppe")
 POLL = 0.2  # seconds between two looks at the children
 
 
@@ -72,7 +74,7 @@ class Grid:
 Tick = Callable[[int, int], None]  # rounds done in all, and of them those that were there before
 
 
-def sweep(source: Source, seeds: int, out: Path, places: list[Place], say: Callable[[str], None], tick: Tick,
+def sweep(source: Source, seeds: int, out: Path, places: list[Place], tick: Tick,
           judged: Callable[[Point], None]) -> None:  # fmt: skip
     """Run all points of a source, and fill in their results; `judged` is told of each that is complete."""
     waiting: deque[tuple[Point, Job]] = deque()
@@ -85,7 +87,7 @@ def sweep(source: Source, seeds: int, out: Path, places: list[Place], say: Calla
             point.results[seed] = result(job.where)
         else:
             point.failed[seed] = trouble
-            say(f"{point.label}, seed {seed}: failed: {trouble}")
+            log.warning(f"{point.label}, seed {seed}: failed: {trouble}")
         if len(point.results) + len(point.failed) == seeds:
             source.tell(point)
             judged(point)
@@ -121,9 +123,9 @@ def sweep(source: Source, seeds: int, out: Path, places: list[Place], say: Calla
 
 def result(where: Path) -> dict[str, Any]:
     """A finished run's summary, with the validation accuracy of the model that was judged, where there is one."""
-    summary = folder.read_json(where / folder.DONE)
-    found = [r["validation_accuracy"] for r in folder.history(where)
-             if "validation_accuracy" in r and r["round"] <= summary["model_of_round"]]  # fmt: skip
+    folder = RunFolder(where)
+    summary, key = folder.read("result.json"), f"validation_{folder.metric.name}"
+    found = [r[key] for r in folder.history if key in r and r["round"] <= summary["model_of_round"]]
     return summary | ({"validation": found[-1]} if found else {})
 
 

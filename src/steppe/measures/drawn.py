@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from steppe import flatness
+from steppe.config import OWN
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape, Loss
 from steppe.measures.subject import Subject, measure
@@ -100,7 +101,7 @@ def lines(s: Subject) -> Any:
 @measure("drawn")
 def line(s: Subject) -> Any:
     """the loss from the initial model to the final one, and beyond"""
-    if s.experiment.named_model is None:
+    if s.experiment.config.model.startswith(OWN):
         raise SteppeError("The line starts at the initial model, which is not kept for a module of your own: "
                           "leave it out, or use steppe.flatness.interpolation.")  # fmt: skip
     return flatness.interpolation(s.loss, s.experiment.task.x0, s.w, 2 * s.points - 1, names=("initial", "final"))

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from steppe import flatness
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.layout import Tensors
+from steppe.experiment import Experiment
 from steppe.flatness import Sample
 from steppe.measures import drawn, scalars  # noqa: F401  # the measures themselves, in this order
 from steppe.measures.subject import MEASURES, Measure, Round, Subject
-
-if TYPE_CHECKING:
-    from steppe.engine.experiment import Experiment
 
 __all__ = ["GROUPS", "MEASURES", "During", "Round", "Subject", "chosen", "known", "needs_clients", "schedule"]
 

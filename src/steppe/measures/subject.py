@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -13,10 +13,8 @@ from steppe import flatness
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.evaluate.accuracy import Score, score
+from steppe.experiment import Experiment
 from steppe.flatness import Estimate, Loss, Sample, Spectrum
-
-if TYPE_CHECKING:
-    from steppe.engine.experiment import Experiment
 
 
 class Round(NamedTuple):

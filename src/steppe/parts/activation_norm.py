@@ -18,18 +18,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import LocalStep
+from steppe.core.settings import Amount
 from steppe.core.task import Outputs
 
 
 @dataclass(frozen=True)
 class ActivationNorm(Part):
     name = "man"
+    citation = """@inproceedings{man,
+      title = {Minimizing Layerwise Activation Norm Improves Generalization in Federated Learning},
+      author = {Yashwanth, M. and Nayak, Gaurav Kumar and Rangwani, Harsh and Singh, Arya and Babu, R. Venkatesh
+        and Chakraborty, Anirban},
+      booktitle = {IEEE/CVF Winter Conference on Applications of Computer Vision (WACV)},
+      year = {2024}, eprint = {2512.08314}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     needs = frozenset({"activations"})
-    weight: float = 0.1
+    weight: Amount = 0.1
 
-    def __post_init__(self) -> None:
-        require(weight=(self.weight, 0, float("inf")))
-
-    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+    def penalty(self, w: Tensor, out: Outputs, s: LocalStep) -> Tensor:
         return self.weight / 2 * torch.stack([s.mean(a.square()) for a in out.activations]).sum()

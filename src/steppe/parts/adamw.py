@@ -13,26 +13,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, nothing, require
+from steppe.core.part import Part, nothing
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount, Epsilon, Momentum, Positive
 
 
 @dataclass(frozen=True)
 class AdamW(Part):
     name = "adamw"
+    citation = """@inproceedings{adamw,
+      title = {Decoupled Weight Decay Regularization},
+      author = {Loshchilov, Ilya and Hutter, Frank},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2019}, eprint = {1711.05101}, archiveprefix = {arXiv}
+    }"""
     once = True
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    decay: float = 0.01
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        require(beta1=(self.beta1, 0, 1), beta2=(self.beta2, 0, 1), weight_decay=(self.decay, 0, float("inf")))
+    beta1: Momentum = 0.9
+    beta2: Momentum = 0.999
+    eps: Epsilon = 1e-8
+    decay: Amount = 0.01
+    clip: Positive | None = None
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": nothing(x), "v": nothing(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)
         if self.clip is not None:
             g = g * (self.clip / (torch.linalg.vector_norm(g) + 1e-6)).clamp(max=1)

@@ -18,30 +18,35 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Share
 
 
 @dataclass(frozen=True)
 class ClientMomentum(Part):
     name = "client_momentum"
+    citation = """@misc{fedcm,
+      title = {{FedCM}: Federated Learning with Client-level Momentum},
+      author = {Xu, Jing and Wang, Sen and Wang, Liwei and Yao, Andrew Chi-Chih},
+      year = {2021}, eprint = {2106.10874}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     down = ("D",)
     times = ("rate",)
     outer = True
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        require(alpha=(self.alpha, 0, 1))
+    alpha: Share = 0.1
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"D": torch.zeros_like(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return self.alpha * grad(w) + (1 - self.alpha) * s.down["D"]
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
-        s.up["rate"] = 1 / (s.effective_steps.clamp(min=1) * s.lr)
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
+        s.up["rate"] = 1 / (s.effective_steps * s.lr)
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["D"] = -s.mean_times("rate")
         return delta

@@ -24,21 +24,28 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, nothing, require, unit
+from steppe.core.part import Part, nothing, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class ConsistentSAM(Part):
     name = "consistent_sam"
+    citation = """@inproceedings{fedsmoo,
+      title = {Dynamic Regularized Sharpness Aware Minimization in Federated Learning: Approaching Global
+        Consistency and Smooth Landscape},
+      author = {Sun, Yan and Shen, Li and Chen, Shixiang and Ding, Liang and Tao, Dacheng},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2023}, eprint = {2305.11584}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     down = ("s",)
     reduction = {"q": "mean", "moved": "sum"}  # noqa: RUF012
     asks = 2
     once = True
-    rho: float = 0.1
+    rho: Amount = 0.1
     variant: Literal["paper", "official", "early"] = "paper"
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")))
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         mu = {"mu": torch.zeros_like(x)} if self.variant == "early" else {}
@@ -51,7 +58,7 @@ class ConsistentSAM(Part):
         more = {"paper": "last", "early": "moved"}.get(self.variant)
         return {more: nothing(x)} if more else {}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         ascent = self.rho * unit(grad(w) - s.state["mu"] - s.down["s"], 1e-7)
         s.state["mu"] = s.state["mu"] + ascent - s.down["s"]
         if self.variant == "paper":
@@ -60,14 +67,14 @@ class ConsistentSAM(Part):
             s.state["moved"] = s.state["moved"] + ascent - s.down["s"]
         return grad(w + ascent)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         if self.variant == "early":
             s.up["moved"] = s.state["moved"]
         else:
             s.up["q"] = s.state["mu"] - s.state["last"] if self.variant == "paper" else s.state["mu"]
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "early":
             s.state["mu"] = s.state["mu"] + s.up["moved"]
             s.state["s"] = self.rho * unit(-s.state["mu"], 1e-8)

@@ -17,32 +17,38 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound, Forward, LocalStep
+from steppe.core.settings import Amount, Positive
 from steppe.core.task import Outputs
 
 
 @dataclass(frozen=True)
 class Contrast(Part):
     name = "contrast"
+    citation = """@inproceedings{moon,
+      title = {Model-Contrastive Federated Learning},
+      author = {Li, Qinbin and He, Bingsheng and Song, Dawn},
+      booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+      year = {2021}, eprint = {2103.16257}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     needs = frozenset({"features"})
-    mu: float = 0.1
-    tau: float = 0.5
-
-    def __post_init__(self) -> None:
-        require(mu=(self.mu, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")))
+    mu: Amount = 0.1
+    tau: Positive = 0.5
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"previous": x.clone()}
 
-    def observe(self, s: Scope) -> dict[str, Tensor]:
-        seen = {"global": s.forward(s.x).features, "previous": s.forward(s.state["previous"]).features}
+    def observe(self, forward: Forward, s: LocalStep) -> dict[str, Tensor]:
+        seen = {"global": forward(s.x).features, "previous": forward(s.state["previous"]).features}
         return {name: z for name, z in seen.items() if z is not None}
 
-    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+    def penalty(self, w: Tensor, out: Outputs, s: LocalStep) -> Tensor:
         assert out.features is not None
         near, far = (F.cosine_similarity(out.features, s.seen[k], dim=-1, eps=1e-8) for k in ("global", "previous"))
         return self.mu * s.mean(F.softplus((far - near) / self.tau))
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.state["previous"] = s.w
         return delta

@@ -32,38 +32,54 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from torch import Tensor
 
+from steppe.core.errors import SettingError
 from steppe.core.layout import Tensors
 from steppe.core.noise import gaussian, uniform
-from steppe.core.part import Part, Scope, SettingError, require
+from steppe.core.part import Part
+from steppe.core.scopes import ServerTurn
+from steppe.core.settings import Bound, Count, FromOne, Range
 from steppe.parts.norm_bound import bounded
 
 
 @dataclass(frozen=True)
 class DifferentialPrivacy(Part):
     name = "dp"
+    citation = """@inproceedings{dp,
+      title = {Learning Differentially Private Recurrent Language Models},
+      author = {McMahan, H. Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2018}, eprint = {1710.06963}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    clip: float = 1.0
-    noise: float = 1.0
-    delta: float = 1e-5
+    clip: Bound = 1.0
+    noise: Annotated[float, Range(0, 1e6)] = 1.0
+    delta: Annotated[float, Range(1e-300, 1)] = 1e-5
     amplified: bool = True
     secret: str | None = None
-    seed: int | None = None  # these three are the run's, unless set
-    per_round: int | None = None
-    clients: int | None = None
+    seed: Count | None = None  # these three are the run's, unless set
+    per_round: FromOne | None = None
+    clients: FromOne | None = None
 
     def __post_init__(self) -> None:
-        require(clip=(self.clip, 1e-12, float("inf")), noise=(self.noise, 0, 1e6), delta=(self.delta, 1e-300, 1))
+        super().__post_init__()
         if self.noise and self.clip == float("inf"):
-            raise SettingError("clip is inf, so no noise is enough: choose a finite clip, or noise=0 for no privacy")
+            raise SettingError(
+                "clip of part 'dp' is inf, so no noise is enough: choose a finite clip, or noise=0 for no privacy"
+            )
 
     @property
-    def fixed_count(self) -> int:  # type: ignore[override]
+    def planned(self) -> int:
         if self.per_round is None:
-            raise SettingError("dp divides by the number of clients a round as planned: set per_round")
+            raise SettingError("dp divides by the number of clients per round as planned: set per_round")
         return self.per_round
+
+    def counted(self, replies: int) -> int:
+        return self.planned
 
     def key(self) -> bytes:
         if self.secret is None:
@@ -85,18 +101,18 @@ class DifferentialPrivacy(Part):
 
     def sample(self, clients: int, round_: int) -> list[int]:
         """Who takes part, each by a draw of its own; perhaps nobody."""
-        drawn: list[bool] = (uniform(self.key(), f"draw {round_}", clients) < self.fixed_count / clients).tolist()
+        drawn: list[bool] = (uniform(self.key(), f"draw {round_}", clients) < self.planned / clients).tolist()
         return [i for i, taken in enumerate(drawn) if taken]
 
-    def screen(self, rows: Tensors, s: Scope) -> Tensors:
+    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
         return bounded(rows, self.clip)
 
-    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+    def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         sums = {name: v.sum(0) for name, v in rows.items()}
         if self.noise:
             label = f"noise {int(s.round)} " + (_digest(sums) if self.secret is not None else "")
             sums = {name: v + self._noise(f"{label} {name}", v) for name, v in sums.items()}
-        return {name: v / self.fixed_count for name, v in sums.items()}
+        return {name: v / self.planned for name, v in sums.items()}
 
     def _noise(self, label: str, like: Tensor) -> Tensor:
         drawn = gaussian(self.key(), label, like.numel()) * (self.noise * self.clip)

@@ -21,21 +21,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import Forward, LocalStep
+from steppe.core.settings import Amount, Positive
 from steppe.core.task import Outputs
 
 
 @dataclass(frozen=True)
 class Distillation(Part):
     name = "distillation"
+    citation = """@misc{distillation,
+      title = {Distilling the Knowledge in a Neural Network},
+      author = {Hinton, Geoffrey and Vinyals, Oriol and Dean, Jeff},
+      year = {2015}, eprint = {1503.02531}, archiveprefix = {arXiv}
+    }
+
+    @inproceedings{fedntd,
+      title = {Preservation of the Global Knowledge by Not-True Distillation in Federated Learning},
+      author = {Lee, Gihun and Jeong, Minchan and Shin, Yongjin and Bae, Sangmin and Yun, Se-Young},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2022}, eprint = {2106.03097}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     needs = frozenset({"logits"})
     flat_at_x = True  # the gradient at w = x is 0: what is computed there is rounding noise
-    weight: float = 1.0
-    tau: float = 3.0
+    weight: Amount = 1.0
+    tau: Positive = 3.0
     not_true: bool = False
-
-    def __post_init__(self) -> None:
-        require(weight=(self.weight, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")))
 
     def log_probabilities(self, logits: Tensor, y: Tensor) -> Tensor:
         """One routine for teacher and student, so that equal logits give equal numbers."""
@@ -45,10 +57,10 @@ class Distillation(Part):
             z = torch.where(y[..., None] == torch.arange(z.shape[-1], device=z.device), torch.finfo(z.dtype).min / 2, z)
         return torch.log_softmax(z, -1)
 
-    def observe(self, s: Scope) -> dict[str, Tensor]:
-        return {"log_q": self.log_probabilities(s.forward(s.x).logits, s.batch["y"])}
+    def observe(self, forward: Forward, s: LocalStep) -> dict[str, Tensor]:
+        return {"log_q": self.log_probabilities(forward(s.x).logits, s.batch["y"])}
 
-    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+    def penalty(self, w: Tensor, out: Outputs, s: LocalStep) -> Tensor:
         log_q, log_p = s.seen["log_q"], self.log_probabilities(out.logits, s.batch["y"])
         q, p = log_q.exp(), log_p.exp()
         return self.weight * s.mean((q * (log_q - log_p) + (p - q)).sum(-1))

@@ -30,21 +30,32 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Part, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Positive
 
 
 @dataclass(frozen=True)
 class DynamicRegularisation(Part):
     name = "dynamic_regularisation"
+    citation = """@inproceedings{feddyn,
+      title = {Federated Learning Based on Dynamic Regularization},
+      author = {Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and Whatmough, Paul and
+        Saligrama, Venkatesh},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2021}, eprint = {2111.04263}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     reduction = {"moved": "sum"}  # noqa: RUF012
     outer = True
-    alpha: float
+    alpha: Positive
     over: Literal["all", "active", "divided"] = "all"
     prox: Literal["square", "norm", "none"] = "square"
     order: Literal["textbook", "official"] = "textbook"
 
-    def __post_init__(self) -> None:
-        require(alpha=(self.alpha, 1e-12, float("inf")))
+    @property
+    def alters_update(self) -> bool:  # type: ignore[override]
+        return self.over == "active"
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {} if self.over == "active" else {"h": torch.zeros_like(x)}
@@ -52,7 +63,7 @@ class DynamicRegularisation(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"h": torch.zeros_like(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         direction = grad(w) - s.state["h"]
         if self.prox == "norm":
             return direction + self.alpha / 2 * unit(w - s.start)
@@ -63,16 +74,16 @@ class DynamicRegularisation(Part):
             return direction - self.alpha * s.start
         return direction + self.alpha * (w - s.start)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         moved = s.w - s.start
         h = s.state["h"] = s.state["h"] - self.alpha * moved
         if self.over == "active":
             return delta - h / self.alpha
-        if s.relaxed:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot work it out from the update alone
             s.up["moved"] = moved
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.over == "active":
             return delta
         moved = s.up["moved"] if "moved" in s.up else s.sum_over_all()

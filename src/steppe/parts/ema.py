@@ -11,22 +11,24 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ServerTurn
+from steppe.core.settings import Share
+from steppe.parts.swa import SWA
 
 
 @dataclass(frozen=True)
 class EMA(Part):
     name = "ema"
-    keep: float = 0.99
-
-    def __post_init__(self) -> None:
-        require(keep=(self.keep, 0, 1))
+    citation = SWA.citation
+    addable = True
+    keep: Share = 0.99
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"e": x.clone()}
 
-    def settle(self, x: Tensor, s: Scope) -> None:
+    def settle(self, x: Tensor, s: Aggregation) -> None:
         s.state["e"] = self.keep * s.state["e"] + (1 - self.keep) * x
 
-    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+    def evaluated(self, x: Tensor, s: ServerTurn) -> Tensor:
         return s.state["e"]

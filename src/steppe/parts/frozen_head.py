@@ -14,4 +14,10 @@ from steppe.core.part import Part
 @dataclass(frozen=True)
 class FrozenHead(Part):
     name = "frozen_head"
+    citation = """@inproceedings{fedbabu,
+      title = {{FedBABU}: Toward Enhanced Representation for Federated Image Classification},
+      author = {Oh, Jaehoon and Kim, Sangmook and Yun, Se-Young},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2022}, eprint = {2106.06042}, archiveprefix = {arXiv}
+    }"""
     frozen = "head"

@@ -34,8 +34,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SettingError
 from steppe.core.layout import Tensors
-from steppe.core.part import Oracle, Part, Scope, SettingError, nothing, require, unit
+from steppe.core.part import Part, nothing, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
+from steppe.core.settings import Amount, Share
 
 MEMORY = 1024  # rounds of which s_i is remembered
 
@@ -43,25 +46,35 @@ MEMORY = 1024  # rounds of which s_i is remembered
 @dataclass(frozen=True)
 class GeometricBias(Part):
     name = "geometric_bias"
+    citation = """@inproceedings{fedscar,
+      title = {{FedScar}: Correcting Geometric Bias for Flatness-Consistent Federated Learning},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      note = {Poster 61241; for the authors see the proceedings},
+      year = {2026}
+    }"""
+    addable = True
     reduction = {"b": "sum", "kick": "sum"}  # noqa: RUF012
     outer = True
-    alpha: float = 0.01
-    keep: float = 0.9
-    beta: float = 0.01
+    alpha: Amount = 0.01
+    keep: Share = 0.9
+    beta: Amount = 0.01
     scale: Literal["const", "var"] = "const"
     prox: Literal["norm", "square", "none"] = "norm"
     anchor: Literal["last", "global", "start"] = "last"
     variant: Literal["official", "poster", "lagged"] = "official"
 
     def __post_init__(self) -> None:
-        require(alpha=(self.alpha, 0, float("inf")), keep=(self.keep, 0, 1), beta=(self.beta, 0, float("inf")))
+        super().__post_init__()
         if self.variant == "poster":
             text = "FedScar's dual as printed on its poster feeds back on itself and diverges; choose 'official'"
             warnings.warn(text, UserWarning, stacklevel=3)
 
-    @property
-    def reads_states(self) -> bool:  # type: ignore[override]
-        return self.variant != "lagged" or self.scale == "var"
+    def objection(self, others: tuple[Part, ...]) -> str:
+        guard = next((p.name for p in others if p.has("screen") or p.has("reduce")), None)
+        if guard is None or (self.variant == "lagged" and self.scale == "const"):
+            return ""
+        return (f"'{self.name}' lets the server read single clients' states, which '{guard}' does not cover: choose a "
+                "variant that needs no states on the server (for FedScar: variant=lagged, scale=const)")  # fmt: skip
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -93,21 +106,22 @@ class GeometricBias(Part):
     def _printed(self, own: Tensors, x: Tensor) -> Tensor:
         return torch.where(own["when"] < 0, 0.0, 1 / own["path"]) * (x - own["last"])
 
-    def prepare(self, s: Scope) -> None:
-        if self.variant == "lagged":
-            return
-        if not s.rows:
+    def has(self, hook: str) -> bool:
+        return super().has(hook) and (hook != "prepare" or self.variant != "lagged")
+
+    def prepare(self, rows: Tensors, s: ServerTurn) -> None:
+        if not rows:
             text = "FedScar needs its clients' states on the server, as only a simulation has: choose variant 'lagged'"
             raise SettingError(text)
         bias = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("sizes")))
-        b, kick = bias(s.rows)  # (n, P)
+        b, kick = bias(rows)  # (n, P)
         s.state["bbar"] = self.keep * s.state["bbar"] + kick.sum(0) / s.clients
         s.state["shift"] = b.sum(0) / s.clients
         if self.variant == "poster":
-            printed = torch.func.vmap(lambda own: self._printed(own, s.x))(s.rows)
+            printed = torch.func.vmap(lambda own: self._printed(own, s.x))(rows)
             s.state["h"] = s.state["h"] + printed.sum(0) / s.clients
 
-    def start(self, w: Tensor, s: Scope) -> Tensor:
+    def start(self, w: Tensor, s: ClientRound) -> Tensor:
         s.state["b"], kick = self._bias(s.state, s.x, s.round, s.down.get("sizes"))
         if self.variant == "poster":
             s.state["h"] = s.state["h"] + self._printed(s.state, s.x)
@@ -115,7 +129,7 @@ class GeometricBias(Part):
             s.state["kick"] = kick
         return w + s.state["b"]
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         h, b = s.state["h"], s.state["b"]
         direction = grad(w) + self.beta * (h + b) + s.down["bbar"] - b
         if self.prox == "none":
@@ -124,7 +138,7 @@ class GeometricBias(Part):
         gap = w - {"last": last, "global": s.x, "start": s.start}[self.anchor]
         return direction + (self.beta / 2 * unit(gap, 0.0) if self.prox == "norm" else self.beta * gap)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         moved = s.w - s.start
         if self.variant == "poster":
             s.state["path"] = s.lr * s.steps
@@ -137,7 +151,7 @@ class GeometricBias(Part):
         s.state["last"], s.state["when"] = s.w, s.round.to(s.w.dtype)
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "lagged":
             s.state["bbar"], s.state["shift"] = self.keep * s.state["bbar"] + s.up["kick"], s.up["b"]
         if self.variant != "poster":

@@ -18,25 +18,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require, unit
+from steppe.core.part import Part, unit
+from steppe.core.scopes import Aggregation, ServerTurn
+from steppe.core.settings import Amount, Count
 from steppe.parts.sam import ramped
 
 
 @dataclass(frozen=True)
 class GlobalAscent(Part):
     name = "global_ascent"
-    rho: float = 0.15
-    ramp: int = 0
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), ramp=(self.ramp, 0, float("inf")))
+    citation = """@inproceedings{fedgloss,
+      title = {Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization for Federated
+        Learning},
+      author = {Caldarola, Debora and Cagnasso, Pietro and Caputo, Barbara and Ciccone, Marco},
+      booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+      year = {2025}, eprint = {2412.03752}, archiveprefix = {arXiv}
+    }"""
+    addable = True
+    rho: Amount = 0.15
+    ramp: Count = 0
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"back": torch.zeros_like(x)}
 
-    def send(self, x: Tensor, s: Scope) -> Tensor:
-        return x + ramped(self.rho, self.ramp, s) * unit(s.state["back"], 0.0)
+    def send(self, x: Tensor, s: ServerTurn) -> Tensor:
+        return x + ramped(self.rho, self.ramp, s.round) * unit(s.state["back"], 0.0)
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["back"] = -delta
         return delta

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, ServerTurn
+from steppe.parts.activation_norm import ActivationNorm
 
 
 @dataclass(frozen=True)
 class LatestMean(Part):
     name = "latest_mean"
+    citation = ActivationNorm.citation
+    addable = True
     reduction = {"change": "sum"}  # noqa: RUF012
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
@@ -27,14 +31,14 @@ class LatestMean(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": x.clone()}
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["change"] = s.w - s.state["last"]
         s.state["last"] = s.w
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["mean"] = s.state["mean"] + s.up["change"]
         return delta
 
-    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+    def evaluated(self, x: Tensor, s: ServerTurn) -> Tensor:
         return s.state["mean"]

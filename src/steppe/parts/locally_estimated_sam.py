@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Layout
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Part, unit
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
+from steppe.core.settings import Amount
 
 Variant = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 
@@ -32,11 +34,17 @@ Variant = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 @dataclass(frozen=True)
 class LocallyEstimatedSAM(Part):
     name = "locally_estimated_sam"
-    rho: float = 0.1
+    citation = """@inproceedings{fedlesam,
+      title = {Locally Estimated Global Perturbations are Better than Local Perturbations for Federated
+        Sharpness-aware Minimization},
+      author = {Fan, Ziqing and Hu, Shengchao and Yao, Jiangchao and Niu, Gang and Zhang, Ya and Sugiyama, Masashi
+        and Wang, Yanfeng},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2024}, eprint = {2405.18890}, archiveprefix = {arXiv}
+    }"""
+    addable = True
+    rho: Amount = 0.1
     variant: Variant = "paper"
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")))
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -50,22 +58,22 @@ class LocallyEstimatedSAM(Part):
             return {}
         return {"old": x.clone()} | ({"seen": x.new_zeros(())} if self.variant == "paper" else {})
 
-    def receive(self, s: Scope) -> None:
+    def receive(self, s: ClientRound) -> None:
         if not self.down:
             ascent = unit(s.state["old"] - s.x, 1e-7)
             s.state["ascent"] = s.state["seen"] * ascent if "seen" in s.state else ascent
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w + self.rho * (s.down if self.down else s.state)["ascent"])
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         if not self.down:
             s.state["old"] = s.x
         if "seen" in s.state:
             s.state["seen"] = torch.ones_like(s.state["seen"])
         return delta
 
-    def settle(self, x: Tensor, s: Scope) -> None:
+    def settle(self, x: Tensor, s: Aggregation) -> None:
         if self.down:
             s.state["ascent"] = _scaled(s.x - x, s.layout, self.variant)
 
@@ -73,9 +81,14 @@ class LocallyEstimatedSAM(Part):
 def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
     if variant == "last_round":
         return unit(back, 1e-7)
-    pieces = layout.pieces(back)
     if variant == "sum_norm":
-        return back / (torch.stack([torch.linalg.vector_norm(p) for p in pieces]).sum() + 1e-7)
+        return back / (torch.stack([torch.linalg.vector_norm(p) for p in layout.pieces(back)]).sum() + 1e-7)
+    return by_tensor_number(back, layout)
+
+
+def by_tensor_number(v: Tensor, layout: Layout) -> Tensor:
+    """A slip that several released codes share: tensor j is filled with v[j] / Σ_j |v[j]|."""
+    pieces = layout.pieces(v)
     flat = torch.cat([p.reshape(-1) for p in pieces])  # the model's own order, not the layout's
     first = flat[: len(pieces)]
     each = first / (first.abs().sum() + 1e-7)

@@ -20,29 +20,30 @@ from math import ceil
 
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class LookAhead(Part):
     name = "look_ahead"
+    citation = """@inproceedings{perfedavg,
+      title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
+      author = {Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2020}, eprint = {2002.07948}, archiveprefix = {arXiv}
+    }"""
     asks = 2
     batches_per_step = 2
-    inner_lr: float | None = None
+    inner_lr: Amount | None = None
     shared: bool = False
-
-    def __post_init__(self) -> None:
-        require(inner_lr=(0.0 if self.inner_lr is None else self.inner_lr, 0, float("inf")))
 
     @property
     def around_optimiser(self) -> bool:  # type: ignore[override]
         return self.shared
 
-    @property
-    def repeats_inner(self) -> bool:  # type: ignore[override]
-        return self.shared
-
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         move = grad(w, on=0)
         if not self.shared:
             move = move + sum(s.decay.values()) * w
@@ -57,11 +58,12 @@ class FixedRate(Part):
     """The local learning rate, whatever the round's: goes around the optimiser."""
 
     name = "fixed_rate"
+    citation = LookAhead.citation
     around_optimiser = True
-    lr: float
+    lr: Amount
 
-    def __post_init__(self) -> None:
-        require(lr=(self.lr, 0, float("inf")))
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
+        return grad(w) * self.stride(s)
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
-        return grad(w) * (self.lr / s.lr)
+    def stride(self, s: LocalStep) -> Tensor:
+        return self.lr / s.lr

@@ -18,19 +18,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, require
+from steppe.core.part import Part
+from steppe.core.settings import FromOne, Positive, Share
 
 
 @dataclass(frozen=True)
 class NearestNeighbours(Part):
     name = "nearest_neighbours"
-    k: int = 5
-    weight: float = 0.5
-    scale: float = 1.0
+    citation = """@inproceedings{knnper,
+      title = {Personalized Federated Learning through Local Memorization},
+      author = {Marfoq, Othmane and Neglia, Giovanni and Kameni, Laetitia and Vidal, Richard},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2022}, eprint = {2111.09360}, archiveprefix = {arXiv}
+    }"""
+    k: FromOne = 5
+    weight: Share = 0.5
+    scale: Positive = 1.0
     of: Literal["probabilities", "logits"] = "probabilities"
-
-    def __post_init__(self) -> None:
-        require(k=(self.k, 1, float("inf")), weight=(self.weight, 0, 1), scale=(self.scale, 1e-12, float("inf")))
 
     def predict(self, logits: Tensor, features: Tensor, memory: Tensor, labels: Tensor) -> Tensor:
         """From features (B, d) and a memory of features (M, d) with their labels (M,): (B, classes)."""

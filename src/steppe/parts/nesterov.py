@@ -21,26 +21,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require, unit
+from steppe.core.part import Part, unit
+from steppe.core.scopes import Aggregation, LocalStep, Oracle, ServerTurn
+from steppe.core.settings import Amount, Share
 
 
 @dataclass(frozen=True)
 class NesterovStart(Part):
     name = "nesterov_start"
+    citation = """@misc{fednsam,
+      title = {{FedNSAM}: Consistency of Local and Global Flatness for Federated Learning},
+      author = {Liu, Junkang and Shang, Fanhua and Tian, Yuxuan and Liu, Hongying and Liu, Yuanyuan},
+      year = {2026}, eprint = {2602.23827}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    gamma: float = 0.85
+    gamma: Share = 0.85
     accumulate: bool = True
-
-    def __post_init__(self) -> None:
-        require(gamma=(self.gamma, 0, 1))
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": torch.zeros_like(x)}
 
-    def send(self, x: Tensor, s: Scope) -> Tensor:
+    def send(self, x: Tensor, s: ServerTurn) -> Tensor:
         return x + self.gamma * s.state["m"]
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.accumulate:
             delta = self.gamma * s.state["m"] + delta
         else:
@@ -52,20 +57,19 @@ class NesterovStart(Part):
 @dataclass(frozen=True)
 class NesterovSAM(Part):
     name = "nesterov_sam"
+    citation = NesterovStart.citation
+    addable = True
     down = ("m",)
-    rho: float = 0.05
-    gamma: float = 0.85
-
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), gamma=(self.gamma, 0, 1))
+    rho: Amount = 0.05
+    gamma: Share = 0.85
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": torch.zeros_like(x)}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         m = s.down["m"]
         return grad(w + self.gamma * m - self.rho * unit(m, 1e-7))
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         m = s.state["m"] = self.gamma * s.state["m"] + delta
         return m

@@ -16,20 +16,25 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.layout import Tensors
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import ServerTurn
+from steppe.core.settings import Bound
 from steppe.core.validate import joint_norms
 
 
 @dataclass(frozen=True)
 class NormBound(Part):
     name = "norm_bound"
+    citation = """@misc{norm_bound,
+      title = {Can You Really Backdoor Federated Learning?},
+      author = {Sun, Ziteng and Kairouz, Peter and Suresh, Ananda Theertha and McMahan, H. Brendan},
+      year = {2019}, eprint = {1911.07963}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    limit: float
+    limit: Bound
 
-    def __post_init__(self) -> None:
-        require(limit=(self.limit, 1e-12, float("inf")))
-
-    def screen(self, rows: Tensors, s: Scope) -> Tensors:
+    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
         return bounded(rows, self.limit)
 
 

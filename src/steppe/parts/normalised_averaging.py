@@ -20,12 +20,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 
 
 @dataclass(frozen=True)
 class NormalisedAveraging(Part):
     name = "normalised_averaging"
+    citation = """@inproceedings{fednova,
+      title = {Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization},
+      author = {Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2020}, eprint = {2007.07481}, archiveprefix = {arXiv}
+    }"""
     times = ("inverse",)
     correction: Literal["none", "ccvr", "official"] = "none"
 
@@ -42,16 +49,16 @@ class NormalisedAveraging(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"d": torch.zeros_like(x)} if self.correction != "none" else {}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) - s.state["d"] + s.down.get("d", 0.0)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
         if self.correction != "none":
             s.state["d"] = -delta / (s.lr * s.effective_steps)
         return delta
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         mean = s.mean_times("inverse")
         if self.correction == "ccvr":
             s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.lr

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class OwnModel(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"w": x.clone()}
 
-    def start(self, w: Tensor, s: Scope) -> Tensor:
+    def start(self, w: Tensor, s: ClientRound) -> Tensor:
         return s.state["w"]
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.state["w"] = s.w
         return torch.zeros_like(delta)

@@ -13,16 +13,23 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class Proximal(Part):
     name = "proximal"
-    mu: float
+    citation = """@inproceedings{fedprox,
+      title = {Federated Optimization in Heterogeneous Networks},
+      author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+        Smith, Virginia},
+      booktitle = {Conference on Machine Learning and Systems (MLSys)},
+      year = {2020}, eprint = {1812.06127}, archiveprefix = {arXiv}
+    }"""
+    addable = True
+    mu: Amount
 
-    def __post_init__(self) -> None:
-        require(mu=(self.mu, 0, float("inf")))
-
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) + self.mu * (w - s.x)

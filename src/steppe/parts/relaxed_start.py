@@ -14,24 +14,30 @@ from typing import Literal
 
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import ClientRound
+from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
 class RelaxedStart(Part):
     name = "relaxed_start"
-    beta: float = 0.1
+    citation = """@inproceedings{relaxed_start,
+      title = {Understanding How Consistency Works in Federated Learning via Stage-wise Relaxed Initialization},
+      author = {Sun, Yan and Shen, Li and Tao, Dacheng},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2023}, eprint = {2306.05706}, archiveprefix = {arXiv}
+    }"""
+    addable = True
+    beta: Amount = 0.1
     variant: Literal["official", "paper"] = "official"
-
-    def __post_init__(self) -> None:
-        require(beta=(self.beta, 0, float("inf")))
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": x.clone()}
 
-    def start(self, w: Tensor, s: Scope) -> Tensor:
+    def start(self, w: Tensor, s: ClientRound) -> Tensor:
         return w + self.beta * (s.x - s.state["last"])
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.state["last"] = s.w
         return delta - (s.start - s.x) if self.variant == "official" else delta

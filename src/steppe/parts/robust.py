@@ -23,12 +23,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
-from steppe.core.part import Part, Scope, SettingError, require
+from steppe.core.part import Part
+from steppe.core.scopes import ServerTurn
+from steppe.core.settings import Count, FromOne, Range
 from steppe.core.validate import flat
 
 
@@ -47,13 +51,17 @@ class TrimmedMean(Part):
     """Robust aggregation: the mean of each coordinate's middle values (Yin et al., ICML 2018)."""
 
     name = "trimmed_mean"
+    citation = """@inproceedings{median,
+      title = {Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates},
+      author = {Yin, Dong and Chen, Yudong and Ramchandran, Kannan and Bartlett, Peter},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2018}, eprint = {1803.01498}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    cut: float = 0.1
+    cut: Annotated[float, Range(0, 0.5)] = 0.1
 
-    def __post_init__(self) -> None:
-        require(cut=(self.cut, 0, 0.5))
-
-    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+    def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         return {k: trimmed(v, self.cut) for k, v in rows.items()}
 
 
@@ -62,9 +70,11 @@ class Median(Part):
     """Robust aggregation: the median of each coordinate (Yin et al., ICML 2018)."""
 
     name = "median"
+    citation = TrimmedMean.citation
+    addable = True
     outer = True
 
-    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+    def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         return {k: trimmed(v, 0.5) for k, v in rows.items()}
 
 
@@ -73,23 +83,28 @@ class Krum(Part):
     """Robust aggregation: the reply nearest to the others', or the mean of several (Blanchard et al., NeurIPS 2017)."""
 
     name = "krum"
+    citation = """@inproceedings{krum,
+      title = {Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent},
+      author = {Blanchard, Peva and El Mhamdi, El Mahdi and Guerraoui, Rachid and Stainer, Julien},
+      booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+      year = {2017}, eprint = {1703.02757}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    bad: int = 1
-    keep: int = 1
-
-    def __post_init__(self) -> None:
-        require(bad=(self.bad, 0, float("inf")), keep=(self.keep, 1, float("inf")))
+    bad: Count = 1
+    keep: FromOne = 1
 
     @property
     def fewest(self) -> int:
         """Replies that Krum needs to outvote the bad ones, and to find `keep` good ones."""
         return max(2 * self.bad + 3, self.keep + self.bad)
 
-    def reduce(self, rows: Tensors, s: Scope) -> Tensors:
+    def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         n = len(rows["update"])
         if n < self.fewest:
-            raise SettingError(f"krum:bad={self.bad},keep={self.keep} needs {self.fewest} replies or more, and this "
-                               f"round has {n}: sample more clients, or lower bad or keep")  # fmt: skip
+            raise RunFailed(f"round {int(s.round) + 1}: krum:bad={self.bad},keep={self.keep} needs {self.fewest} "
+                            f"replies or more, and this round has {n}: sample more clients, or lower bad or "
+                            "keep.")  # fmt: skip
         apart = torch.stack([_distances(v) for k, v in rows.items() if not k.startswith("@")]).sum(0)  # (n, n)
         nearest = apart.fill_diagonal_(float("inf")).sort(1).values[:, : n - self.bad - 2]
         chosen = nearest.sum(1).argsort(stable=True)[: self.keep]

@@ -26,45 +26,55 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, ascended, require, unit
+from steppe.core.part import Part, ascended, unit
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount, Count, Epsilon, Share
 
 
 @dataclass(frozen=True)
 class SAM(Part):
     name = "sam"
+    citation = """@inproceedings{sam,
+      title = {Sharpness-Aware Minimization for Efficiently Improving Generalization},
+      author = {Foret, Pierre and Kleiner, Ariel and Mobahi, Hossein and Neyshabur, Behnam},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2021}, eprint = {2010.01412}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     asks = 2
-    rho: float
-    eps: float = 1e-12
-    mix: float = 1.0
-    ramp: int = 0
+    rho: Amount
+    eps: Epsilon = 1e-12
+    mix: Share = 1.0
+    ramp: Count = 0
 
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), mix=(self.mix, 0, 1), ramp=(self.ramp, 0, float("inf")))
-
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)
-        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s), self.eps))
+        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
         return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
 
 
-def ramped(rho: float, ramp: int, s: Scope) -> float | Tensor:
+def ramped(rho: float, ramp: int, now: Tensor) -> float | Tensor:
     """The radius of this round."""
     low = min(rho, 1e-3)
-    return low + (rho - low) * (s.round / ramp).clamp(max=1) if ramp else rho
+    return low + (rho - low) * (now / ramp).clamp(max=1) if ramp else rho
 
 
 @dataclass(frozen=True)
 class ASAM(Part):
     name = "asam"
+    citation = """@inproceedings{asam,
+      title = {{ASAM}: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning of Deep Neural Networks},
+      author = {Kwon, Jungmin and Kim, Jeongseop and Park, Hyunseo and Choi, In Kwon},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2021}, eprint = {2102.11600}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     asks = 2
-    rho: float
-    eta: float = 0.0
+    rho: Amount
+    eta: Amount = 0.0
     on: str = "all"  # or "weight": the tensors that are scaled
-    eps: float = 1e-12
+    eps: Epsilon = 1e-12
 
-    def __post_init__(self) -> None:
-        require(rho=(self.rho, 0, float("inf")), eta=(self.eta, 0, float("inf")))
-
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         scale = torch.where(s.layout.mask(self.on, w.device), w.abs() + self.eta, 1.0)
         return grad(w + self.rho * scale * unit(scale * grad(w), self.eps))

@@ -21,23 +21,28 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation
+from steppe.core.settings import Amount, Positive, Share
 
 
 @dataclass(frozen=True)
 class ServerMomentum(Part):
     name = "server_momentum"
+    citation = """@misc{fedavgm,
+      title = {Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification},
+      author = {Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew},
+      year = {2019}, eprint = {1909.06335}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
-    lr: float = 1.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(server_lr=(self.lr, 0, float("inf")), server_momentum=(self.momentum, 0, 1))
+    lr: Amount = 1.0
+    momentum: Share = 0.0
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"v": torch.zeros_like(x)} if self.momentum else {}
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.momentum:
             delta = s.state["v"] = self.momentum * s.state["v"] + delta
         return self.lr * delta
@@ -46,22 +51,26 @@ class ServerMomentum(Part):
 @dataclass(frozen=True)
 class ServerAdaptive(Part):
     name = "server_adaptive"
+    citation = r"""@inproceedings{fedadam,
+      title = {Adaptive Federated Optimization},
+      author = {Reddi, Sashank and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, Keith and
+        Kone{\v{c}}n{\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan},
+      booktitle = {International Conference on Learning Representations (ICLR)},
+      year = {2021}, eprint = {2003.00295}, archiveprefix = {arXiv}
+    }"""
+    addable = True
     outer = True
     kind: Literal["adam", "yogi", "adagrad"]
-    lr: float
-    beta1: float
-    beta2: float
-    tau: float
-    v0: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(server_lr=(self.lr, 0, float("inf")), beta1=(self.beta1, 0, 1), beta2=(self.beta2, 0, 1))
-        require(tau=(self.tau, 1e-12, float("inf")))
+    lr: Amount
+    beta1: Share
+    beta2: Share
+    tau: Positive
+    v0: Amount = 0.0
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": torch.zeros_like(x), "v": torch.full_like(x, self.v0)}
 
-    def server(self, delta: Tensor, s: Scope) -> Tensor:
+    def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         m = s.state["m"] = self.beta1 * s.state["m"] + (1 - self.beta1) * delta
         v, square = s.state["v"], delta.square()
         if self.kind == "adam":

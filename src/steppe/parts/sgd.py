@@ -19,19 +19,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Oracle, Part, Scope, nothing, require
+from steppe.core.part import Part, nothing
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.settings import Amount, Momentum, Positive
 
 
 @dataclass(frozen=True)
 class SGD(Part):
     name = "sgd"
-    momentum: float = 0.0
-    decay: float = 0.0
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        require(momentum=(self.momentum, 0, 1), weight_decay=(self.decay, 0, float("inf")))
-        require(clip=(1.0 if self.clip is None else self.clip, 1e-12, float("inf")))
+    momentum: Momentum = 0.0
+    decay: Amount = 0.0
+    clip: Positive | None = None
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -40,7 +38,7 @@ class SGD(Part):
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": nothing(x)} if self.momentum else {}
 
-    def gradient(self, grad: Oracle, w: Tensor, s: Scope) -> Tensor:
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         s.decay[self.name] = self.decay  # said before asking: a part inside may make a move of its own
         d = grad(w)
         if self.clip is not None:
@@ -53,7 +51,9 @@ class SGD(Part):
             d = s.state["m"] = torch.add(d, m, alpha=self.momentum, out=m if s.spend else None)
         return d
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """‖a‖₁ of FedNova: (K − μ(1−μᴷ)/(1−μ)) / (1−μ), which is K without momentum."""
-        mu = self.momentum
-        return (steps - mu * (1 - mu**steps) / (1 - mu)) / (1 - mu) if mu else steps
+    def has(self, hook: str) -> bool:
+        return super().has(hook) and (hook != "stride" or self.momentum > 0)
+
+    def stride(self, s: LocalStep) -> Tensor:
+        """1 + μ + … + μᵏ, what a constant direction has become in the buffer; over a round, ‖a‖₁ of FedNova."""
+        return (1 - self.momentum ** (s.index + 1)) / (1 - self.momentum)

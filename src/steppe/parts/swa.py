@@ -16,23 +16,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, SettingError, require
+from steppe.core.errors import SettingError
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ServerTurn
+from steppe.core.settings import Count, FromOne, Share
 
 
 @dataclass(frozen=True)
 class SWA(Part):
     name = "swa"
-    start_at: float = 0.75
-    cycle: int = 10
-    rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        require(start=(self.start_at, 0, 1), cycle=(self.cycle, 1, float("inf")))
+    citation = """@inproceedings{swa,
+      title = {Averaging Weights Leads to Wider Optima and Better Generalization},
+      author = {Izmailov, Pavel and Podoprikhin, Dmitrii and Garipov, Timur and Vetrov, Dmitry and Wilson, Andrew
+        Gordon},
+      booktitle = {Conference on Uncertainty in Artificial Intelligence (UAI)},
+      year = {2018}, eprint = {1803.05407}, archiveprefix = {arXiv}
+    }"""
+    addable = True
+    start_at: Share = 0.75
+    cycle: FromOne = 10
+    rounds: Count | None = None
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"mean": x.clone(), "n": x.new_zeros(())}
 
-    def settle(self, x: Tensor, s: Scope) -> None:
+    def settle(self, x: Tensor, s: Aggregation) -> None:
         if self.rounds is None:
             raise SettingError("swa starts after a share of all rounds, so it must know how many there are: set rounds")
         since = s.round - int(self.start_at * self.rounds)
@@ -40,5 +48,5 @@ class SWA(Part):
         s.state["mean"] = torch.where(due, (n * s.state["mean"] + x) / (n + 1), s.state["mean"])
         s.state["n"] = n + due
 
-    def evaluated(self, x: Tensor, s: Scope) -> Tensor:
+    def evaluated(self, x: Tensor, s: ServerTurn) -> Tensor:
         return torch.where(s.state["n"] > 0, s.state["mean"], x)

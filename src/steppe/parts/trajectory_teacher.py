@@ -16,11 +16,14 @@ client receives x, the code on the server: the same, given e⁰ = x⁰.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
 
-from steppe.core.part import Part, Scope, require
+from steppe.core.part import Part
+from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep
+from steppe.core.settings import Amount, Positive, Share
 from steppe.core.task import Outputs
 from steppe.parts.distillation import Distillation
 
@@ -28,14 +31,18 @@ from steppe.parts.distillation import Distillation
 @dataclass(frozen=True)
 class TrajectoryTeacher(Part):
     name = "trajectory_teacher"
+    citation = """@inproceedings{fedgmt,
+      title = {One Arrow, Two Hawks: Sharpness-aware Minimization for Federated Learning via Global Model Trajectory},
+      author = {Li, Yuhang and Liu, Tong and Cui, Yangguang and Hu, Ming and Li, Xiaoqiang},
+      booktitle = {International Conference on Machine Learning (ICML)},
+      year = {2025}
+    }"""
+    addable = True
     needs = frozenset({"logits"})
-    weight: float = 1.0
-    tau: float = 3.0
-    keep: float = 0.95
+    weight: Amount = 1.0
+    tau: Positive = 3.0
+    keep: Share = 0.95
     on: Literal["server", "client"] = "server"
-
-    def __post_init__(self) -> None:
-        require(weight=(self.weight, 0, float("inf")), tau=(self.tau, 1e-12, float("inf")), keep=(self.keep, 0, 1))
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -47,25 +54,25 @@ class TrajectoryTeacher(Part):
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"e": x.clone()} if self.on == "client" else {}
 
-    def observe(self, s: Scope) -> dict[str, Tensor]:
-        logits = s.forward(self._teacher(s)).logits
+    def observe(self, forward: Forward, s: LocalStep) -> dict[str, Tensor]:
+        logits = forward(self._teacher(s)).logits
         return {"log_q": self._divergence.log_probabilities(logits, s.batch["y"])}
 
-    def penalty(self, w: Tensor, out: Outputs, s: Scope) -> Tensor:
+    def penalty(self, w: Tensor, out: Outputs, s: LocalStep) -> Tensor:
         return self._divergence.penalty(w, out, s)
 
-    def finish(self, delta: Tensor, s: Scope) -> Tensor:
+    def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         if self.on == "client":
             s.state["e"] = self._teacher(s)
         return delta
 
-    def settle(self, x: Tensor, s: Scope) -> None:
+    def settle(self, x: Tensor, s: Aggregation) -> None:
         if self.on == "server":
             s.state["e"] = self.keep * s.state["e"] + (1 - self.keep) * x
 
-    @property
+    @cached_property
     def _divergence(self) -> Distillation:
         return Distillation(self.weight * self.tau**2, self.tau)
 
-    def _teacher(self, s: Scope) -> Tensor:
+    def _teacher(self, s: ClientRound | LocalStep) -> Tensor:
         return s.down["e"] if self.on == "server" else self.keep * s.state["e"] + (1 - self.keep) * s.x

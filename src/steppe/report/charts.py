@@ -82,7 +82,7 @@ def _line(
 
 def _over(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title: str, words: str,
           **x_axis: Any) -> Chart | None:  # fmt: skip
-    percent = key == "accuracy" and c.metric.percent
+    percent = key == c.metric.name and c.metric.percent
     traces = []
     for place, g in enumerate(c.groups):
         curve = g.curve(key, axis)
@@ -107,9 +107,9 @@ def _whole(traces: list[dict[str, Any]]) -> dict[str, int]:
 
 def curves(c: Comparison) -> Panel:
     name = f"test {c.metric.name}"
-    accuracy = findings.in_words(c, "accuracy", name.capitalize(), c.metric.percent)
+    accuracy = findings.in_words(c, c.metric.name, name.capitalize(), c.metric.percent)
     loss = findings.in_words(c, "loss", "Test loss", False)
-    made = [_over(c, "accuracy", "round", name.capitalize(), "round", f"{name}{c.metric.unit and ' (%)'}", accuracy),
+    made = [_over(c, c.metric.name, "round", name.capitalize(), "round", f"{name}{c.metric.unit and ' (%)'}", accuracy),
             _over(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
     return Panel([m for m in made if m], f"{accuracy} {loss}{band}", legend=True)
@@ -126,14 +126,14 @@ def budgets(c: Comparison) -> Panel:
     unit, scale = next(
         ((u, s) for u, s in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)) if most >= s), ("KiB", 2**10)
     )
-    by_bytes = _over(c, "accuracy", "bytes", "For the bytes sent", f"traffic of all clients ({unit})", y_title,
+    by_bytes = _over(c, c.metric.name, "bytes", "For the bytes sent", f"traffic of all clients ({unit})", y_title,
                      f"Traffic to reach {goal}: {sent}.")  # fmt: skip
     if by_bytes:
         for trace in by_bytes.traces:
             trace["x"] = numbers(v / scale for v in trace["x"])
-    by_work = _over(c, "accuracy", "gradients", "For the gradients computed", "batch gradients of all clients", y_title,
-                    f"Gradients to reach {goal}: {computed}.")  # fmt: skip
-    by_time = _over(c, "accuracy", "simulated", "For the time that it would take", "simulated seconds", y_title,
+    by_work = _over(c, c.metric.name, "gradients", "For the gradients computed", "batch gradients of all clients",
+                    y_title, f"Gradients to reach {goal}: {computed}.")  # fmt: skip
+    by_time = _over(c, c.metric.name, "simulated", "For the time that it would take", "simulated seconds", y_title,
                     "Simulated time, with slow clients and a deadline where there is one.")  # fmt: skip
     made = [m for m in (by_bytes, by_work, by_time) if m]
     return Panel(made, " ".join(m.words for m in made), legend=True)

@@ -16,12 +16,15 @@ import numpy as np
 from steppe import data as datasets
 from steppe.config import Config, resolve
 from steppe.core.errors import SteppeError
+from steppe.core.metric import Metric
 from steppe.data import Partition
 from steppe.data.federation import Federation
-from steppe.engine.experiment import Experiment, build_algorithm
+from steppe.engine.build import build_algorithm
+from steppe.experiment import Experiment
 from steppe.flatness.landscape import Landscape
 from steppe.report.measure_tables import Number, Profile, numbers, over_seeds, profile
 from steppe.report.tables import size
+from steppe.runs.folder import RunFolder
 
 Axis = Literal["round", "bytes", "gradients", "simulated"]
 
@@ -47,7 +50,7 @@ class DensityCurve(NamedTuple):
 class Run:
     """A finished run."""
 
-    folder: Path
+    folder: RunFolder
     config: dict[str, Any]
     about: dict[str, Any]
     versions: dict[str, Any]
@@ -61,12 +64,15 @@ class Run:
 
     @cached_property
     def checked(self) -> Config:
-        return resolve(self.config, str(self.folder / "config.json"))
+        return resolve(self.config, str(self.folder.path / "config.json"))
 
     @cached_property
     def partition(self) -> Partition | None:
-        path = self.folder / "partition.json"
-        return Partition.load(path) if path.exists() else None
+        return self.folder.partition
+
+    @cached_property
+    def metric(self) -> Metric:
+        return self.folder.metric
 
     @cached_property
     def traffic(self) -> np.ndarray:
@@ -108,7 +114,7 @@ class Run:
         """By measure: the only one under the empty name, several by their own names."""
 
         def loaded(told: dict[str, Any]) -> Landscape:
-            path = self.folder / told["file"]
+            path = self.folder.path / told["file"]
             return _intact(path, lambda: Landscape.load(path))
 
         found = {}
@@ -130,17 +136,17 @@ class Run:
 
         def loaded(one: dict[str, Any]) -> DensityCurve:
             height = 1 / (one["size"] * one["sigma"] * (2 * np.pi) ** 0.5)
-            with np.load(self.folder / one["file"], allow_pickle=False) as file:
+            with np.load(self.folder.path / one["file"], allow_pickle=False) as file:
                 met = file["nodes"][file["weights"] > 0]
                 ends = float(met.min()), float(met.max())
                 return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
 
-        return {name: _intact(self.folder / one["file"], partial(loaded, one)) for name, one in told.items()}
+        return {name: _intact(self.folder.path / one["file"], partial(loaded, one)) for name, one in told.items()}
 
     @cached_property
     def measures(self) -> dict[str, Number]:
         """The numbers of its analysis, by heading."""
-        return _intact(self.folder / "analysis.json", lambda: numbers({"measures": {}, **self.analysis}))
+        return _intact(self.folder.path / "analysis.json", lambda: numbers({"measures": {}, **self.analysis}))
 
     @cached_property
     def measured(self) -> list[tuple[int, dict[str, Number]]]:
@@ -219,7 +225,7 @@ class Group:
 
     def profile(self, which: Profile) -> dict[str, Number]:
         """A measure of every layer: mean and spread over the seeds that have it."""
-        each = [_intact(r.folder / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]
+        each = [_intact(r.folder.path / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]
         return over_seeds([one for one in each if one])
 
     def density(self, block: str = "") -> DensityCurve | None:
@@ -230,26 +236,6 @@ class Group:
     def measures(self) -> dict[str, Number]:
         """Mean and spread over the seeds that were analysed; of a single one, its own uncertainty."""
         return over_seeds([r.measures for r in self.runs if r.measures])
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What `accuracy` in the records is: a share, or a number of the user's own that may be better when lower."""
-
-    name: str
-    percent: bool
-    lower: bool
-
-    def told(self, value: float, sign: bool = False) -> str:
-        plus = "+" if sign else ""
-        return f"{100 * value:{plus}.2f}" if self.percent else f"{value:{plus}.4g}"
-
-    def pair(self, mean: float, spread: float, seeds: int) -> str:
-        return f"{self.told(mean)} ± {self.told(spread)}" if seeds > 1 else self.told(mean)
-
-    @property
-    def unit(self) -> str:
-        return " %" if self.percent else ""
 
 
 @dataclass

@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 
+from steppe.core.metric import Metric
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
@@ -24,12 +25,13 @@ DASHES = ["-", "--", ":", "-."]
 Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
 
 
-def curves(histories: Histories, path: Path, title: str = "", metric: str = "accuracy") -> None:
+def curves(histories: Histories, path: Path, title: str = "", metric: Metric | None = None) -> None:
     """Test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
+    name = metric.name if metric else "accuracy"
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for place, (label, seeds) in enumerate(histories.items()):
         style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
-        for axis, key in zip(axes, ("accuracy", "loss"), strict=True):
+        for axis, key in zip(axes, (name, "loss"), strict=True):
             rounds, values = _together(seeds, key)
             if len(rounds) == 0:
                 continue
@@ -37,9 +39,9 @@ def curves(histories: Histories, path: Path, title: str = "", metric: str = "acc
             axis.plot(rounds, mean, label=_text(label), linewidth=1.8, **style)
             if len(values) > 1:
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
-    for axis, name in zip(axes, (f"test {metric}", "test loss"), strict=True):
+    for axis, heading in zip(axes, (f"test {name}", "test loss"), strict=True):
         axis.set_xlabel("round")
-        axis.set_ylabel(name)
+        axis.set_ylabel(heading)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if axes[0].lines:  # a run of no rounds has nothing to tell apart

@@ -40,7 +40,7 @@ def lead(c: Comparison) -> list[str]:
             mean, spread = mean_and_spread(pairs)
             ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
             said.append(f"Seed by seed, {best.label} differs from {second.label} by "
-                        f"{c.metric.told(mean, sign=True)} ± {c.metric.told(spread)}"
+                        f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"
                         f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
                         "seeds.")  # fmt: skip
         elif min(best.seeds, second.seeds) == 1:
@@ -101,7 +101,7 @@ def decided(c: Comparison) -> bool:
 
 
 def _points(c: Comparison, gap: float) -> str:
-    return f"{c.metric.told(gap)} points" if c.metric.percent else c.metric.told(gap)
+    return f"{c.metric.number(gap)} points" if c.metric.percent else c.metric.number(gap)
 
 
 def _cost_sentence(best: Group, second: Group) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 
@@ -11,6 +11,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError, nearest
+from steppe.core.settings import hints_of
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
@@ -48,7 +49,7 @@ def _entry(function: Any) -> dict[str, Any]:
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
-    hints = get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    hints = hints_of(function)
     for name, default in settings_of(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:

@@ -94,7 +94,7 @@ def total_cost(c: Comparison) -> Table:
         cells = [g.label, traffic_text(g.traffic), count_text(g.gradients), f"{g.over('seconds')[0]:.1f}"]
         axes: tuple[Axis, ...] = ("round", "bytes", "gradients")
         for axis in axes:
-            curve = g.curve("accuracy", axis)
+            curve = g.curve(c.metric.name, axis)
             at = reached(curve, goal, m.lower) if curve else None
             if curve is None or at is None:
                 cells.append("–")

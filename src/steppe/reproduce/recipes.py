@@ -21,7 +21,7 @@ from typing import Any
 
 from steppe.config import Config, resolve
 from steppe.core.errors import SteppeError, nearest
-from steppe.engine.experiment import catalogue_settings
+from steppe.registry import catalogue_settings
 
 # Where and how a run is computed, not what: these keys do not belong to a recipe.
 MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "memory",

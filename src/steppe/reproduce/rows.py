@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from steppe.config import renamed, resolve
+from steppe.reproduce.recipes import recipe_hash
+
 Row = dict[str, Any]
 
 
@@ -37,10 +40,18 @@ def read(path: Path) -> list[Row]:
     rows = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else []:
         try:
-            rows.append(json.loads(line))
+            rows.append(_renamed(json.loads(line)))
         except json.JSONDecodeError:
             continue
     return rows
+
+
+def _renamed(row: Row) -> Row:
+    """A row of an earlier version under the names of today, so that it answers the same cell."""
+    config = renamed(row.get("config", {}))
+    if config == row.get("config", {}):
+        return row
+    return {**row, "config": config, "recipe": recipe_hash(resolve(config))}
 
 
 def known(folders: Iterable[Path], scale: str = "paper") -> list[Row]:

@@ -17,11 +17,13 @@ import torch
 from steppe.config import Config
 from steppe.core.errors import RunFailed
 from steppe.data import Data, load
-from steppe.engine.experiment import Experiment, experiment, find_device
+from steppe.engine.build import build_experiment
+from steppe.engine.devices import find_device
 from steppe.engine.rounds import simulate
+from steppe.experiment import Experiment
 from steppe.reproduce.recipes import recipe_hash
 from steppe.reproduce.rows import Row
-from steppe.runs.folder import versions
+from steppe.runs.provenance import find_versions
 
 
 @lru_cache(maxsize=2)
@@ -43,7 +45,7 @@ def train(config: Config, watch: Callable[[dict[str, Any]], None] = lambda _: No
         records.append(record)
         watch(record)
 
-    built = experiment(config, data=loaded(config.data, config.data_folder, device))
+    built = build_experiment(config, data=loaded(config.data, config.data_folder, device))
     told: dict[str, Any]
     try:
         told = statistics(records, simulate(built, watch=see).summary)
@@ -93,10 +95,11 @@ def statistics(records: list[dict[str, Any]], summary: dict[str, Any]) -> Row:
 
 def about(built: Experiment, device: torch.device) -> Row:
     """Costs, hardware in words, versions, commit."""
-    found = versions(device)
+    found = find_versions(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     card = f"one {found['hardware']}" if device.type == "cuda" else f"CPU ({platform.machine()})"
-    return {"cost": asdict(built.cost), "partition": built.federation.partition.hash, "notes": built.notes,
+    split = built.federation.partition
+    return {"cost": asdict(built.cost), "partition": split.hash if split else None, "notes": built.notes,
             "hardware": f"{card}, {cores} CPU cores", "tf32": torch.backends.cuda.matmul.allow_tf32,
             "versions": {k: found[k] for k in ("steppe", "python", "torch", "numpy")},
             "commit": found["commit"], "day": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip

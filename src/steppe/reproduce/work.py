@@ -25,7 +25,7 @@ from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.data.partition import parse
-from steppe.engine.experiment import build_algorithm
+from steppe.engine.build import build_algorithm
 from steppe.models import build
 from steppe.reproduce.recipes import Cell, recipe_hash
 from steppe.reproduce.rows import Row

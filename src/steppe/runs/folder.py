@@ -1,192 +1,369 @@
-"""A run's folder: what was run, on what, every round's record, and the final model."""
+"""A run's folder. `RunFolder` is the only reader and writer of its files.
+
+    config.json         the configuration, every key
+    about.json          what the configuration does not say: parts, model, data, metric, costs (`provenance`)
+    versions.json       software, hardware, commit
+    partition.json      which samples each client holds
+    rounds.jsonl        one record per round, written as the round ends; rounds.csv is the same table at the end
+    checkpoints/        the last two checkpoints; clients.bin beside it where client states are kept on disk
+    best/               the server of the best round, with early stopping
+    model.safetensors   the final model, as a plain state dict
+    result.json         the summary; it exists once the run has finished
+    analysis.json       measures of the final model, with arrays in analysis/
+
+Every file is written aside and renamed, except rounds.jsonl, which is appended to and flushed line by line.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import math
 import os
-import platform
 import shutil
-import subprocess
-from dataclasses import asdict, is_dataclass
-from importlib import metadata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import steppe
-from steppe.config import ONLOOKERS, Config
+from steppe.config import ONLOOKERS, OWN, Config, resolve
 from steppe.core.errors import SteppeError
-from steppe.engine.experiment import Experiment
+from steppe.core.metric import Metric
+from steppe.data import Partition
+from steppe.runs.provenance import FORMAT
 
-LINES, TABLE, DONE, MODEL = "rounds.jsonl", "rounds.csv", "result.json", "model.safetensors"
-
-
-def clear(folder: Path) -> None:
-    """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
-    for name in ("checkpoints", "best", "analysis", "tensorboard", "wandb"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (LINES, TABLE, DONE, MODEL, "clients.bin", "track.json"):
-        (folder / name).unlink(missing_ok=True)
-    for path in folder.glob("analysis*.json"):
-        path.unlink()
+Record = dict[str, Any]
+RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
+OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
+                   "result.json", "model.safetensors", "clients.bin", "track.json")  # fmt: skip
 
 
-def check_resumable(folder: Path, experiment: Experiment) -> None:
-    """A run goes on only under the settings that it was started with; it may be made longer."""
-    before, now = settings(folder), experiment.config.model_dump(mode="json")
-    changed = differences(folder, experiment.config)
-    if not changed and (folder / "about.json").exists():
-        # What the configuration does not say: a user's own parts, model and data, and parts that know the run's length.
-        was, is_ = read_json(folder / "about.json"), json.loads(json.dumps(about(experiment), default=str))
-        told = ("parts", "parameters", "partition")
-        changed = [f"{k} was {was.get(k)!r} and is {is_[k]!r}" for k in told if was.get(k) != is_[k]]
-    if changed:
-        raise SteppeError(f"{folder} was started with other settings: {', '.join(changed)}. "
-                          "Only rounds may change; or start anew in another folder.")  # fmt: skip
-    done = max((r["round"] for r in history(folder)), default=0)
-    if now["rounds"] < done:
-        raise SteppeError(f"{folder} has already finished {done} rounds, so it cannot end after {now['rounds']}: "
-                          "raise rounds, or start anew in another folder.")  # fmt: skip
-    if now["rounds"] != before["rounds"] and experiment.config.lr_schedule == "cosine":
-        raise SteppeError(f"{folder} was started for {before['rounds']} rounds, and the cosine schedule depends on "
-                          "that number: start anew in another folder.")  # fmt: skip
+class RunFolder:
+    """The files of one run, by what they mean."""
 
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
-def differences(folder: Path, config: Config) -> list[str]:
-    """What makes this configuration another than the folder's, apart from the number of rounds."""
-    before, now = settings(folder), config.model_dump(mode="json")
-    return [f"{k} was {before.get(k)!r} and is {now[k]!r}"
-            for k in now if before.get(k) != now[k] and k not in ("rounds", *ONLOOKERS)]  # fmt: skip
+    def __str__(self) -> str:
+        return str(self.path)
 
+    # ----------------------------------------------------------------------------------------------- what is there
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "config.json").exists()
 
-def prepare(folder: Path, experiment: Experiment) -> None:
-    """Write everything that is known before the first round."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / DONE).unlink(missing_ok=True)  # the summary stands for a finished run
-    write_json(folder / "config.json", experiment.config.model_dump(mode="json"))
-    write_json(folder / "versions.json", versions(experiment.task.x0.device))
-    write_json(folder / "about.json", about(experiment))
-    experiment.federation.partition.save(folder / "partition.json")
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
 
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
-def about(experiment: Experiment) -> dict[str, Any]:
-    """What the configuration alone does not say."""
-    split, data = experiment.federation.partition, experiment.federation.data
-    return {
-        "algorithm": experiment.algorithm.name,
-        "parts": [{"part": p.name, **(asdict(p) if is_dataclass(p) else {})} for p in experiment.algorithm.parts],
-        "cost": asdict(experiment.cost), "parameters": experiment.task.layout.size,
-        "partition": {"rule": split.rule, "hash": split.hash}, "model": experiment.named_model,
-        "inputs": {"mean": list(data.mean), "std": list(data.std)},
-    }  # fmt: skip
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
 
+    @property
+    def client_states(self) -> Path:
+        return self.path / "clients.bin"
 
-def versions(device: torch.device) -> dict[str, Any]:
-    """Hardware and software, enough to explain a different digit."""
-    packages = ("torch", "numpy", "safetensors", "pydantic")
-    hardware = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    )
-    return {"steppe": steppe.__version__, "python": platform.python_version(), "device": str(device),
-            "hardware": hardware, "threads": torch.get_num_threads(), "commit": _commit(),
-            **{name: metadata.version(name) for name in packages}}  # fmt: skip
+    @property
+    def seed_of_several(self) -> bool:
+        """Whether it is one seed of a comparison or sweep, whose folder is the parent."""
+        return self.path.name.startswith("seed-")
 
+    @property
+    def label(self) -> str:
+        """The name of the folder; of one of several seeds, that of all."""
+        return self.path.parent.name if self.seed_of_several else self.path.name
 
-def _commit() -> str | None:
-    """The git commit of the working directory, marked where files differ from it; a copy without git may be told."""
-    if told_by_hand := os.environ.get("STEPPE_COMMIT"):
-        return told_by_hand
-    try:
-        told = [subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])]  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return told[0] + ("+changes" if told[1] else "")
+    @staticmethod
+    def find(places: Iterable[Path]) -> list[RunFolder]:
+        """All runs in or under these folders, each once."""
+        found: dict[Path, RunFolder] = {}
+        for place in places:
+            inside = sorted(p.parent for p in place.rglob("config.json")) if place.is_dir() else []
+            if not inside:
+                raise SteppeError(f"{place} holds no run: give the folder that steppe run or steppe compare wrote.")
+            for one in inside:
+                found.setdefault(one.resolve(), RunFolder(one))
+        return list(found.values())
 
-
-def append(folder: Path, record: dict[str, Any]) -> None:
-    with (folder / LINES).open("a") as file:
-        file.write(json.dumps(record) + "\n")
-        file.flush()
-        os.fsync(file.fileno())  # a checkpoint must never know more rounds than the records do
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run; a last line that a crash cut short is left out."""
-    records = []
-    path = folder / LINES
-    for line in path.read_text().splitlines() if path.exists() else []:
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for one process; the system frees it however the process ends."""
+        made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return records
+            with FileLock(self.path / ".lock", timeout=0):
+                yield
+        except Timeout:
+            raise SteppeError(f"Another process is writing to {self}: wait until it has ended, or choose another "
+                              "folder.") from None  # fmt: skip
+        finally:
+            if made and not self.exists:  # nothing was started, so nothing stays behind
+                (self.path / ".lock").unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    # ------------------------------------------------------------------------------------------------------ reading
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The configuration as it was written; keys that did not exist then have their defaults."""
+        return {**Config.model_validate({}).model_dump(mode="json"), **self.read("config.json")}
+
+    @property
+    def config(self) -> Config:
+        return resolve(self.read("config.json"), str(self.path / "config.json"))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return self.read("about.json")
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        return self.read("versions.json", {})
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """None while the run has not finished."""
+        return self.read("result.json") if self.finished else None
+
+    @property
+    def metric(self) -> Metric:
+        return Metric.from_record(self.about.get("metric"))
+
+    @property
+    def named_model(self) -> dict[str, Any] | None:
+        """Name, classes and input shape of the model; None where it is the user's own."""
+        told: dict[str, Any] | None = self.about.get("model")
+        return None if told is None or told.get("own") else told
+
+    @property
+    def own(self) -> list[str]:
+        """Which of algorithm, model, data and loss are the user's own, so that no name can stand for them."""
+        about, config = self.about, self.read("config.json")
+        if "format" not in about:  # version 0.1.0 recorded only whether the model had a name
+            return ["model"] if about.get("model") is None else []
+        named = [key for key in ("algorithm", "model", "data") if str(config[key]).startswith(OWN)]
+        return named + (["loss"] if about["loss"]["own"] else [])
+
+    @property
+    def partition(self) -> Partition | None:
+        path = self.path / "partition.json"
+        return Partition.load(path) if path.exists() else None
+
+    @property
+    def history(self) -> list[Record]:
+        """The records of all rounds so far; a last line that a crash cut short is left out."""
+        records: list[Record] = []
+        path = self.path / "rounds.jsonl"
+        try:
+            lines = path.read_bytes().splitlines() if path.exists() else []
+            for place, line in enumerate(lines):
+                try:
+                    record = json.loads(line)
+                    if not isinstance(record, dict) or not isinstance(record.get("round"), int):
+                        raise ValueError("a line is no record of a round")
+                    records.append(record)
+                except (ValueError, RecursionError):
+                    if place < len(lines) - 1:
+                        raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise SteppeError(f"{path} is damaged: {error}.") from None
+        return records
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds have a record; cheap enough to ask often."""
+        path = self.path / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def model_state(self) -> dict[str, torch.Tensor]:
+        """The trained model's weights under their ordinary names."""
+        path = self.path / "model.safetensors"
+        if not path.exists():
+            raise SteppeError(f"{self} has no model yet: let the run finish (steppe run --resume --out {self}).")
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
+                              f"(steppe run --resume --out {self}).") from error  # fmt: skip
+
+    @cached_property
+    def model_digest(self) -> str:
+        """Sixteen digits of the final model's file."""
+        with (self.path / "model.safetensors").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    def analysis(self, whose: str = "") -> dict[str, Any] | None:
+        """What was measured of the final model, of the global loss or of one client's (`client-3`)."""
+        return self.read(_analysis(whose)) if (self.path / _analysis(whose)).exists() else None
+
+    def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The object in a JSON file."""
+        path = self.path / name
+        if default is not None and not path.exists():
+            return default
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise SteppeError(f"{self} is not the folder of a run: it has no {name}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise SteppeError(f"{path} is damaged: {error}.") from None
+        if not isinstance(content, dict):
+            raise SteppeError(f"{path} is damaged: it should hold an object.")
+        return content
+
+    # ------------------------------------------------------------------------------------------------------ writing
+    def write(self, name: str, content: Any) -> None:
+        """A JSON file; what is not finite becomes null."""
+        self._replace(name, json.dumps(_finite(content), indent=1, default=str, allow_nan=False) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        aside = self.path / f"{name}.new"
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(self.path / name)
+
+    def clear(self) -> None:
+        """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
+        for path in [*(self.path / name for name in OF_EARLIER_RUNS), *self.path.glob("analysis*.json")]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def prepare(self, config: Config, about: dict[str, Any], versions: dict[str, Any],
+                partition: Partition | None, records: Sequence[Record]) -> None:  # fmt: skip
+        """Write everything that is known before the next round."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "result.json").unlink(missing_ok=True)  # the summary stands for a finished run
+        self.write("config.json", config.model_dump(mode="json"))
+        self.write("versions.json", versions)
+        self.write("about.json", about)
+        if partition is not None:
+            self._replace("partition.json", partition.as_json())
+        self._replace("rounds.jsonl", "".join(_line(r) for r in records))
+
+    def append(self, record: Record) -> None:
+        """Add a round's record. It is on the disk when this returns: a checkpoint never knows more than the records."""
+        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
+        """The final model, the table of rounds, and last of all the summary."""
+        aside = self.path / "model.safetensors.new"
+        save_file({k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, aside)
+        aside.replace(self.path / "model.safetensors")
+        vars(self).pop("model_digest", None)
+        rows = [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
+        aside = self.path / "rounds.csv.new"
+        with aside.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+        aside.replace(self.path / "rounds.csv")
+        self.write("result.json", summary)
+
+    def write_analysis(self, content: dict[str, Any], whose: str = "") -> None:
+        self.write(_analysis(whose), content)
+
+    def array_file(self, name: str, whose: str = "") -> Path:
+        """Where a measure's arrays go, relative to the folder."""
+        file = Path("analysis") / whose / f"{name}.npz"
+        (self.path / file).parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    # ------------------------------------------------------------------------------------------------- going on
+    def differences(self, config: Config) -> list[str]:
+        """What makes this configuration another than the folder's, apart from the number of rounds."""
+        before, now = self.stored, config.model_dump(mode="json")
+        unnamed = self.own_by_version_0_1_0(now)
+        return [f"{k} was {before.get(k)!r} and is {now[k]!r}"
+                for k in now if before.get(k) != now[k] and k not in ("rounds", *ONLOOKERS, *unnamed)]  # fmt: skip
+
+    def own_by_version_0_1_0(self, now: dict[str, Any]) -> list[str]:
+        """Keys of the user's own objects, for which version 0.1.0 wrote the names of the defaults."""
+        if "format" in self.read("about.json", {"format": FORMAT}):
+            return []
+        return [key for key in ("algorithm", "model", "data") if str(now[key]).startswith(OWN)]
+
+    def is_run_of(self, config: Config) -> bool:
+        """Whether it holds a run of exactly this configuration."""
+        return self.exists and not self.differences(config) and self.stored["rounds"] == config.rounds
+
+    def check_resumable(self, config: Config, about: dict[str, Any]) -> None:
+        """Refuse to go on with other settings, parts, data or another model; a run may be made longer."""
+        changed = self.differences(config)
+        if not changed and (self.path / "about.json").exists():
+            changed = self._other_things(about)
+        if changed:
+            raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
+                              "Only rounds may change; or start anew in another folder.")  # fmt: skip
+        done = max((r["round"] for r in self.history), default=0)
+        if config.rounds < done:
+            raise SteppeError(f"{self} has already finished {done} rounds, so it cannot end after {config.rounds}: "
+                              "raise rounds, or start anew in another folder.")  # fmt: skip
+        before = self.stored["rounds"]
+        if config.rounds != before and config.lr_schedule == "cosine":
+            raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
+                              "number: start anew in another folder.")  # fmt: skip
+
+    def _other_things(self, about: dict[str, Any]) -> list[str]:
+        """What the configuration does not say: the user's own parts, model and data, and their content."""
+        was, now = self.about, json.loads(json.dumps(about, default=str))
+        if "format" not in was:
+            for part in now["parts"]:
+                part.pop("type")
+        changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
+        if "format" in was:
+            for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
+                                    ("loss", "type", "loss")):  # fmt: skip
+                if was[key][part] != now[key][part]:
+                    same_name = was[key].get("type") == now[key].get("type") and key != "loss"
+                    what = (
+                        f"{name} is another than the run's"
+                        if same_name
+                        else f"{name} was {_name(was[key])} and is {_name(now[key])}"
+                    )
+                    changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
+        return changed
 
 
-def rewrite(folder: Path, records: list[dict[str, Any]]) -> None:
-    """Records up to a checkpoint, when a run goes on from there."""
-    aside = folder / (LINES + ".new")
-    aside.write_text("".join(json.dumps(r) + "\n" for r in records))
-    aside.replace(folder / LINES)
+def _name(described: dict[str, Any]) -> str:
+    return str(described.get("type") or described.get("name"))
 
 
-def finish(folder: Path, experiment: Experiment, x: torch.Tensor, buffers: dict[str, torch.Tensor],
-           records: list[dict[str, Any]], summary: dict[str, Any]) -> None:  # fmt: skip
-    """The final model as a plain state dict, the table of rounds, and last of all the summary."""
-    module = experiment.task.module(x, buffers)
-    state = {k: v.detach().cpu().clone().contiguous() for k, v in module.state_dict().items()}
-    aside = folder / (MODEL + ".new")
-    save_file(state, aside, {"model": experiment.config.model if experiment.named_model else "own"})
-    aside.replace(folder / MODEL)
-    columns: dict[str, None] = {}
-    rows = [{k: v for k, v in _flat(r).items() if not isinstance(v, list)} for r in records]
-    for row in rows:
-        columns.update(dict.fromkeys(row))
-    with (folder / TABLE).open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-    write_json(folder / DONE, summary)
+def _analysis(whose: str) -> str:
+    return f"analysis-{whose}.json" if whose else "analysis.json"
 
 
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _line(record: Record) -> str:
+    return json.dumps(_finite(record), allow_nan=False) + "\n"
+
+
+def _finite(content: Any) -> Any:
+    """The same with null for every number that JSON cannot hold."""
+    if isinstance(content, dict):
+        return {k: _finite(v) for k, v in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(v) for v in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _flat(record: Record, prefix: str = "") -> Record:
+    flat: Record = {}
     for key, value in record.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
     return flat
-
-
-def settings(folder: Path) -> dict[str, Any]:
-    """A run's configuration; keys that did not exist when it was started have their defaults."""
-    return {**Config.model_validate({}).model_dump(mode="json"), **read_json(folder / "config.json")}
-
-
-def model_state(folder: Path) -> dict[str, torch.Tensor]:
-    """The trained model's weights under their ordinary names."""
-    path = folder / MODEL
-    if not path.exists():
-        raise SteppeError(f"{folder} has no model yet: let the run finish (steppe run --resume --out {folder}).")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
-                          f"(steppe run --resume --out {folder}).") from error  # fmt: skip
-
-
-def write_json(path: Path, content: Any) -> None:
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
-    aside.replace(path)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise SteppeError(f"{path.parent} is not the folder of a run: it has no {path.name}.") from None
-    except json.JSONDecodeError as error:
-        raise SteppeError(f"{path} is damaged: {error}.") from None

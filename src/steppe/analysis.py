@@ -6,10 +6,10 @@ beside it. A measure is computed again only if the model, the sample, the seed o
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,21 +22,25 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe import flatness
-from steppe.config import Config, resolve
+from steppe.config import Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import partition, sampling
-from steppe.engine.experiment import Experiment, experiment, find_device
+from steppe.engine.build import build_experiment
+from steppe.engine.choose_executor import choose_executor
+from steppe.engine.devices import find_device
+from steppe.engine.play_round import play_round
 from steppe.engine.resources import client_store
-from steppe.engine.rounds import play
+from steppe.experiment import Experiment
 from steppe.flatness import Density, Landscape, free_memory
-from steppe.measures.client_models import Witness, witnessed
+from steppe.measures.client_models import UploadModel, uploading_models
 from steppe.measures.during_training import MEASURES, Round, Subject
-from steppe.runs import checkpoint, folder
+from steppe.runs import checkpoint
+from steppe.runs.folder import RunFolder
+from steppe.runs.provenance import describe
 
-FILE, ARRAYS = "analysis.json", "analysis"
+log = logging.getLogger("steppe")
 LONG = 20.0  # seconds after which people wonder
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -49,46 +53,31 @@ class Options:
     device: str | None = None  # None: the run's own
 
 
-def runs_in(places: Sequence[Path]) -> list[Path]:
-    """The folders of all runs in or under these, each once."""
-    found: dict[Path, Path] = {}
-    for where in places:
-        inside = sorted(p.parent for p in where.rglob("config.json")) if where.is_dir() else []
-        if not inside:
-            raise SteppeError(f"{where} holds no run: give the folder that steppe run or steppe compare wrote.")
-        for one in inside:
-            found.setdefault(one.resolve(), one)
-    return list(found.values())
-
-
 class Analysis:
     """One run, what is known about it, and what it takes to learn more."""
 
     def __init__(self, where: Path, options: Options | None = None, own: Mapping[str, Any] | None = None) -> None:
         """`own` is what the folder cannot tell of a run of the user's own: algorithm, model, data, loss, …"""
         self.where, self.options, self.own = where, options or Options(), dict(own or {})
-        whose = None if self.options.client is None else f"client-{self.options.client}"
-        self.file = where / (f"analysis-{whose}.json" if whose else FILE)
-        self.arrays = f"{ARRAYS}/{whose}" if whose else ARRAYS
-        config, done = folder.read_json(where / "config.json"), where / folder.DONE
-        self.config = resolve(config, str(where / "config.json"))
-        if not done.exists() or not (where / folder.MODEL).exists():
+        self.folder = RunFolder(where)
+        self.whose = "" if self.options.client is None else f"client-{self.options.client}"
+        self.config, summary = self.folder.config, self.folder.summary
+        if summary is None or not (where / "model.safetensors").exists():
             raise SteppeError(f"{where} has no model yet: let the run finish (steppe run --resume --out {where}).")
-        if not folder.read_json(done)["rounds"]:
+        if not summary["rounds"]:
             raise SteppeError(f"{where} has trained for no round, so its model is the initial one and there is nothing "
                               "to measure: train it (steppe run --rounds 30).")  # fmt: skip
-        with (where / folder.MODEL).open("rb") as file:
-            self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        self.digest = self.folder.model_digest
 
-    def measure(self, names: Sequence[str], others: Sequence[Analysis] = (), say: Say = print) -> dict[str, Any]:
+    def measure(self, names: Sequence[str], others: Sequence[Analysis] = ()) -> dict[str, Any]:
         """Compute those of the measures that are missing, and give back all that is known.
 
         `others` are the runs before this one, for lines and planes between models. What was found before something
         went wrong is kept.
         """
         content = self.stored()
-        if self.file.exists() and not content["measures"]:
-            say(f"{self.where}: what was measured before is of another model, sample or seed, and is replaced")
+        if self.folder.analysis(self.whose) is not None and not content["measures"]:
+            log.warning(f"{self.where}: what was measured before is of another model, sample or seed, and is replaced")
         for name in names:
             wanted = self._own_options(name, others)
             if name in content["measures"] and content["options"].get(name) == wanted:
@@ -98,7 +87,7 @@ class Analysis:
                 subject = self.subject
                 if MEASURES[name].runs > 1:
                     subject.others = [(_short(o.where), o.model[0]) for o in others]
-                self._warn(name, say)
+                self._warn(name)
                 result = MEASURES[name].of(subject)
             if result is None:
                 continue
@@ -108,11 +97,11 @@ class Analysis:
             content["options"][name] = wanted
             if "round" in vars(subject):
                 content["clients"] = subject.round.ids
-            folder.write_json(self.file, content)
-            say(f"{self.where}: {name}, {time.perf_counter() - began:.1f} s")
+            self.folder.write_analysis(content, self.whose)
+            log.info(f"{self.where}: {name}, {time.perf_counter() - began:.1f} s")
         return content
 
-    def _warn(self, name: str, say: Say) -> None:
+    def _warn(self, name: str) -> None:
         """Of a measure that will take long, how long; known from the products that were made before, or from one."""
         known, measure = self.subject.hessian, MEASURES[name]
         count = measure.products * (len(self.subject.blocks) if measure.blocks else 1)
@@ -120,16 +109,16 @@ class Analysis:
             known(known.w)
         expected = count * known.seconds / known.products if count else 0.0
         if expected > LONG:
-            say(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
+            log.info(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
 
     def stored(self) -> dict[str, Any]:
         """What was computed before, where it is still true of this model, sample and seed."""
         o = self.options
         fresh: dict[str, Any] = {"sample": None, "samples": o.samples, "seed": o.seed, "model": self.digest,
                                  "measures": {}, "options": {}}  # fmt: skip
-        if not self.file.exists():
+        old = self.folder.analysis(self.whose)
+        if old is None:
             return fresh
-        old = folder.read_json(self.file)
         try:
             same = old["model"] == self.digest and old["seed"] == o.seed
             # Both may be all that there is.
@@ -153,19 +142,18 @@ class Analysis:
 
     def _kept(self, name: str, result: Any) -> Any:
         """A result as JSON; arrays go into files, and their place is told instead."""
-        file = f"{self.arrays}/{name}.npz"
-        if isinstance(result, Landscape | Density):
-            (self.where / self.arrays).mkdir(parents=True, exist_ok=True)
         if isinstance(result, Landscape):
+            file = self.folder.array_file(name, self.whose)
             result.save(self.where / file)
-            return {"file": file, "kind": result.kind, "sample": result.sample}
+            return {"file": str(file), "kind": result.kind, "sample": result.sample}
         if isinstance(result, dict) and result and all(isinstance(v, Landscape | Density) for v in result.values()):
             return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
         if isinstance(result, Density):
+            file = self.folder.array_file(name, self.whose)
             with (self.where / file).open("wb") as opened:
                 np.savez(opened, **flatness.as_arrays(result))  # type: ignore[arg-type]
             grid = [float(result.grid[0]), float(result.grid[-1])]
-            return {"file": file, "grid": grid, "sigma": result.sigma, "size": result.size,
+            return {"file": str(file), "grid": grid, "sigma": result.sigma, "size": result.size,
                     "trace": flatness.as_json(result.trace)}  # fmt: skip
         return flatness.as_json(result)
 
@@ -173,19 +161,22 @@ class Analysis:
     @cached_property
     def experiment(self) -> Experiment:
         """The run's experiment, built again. Full precision, and nothing compiled for one round."""
-        told = folder.read_json(self.where / "about.json")
+        told = self.folder.about
         change = {"precision": "fp32", "compile": False, "measure": [], "device": self.options.device}
         config = self.config.model_copy(update={k: v for k, v in change.items() if v is not None})
         config = config.model_copy(update={"partition": self._partition(config)})
         size = told.get("parameters", 0) * {"float32": 4, "float64": 8}[config.dtype]
         free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
-        if told.get("model") is None and not self.own.get("model"):
+        if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
-        built = experiment(config, **self.own)
-        now = json.loads(json.dumps(folder.about(built), default=str))
-        told["parts"] = [p for p in told.get("parts", []) if p.get("part") != Witness.name]
-        changed = [k for k in ("parts", "parameters", "partition", "inputs") if told.get(k) != now[k]]
+        built = build_experiment(config, **self.own)
+        now = json.loads(json.dumps(describe(built), default=str))
+        told["parts"] = [p for p in told.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
+        if "format" not in told:  # version 0.1.0 did not write the classes of parts
+            now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
+        recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in told else ()))
+        changed = [k for k in recorded if told.get(k) != now[k]]
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, so it was your "
@@ -203,7 +194,7 @@ class Analysis:
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:
         """The final model as a flat vector, and its running statistics."""
-        task, state = self.experiment.task, folder.model_state(self.where)
+        task, state = self.experiment.task, self.folder.model_state()
         state = {k: v.to(task.x0) if v.is_floating_point() else v for k, v in state.items()}
         try:
             if any(state[n].shape != s for n, s in zip(task.layout.names, task.layout.shapes, strict=True)):
@@ -228,23 +219,23 @@ class Analysis:
         """
         if self.options.client is not None:
             raise SteppeError("Measures of the round's clients belong to the global loss: leave out --client.")
-        watched = replace(self.experiment, algorithm=witnessed(self.experiment.algorithm))
+        watched = replace(self.experiment, algorithm=uploading_models(self.experiment.algorithm))
         store = client_store(watched, self.where)
-        saved, complaints = checkpoint.load(self.where / "checkpoints", store)
+        saved, complaints = checkpoint.load(self.folder.checkpoints, store)
         if saved is None:
             told = " ".join(complaints) or f"{self.where} has no checkpoint."
             raise SteppeError(f"{told} Measures of clients play one more round from it: leave them out "
                               "(such as --measures hessian), or run anew.")  # fmt: skip
         server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
-        server = server._replace(state={**server.state, Witness.name: {}})
+        server = server._replace(state={**server.state, UploadModel.name: {}})
         t, count = saved.round, self.options.clients
         ids = watched.sample(t) if count is None else []
         ids = ids or _some(self.config.clients, count or self.config.per_round, self.options.seed)
         free_memory.require(4 * len(ids) * watched.task.x0.nbytes, watched.task.x0.device,
                             f"A round of {len(ids)} clients", "choose fewer --clients")  # fmt: skip
-        executor = watched.executor()
+        executor = choose_executor(watched)
         try:
-            return play(watched, server, store, executor, t, ids, watched.lr(t - 1), lambda _: None).seen()
+            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).seen()
         finally:
             executor.close()
 

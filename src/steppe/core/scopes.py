@@ -1,0 +1,90 @@
+"""What a part sees at each of its hooks: a client's round, one local step, the server's turn, the aggregation.
+
+`state`, `up` and `decay` are written to. They are born in the call and returned from it, so the functions around
+them stay pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from steppe.core.layout import Layout, Tensors
+from steppe.core.task import Outputs, mean
+
+# w -> a descent direction at w. Keywords: `on`, which of the step's batches; `head`, a function (w, features) ->
+# shift that moves the head after the body has run, so that a head-only perturbation costs one pass of the body.
+Oracle = Callable[..., Tensor]
+Forward = Callable[[Tensor], Outputs]  # the model at any w on the step's batch, in evaluation mode
+Term = Callable[[Tensor, Outputs], Tensor]  # (w, what the model shows at w) -> a scalar
+
+
+@dataclass
+class ClientRound:
+    """For `receive`, `start` and `finish`: a client before its first and after its last step."""
+
+    layout: Layout
+    x: Tensor  # the global model as the client received it
+    lr: Tensor  # of this round
+    round: Tensor  # its number, from 0
+    state: Tensors  # this part's own on this client
+    down: Tensors  # this part's broadcast
+    start: Tensor  # where the client began; x unless a part moved it
+    update_differs: bool  # whether the update is not w − x: a part moves the start, or uploads something else
+    w: Tensor  # the client's parameters now
+    steps: Tensor  # how many it takes this round
+    effective_steps: Tensor  # in `finish`: what they were worth (`Part.stride`); 1 where there was none
+    up: Tensors = field(default_factory=dict)  # this part's upload, for `finish` to fill
+
+
+@dataclass
+class LocalStep:
+    """For `observe`, `penalty` and `gradient`: one step of a client on one batch."""
+
+    layout: Layout
+    x: Tensor  # the global model as the client received it
+    lr: Tensor  # of this round
+    round: Tensor  # its number, from 0
+    state: Tensors  # this part's own on this client
+    down: Tensors  # this part's broadcast
+    start: Tensor  # where the client began; x unless a part moved it
+    w: Tensor  # the client's parameters before this step
+    index: Tensor  # the step's number, from 0
+    steps: Tensor  # how many the client takes this round
+    batch: Tensors  # x, y and, where padded, mask
+    decay: dict[str, float]  # weight decay handed to the optimiser, by part
+    spend: bool  # whether the tensors of `round_state` may be overwritten in place, to save memory traffic
+    innermost: bool  # no part inside this one changes the oracle
+    gradient_of: Callable[[Term, Tensor], Tensor]  # (term, w) -> its gradient on this batch
+    head_gradient_of: Callable[[Term, Tensor, Tensor], Tensor]  # (term, w, features) -> … through the head alone
+    seen: Tensors = field(default_factory=dict)  # what `observe` computed for this batch
+
+    def mean(self, each: Tensor) -> Tensor:
+        """Average over the real examples of the batch."""
+        return mean(each, self.batch)
+
+
+@dataclass
+class ServerTurn:
+    """For `prepare`, `send`, `screen`, `reduce` and `evaluated`."""
+
+    layout: Layout
+    x: Tensor  # the global model before the round's update
+    lr: Tensor  # of this round
+    round: Tensor  # its number, from 0
+    state: Tensors  # this part's own on the server
+    clients: int  # all of them
+
+
+@dataclass
+class Aggregation(ServerTurn):
+    """For `server` and `settle`: also what the clients' replies have come to."""
+
+    up: Tensors  # this part's uploads, reduced as its `reduction` says
+    active: int  # clients whose replies count
+    share: float | Tensor  # of all clients' weight, what theirs is
+    sum_over_all: Callable[[], Tensor]  # (1/N) Σ over the round's clients of their updates
+    mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean update, each first times a scalar upload
+    everyone: Callable[[str], Tensor]  # the rows of one state, of all clients that ever took part

@@ -1,0 +1,194 @@
+"""From a configuration, and whatever the user brings, to an experiment that has been checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steppe import data as datasets
+from steppe import models
+from steppe.config import OWN, Config
+from steppe.core.algorithm import Algorithm
+from steppe.core.cost import Cost, cost
+from steppe.core.errors import SteppeError, nearest
+from steppe.core.metric import Each, Metric
+from steppe.core.part import Part
+from steppe.core.task import LOSSES, METRICS, Task
+from steppe.data import Data, Partition, partition
+from steppe.data.federation import Federation
+from steppe.engine import availability, model_checks, privacy, trackers
+from steppe.engine.devices import find_device, set_precision
+from steppe.experiment import Experiment
+from steppe.measures.client_models import uploading_models
+from steppe.measures.during_training import needs_clients, schedule
+from steppe.parts.adamw import AdamW
+from steppe.parts.sgd import SGD
+from steppe.registry import assembled, make, parse_addition
+from steppe.runs.provenance import qualified_name
+
+_POLICY = {
+    "average": "averaged with the models' weights",
+    "local": "each client keeps its own; the global model is judged with the statistics of its test batches, and "
+    "those of the final model are measured on training samples",
+    "recalibrate": "averaged for training, and measured anew on training samples before each evaluation",
+}
+
+
+def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
+                     model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
+                     metric: str | Each | Metric | None = None, head: str | None = None,
+                     split: Partition | None = None, known_cost: Cost | None = None,
+                     at_nodes: bool = False) -> Experiment:  # fmt: skip
+    """Build and check everything that a run needs.
+
+    In a real federation the data are `at_nodes`, so that its server has no partition; a node brings its own, and the
+    cost that the server has found by tracing. The
+    configuration of the experiment names what the user brought as such: see `config.OWN`.
+    """
+    own_parts = None if isinstance(algorithm, str) else algorithm
+    config = _name_what_is_own(config, own_parts, model, data)
+    availability.check(config)
+    device = find_device(config.device)
+    dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
+    chosen = build_algorithm(config, own_parts)
+    data = datasets.load(config.data, config.data_folder) if data is None else data
+    if config.validation:
+        data = data.with_validation(config.validation, config.seed)
+    split = _partition(config, data) if split is None and not at_nodes else split
+    federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
+                            config.seed, dtype, config.max_steps).to(device)  # fmt: skip
+    if model is None:
+        if data.classes is None:
+            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
+        torch.manual_seed(config.seed)
+        model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
+    task = _task(model, data, loss, metric, head).to(device, dtype)
+    notes = set_precision(config, chosen, task)
+    batch = model_checks.check_batch(task, federation)
+    model_checks.check_statistics(task, federation)
+    model_checks.check_taps(chosen, task)
+    if task.buffers:
+        if config.buffers == "refuse":
+            raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
+                              "group norm, or choose average, local or recalibrate.")  # fmt: skip
+        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
+    notes += privacy.check(config, chosen, task) if known_cost is None else []
+    costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
+    chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
+    return Experiment(config, chosen, task, federation, costs, notes)
+
+
+def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:
+    """The configuration with the names of the user's own objects; one that is named and not given is refused."""
+    names: dict[str, str | None] = {
+        "algorithm": None if algorithm is None else "+".join(map(qualified_name, _several(algorithm))),
+        "model": None if model is None else qualified_name(model),
+        "data": None if data is None or data.name == config.data else data.name,
+    }
+    given = {"algorithm": algorithm, "model": model, "data": data}
+    for key, value in given.items():
+        if value is None and getattr(config, key).startswith(OWN):
+            raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), which a name "
+                              f"cannot replace: give it again from Python, with {key}=….")  # fmt: skip
+    return config.model_copy(update={key: f"{OWN}{name}" for key, name in names.items() if name is not None
+                                     and getattr(config, key) != f"{OWN}{name}"})  # fmt: skip
+
+
+def _several(algorithm: Any) -> tuple[Any, ...]:
+    if isinstance(algorithm, Algorithm):
+        return algorithm.parts
+    return tuple(algorithm) if isinstance(algorithm, tuple | list) else (algorithm,)
+
+
+def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
+    """The catalogue's entry with its settings and additions, or the user's own parts, and the local optimiser."""
+    optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
+    if config.optimiser == "adamw":
+        optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
+    add = tuple(parse_addition(text) for text in config.add)
+    if own is None:
+        algorithm = make(config.algorithm, optimiser, config.settings, add)
+    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+        algorithm = own.plus(*add)
+    else:
+        parts = _own_parts(own)
+        algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
+    return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
+
+
+def _completed(part: Part, config: Config) -> Part:
+    """A part that depends on the run (its length, its clients) says so by a field of that name that is still open."""
+    asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
+    return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
+
+
+def _own_parts(own: Any) -> tuple[Part, ...]:
+    parts = _several(own)
+    for p in parts:
+        if not isinstance(p, Part):
+            raise SteppeError(f"{p!r} is no part: give instances of steppe.Part (with their settings, not the class), "
+                              "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
+        if not isinstance(getattr(p, "name", None), str):
+            raise SteppeError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
+    return parts
+
+
+def check_names(config: Config) -> None:
+    """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
+    checks: list[Callable[[], Any]] = [
+        lambda: _name_what_is_own(config, None, None, None),
+        lambda: privacy.check_accountant(build_algorithm(config)),
+        lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
+        lambda: Path(config.partition).is_file() or partition.parse(config.partition),
+        lambda: datasets.augmentation(config.augmentation),
+        lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
+        lambda: schedule(config.measure),
+        lambda: availability.check(config),
+        lambda: trackers.check(config.track),
+    ]
+    for check in checks:
+        check()
+
+
+def _is_place(data: str) -> bool:
+    return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
+
+
+def _partition(config: Config, data: Data) -> Partition:
+    if Path(config.partition).is_file():
+        split = Partition.load(config.partition)
+        if len(split.clients) != config.clients:
+            raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")
+        if max(int(c.max()) for c in split.clients) >= len(data.train_targets):
+            raise SteppeError(f"{config.partition} was made for more samples than {data.name} has.")
+        return split
+    targets = data.train_targets.cpu()
+    return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
+
+
+def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
+          head: str | None) -> Task:  # fmt: skip
+    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
+    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
+        if isinstance(value, str) and value not in known:
+            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise SteppeError("The model has no trainable parameter: set requires_grad on those that are to be trained.")
+    if head is not None and head not in dict(model.named_modules()):
+        raise SteppeError(
+            f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
+        )
+    return Task(model, loss, metric, head)
+
+
+def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
+    """By tracing without data, or by a real step for a model that looks at its numbers or makes tensors of its own."""
+    try:
+        return cost(algorithm, task, batch)
+    except Exception:  # without data it may fail in any way
+        return cost(algorithm, task, batch, task.x0.device)

@@ -1,0 +1,58 @@
+"""Which executor runs an experiment. What cannot run as the configuration asks falls back, and a note says why."""
+
+from __future__ import annotations
+
+from steppe.distributed import torchrun
+from steppe.distributed.ranks import placed
+from steppe.engine.devices import count_cores
+from steppe.engine.model_checks import not_batchable
+from steppe.executors.batched import Batched
+from steppe.executors.captured import Captured, best_width
+from steppe.executors.executor import Executor
+from steppe.executors.sequential import Sequential
+from steppe.executors.workers import CannotShareError, Workers
+from steppe.experiment import Experiment
+
+ROUNDS_AHEAD = 50  # rounds whose clients decide how many lanes a captured step gets
+
+
+def choose_executor(experiment: Experiment) -> Executor:
+    """The executor that the configuration asks for, or the one that can run this model."""
+    c, cuda, notes = experiment.config, experiment.task.x0.is_cuda, experiment.notes
+    algorithm, task, federation = experiment.algorithm, experiment.task, experiment.federation
+    batched = c.executor == "batched" or (c.executor == "auto" and cuda)
+    if batched and task.uses_batch_statistics:
+        batched = False
+        notes.append("this model's batch statistics would see padding, so clients are trained one after the other; a "
+                     "model with group norm can be batched")  # fmt: skip
+    if batched and (why := not_batchable(task, federation)):
+        batched = False
+        notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
+    if batched and cuda and c.compile:
+        ahead = [[experiment.steps(i) for i in experiment.sample(t)] for t in range(ROUNDS_AHEAD)]
+        width = best_width([_first_share(steps) for steps in ahead], c.chunk)
+        return Captured(algorithm, task, federation, width, notes=notes)
+    if batched:
+        return Batched(algorithm, task, federation, c.chunk)
+    count = 0 if cuda else _count_workers(experiment)
+    if count:
+        try:
+            own_buffers = bool(task.buffers) and c.buffers == "local"
+            return Workers(algorithm, task, federation, count, max(c.per_round, count), own_buffers)
+        except CannotShareError as reason:
+            notes.append(f"clients are trained in this process, because {reason}")
+    return Sequential(algorithm, task, federation)
+
+
+def _count_workers(experiment: Experiment) -> int:
+    if torchrun.size() > 1:
+        return 0  # the ranks are the workers
+    if experiment.config.workers != "auto":
+        return experiment.config.workers
+    return min(count_cores(), experiment.config.per_round) if not experiment.small and count_cores() > 1 else 0
+
+
+def _first_share(steps: list[int]) -> list[int]:
+    """What the first rank gets of a round's clients; the others get about as much. All of it where there is one."""
+    owners = placed(steps, torchrun.size(), [None] * len(steps))
+    return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]

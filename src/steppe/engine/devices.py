@@ -1,0 +1,57 @@
+"""The device, the cores and the precision that a run computes with."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from steppe.config import Config
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SteppeError, nearest
+from steppe.core.task import Task
+from steppe.distributed import torchrun
+from steppe.parts.proximal_ascent import ProximalAscent
+
+CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
+
+
+def count_cores() -> int:
+    """How many cores a run may use."""
+    if os.environ.get(CORES, "").isdecimal():
+        return int(os.environ[CORES])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SteppeError(f"device is {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
+    if device.type == "cuda" and device.index is None and torchrun.launched():
+        return torch.device("cuda", torchrun.local_gpu())
+    return device
+
+
+def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
+    """Use tensor cores where they are right: never for a gradient that an algorithm normalises near its zero."""
+    notes = []
+    cuda, sensitive = task.x0.is_cuda, any(isinstance(p, ProximalAscent) and p.sensitive for p in algorithm.parts)
+    chosen = config.precision
+    if chosen == "auto":
+        chosen = "tf32" if cuda and not sensitive and config.dtype == "float32" else "fp32"
+    if chosen == "tf32" and sensitive:
+        notes.append(f"{algorithm.name} normalises a gradient that may be mere rounding, which TF32 makes larger: "
+                     "fp32, or bf16 (which spares that gradient), is safer")  # fmt: skip
+    if chosen == "bf16":
+        if task.buffers:
+            raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
+        task.fast = torch.bfloat16
+    if cuda:
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # teachers, for instance, stay out of bf16
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    return notes

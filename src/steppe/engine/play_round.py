@@ -1,0 +1,131 @@
+"""One round: broadcast → clients → checks → aggregate. The simulator, a federation and an analysis play it alike."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from steppe.core.client import Reply, Sent, nobody
+from steppe.core.errors import RunFailed
+from steppe.core.server import Portion, Server, aggregate, broadcast
+from steppe.core.stacking import row, stack
+from steppe.core.validate import faults, finite, flat, sifted
+from steppe.distributed.ranks import Ranks, no_rows
+from steppe.executors.executor import Answers, Executor
+from steppe.experiment import Experiment
+from steppe.measures.client_models import UploadModel
+from steppe.measures.subject import Round
+from steppe.runs.client_store import Store
+
+log = logging.getLogger("steppe")
+
+
+class Played(NamedTuple):
+    """A round, before anything is made of it."""
+
+    ids: list[int]  # of the clients whose replies were taken
+    sent: Sent
+    replies: Reply  # of all clients where they were gathered, or of this rank's
+    losses: list[list[float]]  # of each client: its loss, its drift, its states' norms
+    after: Server
+    refused: dict[int, str]  # clients whose replies were not taken, and why
+    facts: dict[str, Any]  # what the executor says about the round
+    trained: float  # when the clients were done
+
+    def seen(self) -> Round:
+        """What measures look at, where the clients uploaded their models."""
+        return Round(self.ids, self.sent.x, self.replies.up[UploadModel.name]["w"], self.after.x)
+
+
+def play_round(experiment: Experiment, server: Server, store: Store, executor: Executor, t: int, ids: list[int],
+               rate: float, ranks: Ranks | None = None) -> Played:  # fmt: skip
+    """Play round t with these clients and this learning rate; their states go into the store."""
+    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
+    ranks = ranks or Ranks(store.fresh, False)
+    work = [max(1, experiment.steps(i)) for i in ids] if ranks.on else [1] * len(ids)
+    owners = ranks.owners(ids, work)
+    mine = [ids[k] for k in ranks.mine(owners)]
+    states = tree_map(lambda v: v.to(task.x0.device), ranks.fetch(store, ids, owners))
+    lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
+    rows = None
+    if ids and algorithm.using("prepare"):
+        rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
+    prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
+    samples = experiment.federation.samples
+    answers = Answers([], nobody(algorithm, task, sent, store.fresh()), [], samples, {})
+    if mine:
+        answers = executor(sent, mine, states)
+    replies = answers.replies
+    if not ranks.on:  # the nodes of a real federation may be away; ranks train all their clients
+        ids = mine = answers.ids
+        owners = [0] * len(ids)
+    # Without a part that changes it, the update is w − x, and its length the drift; from outside neither is believed.
+    lengths = replies.drift if executor.trusted and not algorithm.using("finish") else None
+    why = faults(replies, config.refuse_above, lengths)
+    each = ranks.listed(list(zip(why, _losses(replies), answers.sizes, strict=True)), owners)
+    refused = {i: why for i, (why, _, _) in zip(ids, each, strict=True) if why}
+    if refused:
+        _complain(experiment, refused, len(ids), t)
+        mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
+        owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
+        ids = [i for i in ids if i not in refused]
+    ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
+    trained = time.perf_counter()
+    portion = None
+    if ranks.on and _adds_up(experiment):
+        portion = Portion(ranks.mine(owners), ranks.summed)
+    else:
+        replies = ranks.gathered(replies._replace(state={}), owners)
+    by_samples = config.weighting == "samples"
+    weights = task.x0.new_tensor([float(size) if by_samples else 1.0 for why, _, size in each if not why])
+    everything = float(answers.samples if by_samples else config.clients)
+
+    def everyone(part: str, name: str) -> Tensor:
+        return ranks.everyone(store, part, name).to(task.x0.device)
+
+    after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, everyone, everything,
+                      portion)  # fmt: skip
+    if config.buffers == "local":
+        after = after._replace(buffers=server.buffers)
+    _check_global(after, t)
+    ranks.check_same(after.x)
+    losses = [loss for why, loss, _ in each if not why]
+    return Played(ids, sent, replies, losses, after, refused, answers.facts, trained)
+
+
+def _adds_up(experiment: Experiment) -> bool:
+    """Whether ranks may add up partial sums; a fixed order, and whoever looks at each client's reply, need them all."""
+    algorithm = experiment.algorithm
+    each = (
+        algorithm.using("screen")
+        or algorithm.using("reduce")
+        or any(isinstance(p, UploadModel) for p in algorithm.parts)
+    )
+    return experiment.config.reduction == "sum" and not each
+
+
+def _losses(replies: Reply) -> list[list[float]]:
+    norms = [torch.linalg.vector_norm(flat(v), dim=1) for tensors in replies.state.values() for v in tensors.values()]
+    losses: list[list[float]] = torch.stack([replies.loss, replies.drift, *norms], dim=1).tolist()
+    return losses
+
+
+def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: int) -> None:
+    """Replies that may not be averaged stop the run or, if that is wished, are named and left out."""
+    reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
+    sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
+                                              for why, i in reasons.items())  # fmt: skip
+    if experiment.config.nonfinite == "stop" or len(refused) == called:
+        raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
+    log.warning(f"{sentence} and was dropped")
+
+
+def _check_global(server: Server, t: int) -> None:
+    if not bool(finite(server.x[None])):
+        raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
+                        "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip

@@ -1,0 +1,69 @@
+"""What a finished run gives back, and its summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from steppe.config import Config
+from steppe.core.errors import SteppeError
+from steppe.core.layout import Tensors
+from steppe.core.server import Server
+from steppe.engine import privacy
+from steppe.experiment import Experiment
+from steppe.runs.folder import Record
+
+
+@dataclass
+class Result:
+    """A finished run."""
+
+    config: Config
+    history: list[Record]
+    summary: dict[str, Any]
+    experiment: Experiment = field(repr=False)
+    server: Server = field(repr=False)
+    x: Tensor = field(repr=False)  # the model that was judged, as a flat vector
+    buffers: Tensors = field(repr=False)
+    folder: Path | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def score(self) -> float:
+        """The final model's metric on the test set."""
+        return float(self.summary["last"])
+
+    @property
+    def accuracy(self) -> float:
+        """The same, for a run that is judged by its accuracy."""
+        if (name := self.experiment.task.metric.name) != "accuracy":
+            raise SteppeError(f"This run is judged by {name}, so it has no accuracy: use result.score.")
+        return self.score
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained module, ready to predict; its state_dict() is a plain one."""
+        return self.experiment.task.module(self.x, self.buffers)
+
+
+def summarize(experiment: Experiment, records: list[Record], judged: Record, chosen: int) -> dict[str, Any]:
+    """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
+    metric = experiment.task.metric
+    curve = [r[metric.name] for r in records if metric.name in r] or [v for k, v in judged.items() if k == metric.name]
+    tail = curve[-10:]
+    missing = sum(len(r.get(kind, ())) for r in records for kind in ("dropped", "late"))
+    simulated = [r["simulated_seconds"] for r in records if "simulated_seconds" in r]
+    failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
+    summary = {
+        "algorithm": experiment.algorithm.name, "metric": metric.name,
+        "rounds": records[-1]["round"] if records else 0, "model_of_round": chosen, "last": judged.get(metric.name),
+        "mean_of_last_ten": sum(tail) / len(tail) if tail else None,
+        "best": metric.best(curve) if curve else None, "loss": judged.get("loss"),
+        "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
+    }  # fmt: skip
+    refused = sum(len(r.get("refused", ())) for r in records)
+    spent = privacy.spent(experiment.algorithm, summary["rounds"])
+    return summary | failures | ({"refused": refused} if refused else {}) | spent

@@ -1,0 +1,90 @@
+"""What ran, and on what: qualified names, hashes of data and model, versions. Whatever a record says is so."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from dataclasses import asdict, is_dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import nn
+
+import steppe
+from steppe.config import OWN
+from steppe.core.algorithm import Algorithm
+from steppe.experiment import Experiment
+
+FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
+
+
+def qualified_name(thing: Any) -> str:
+    """Where a class, a function or an object's class is defined.
+
+    >>> qualified_name(nn.Linear(1, 1)), qualified_name(qualified_name)
+    ('torch.nn.modules.linear.Linear', 'steppe.runs.provenance.qualified_name')
+    """
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def hash_structure(model: nn.Module) -> str:
+    """Sixteen digits of a model's modules and its tensors' names, shapes and types; its numbers do not count."""
+    tensors = [(k, tuple(v.shape), str(v.dtype)) for k, v in model.state_dict().items()]
+    trained = [k for k, p in model.named_parameters() if p.requires_grad]
+    return hashlib.sha256(repr((repr(model), tensors, trained)).encode()).hexdigest()[:16]
+
+
+def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
+    """Every part by name, with its class and its settings."""
+    return [{"part": p.name, "type": qualified_name(p), **(asdict(p) if is_dataclass(p) else {})}
+            for p in algorithm.parts]  # fmt: skip
+
+
+def describe(experiment: Experiment) -> dict[str, Any]:
+    """What the configuration alone does not say, for about.json."""
+    config, task, federation = experiment.config, experiment.task, experiment.federation
+    data, split = federation.data, federation.partition
+    own_model = config.model.startswith(OWN)
+    return {
+        "format": FORMAT,
+        "algorithm": experiment.algorithm.name,
+        "parts": describe_parts(experiment.algorithm),
+        "cost": asdict(experiment.cost),
+        "parameters": task.layout.size,
+        "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
+                  **({} if own_model else {"name": config.model, "classes": data.classes,
+                                           "shape": list(data.train_inputs.shape[1:])})},
+        "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
+                 "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
+        "inputs": {"mean": list(data.mean), "std": list(data.std)},
+        "loss": {"own": task.own_loss, "type": qualified_name(task.loss_each)},
+        "metric": task.metric.record,
+        "partition": {"rule": split.rule, "hash": split.hash} if split else None,
+    }  # fmt: skip
+
+
+def find_versions(device: torch.device) -> dict[str, Any]:
+    """Hardware and software, enough to explain a different digit."""
+    packages = ("torch", "numpy", "safetensors", "pydantic")
+    hardware = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    return {"steppe": steppe.__version__, "python": platform.python_version(), "device": str(device),
+            "hardware": hardware, "threads": torch.get_num_threads(), "commit": _commit(),
+            **{name: metadata.version(name) for name in packages}}  # fmt: skip
+
+
+def _commit() -> str | None:
+    """The git commit of the working directory, marked where files differ from it; a copy without git may name it."""
+    if named := os.environ.get("STEPPE_COMMIT"):
+        return named
+    try:
+        said = [subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])]  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said[0] + ("+changes" if said[1] else "")
