@@ -14,17 +14,28 @@ import torch
 
 from steppe.config import resolve
 from steppe.core.errors import RunFailed
+from steppe.engine.progress import handling
 from steppe.flower.certificates import write_node_key
-from steppe.flower.create import CONNECTION, init
+from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.federation_file import read
+from steppe.flower.keeper import find_descendants
 from steppe.flower.launch import Local, end
 from steppe.flower.nodes import NodeStore
 from steppe.flower.server_status import is_alive, read_status
-from steppe.runs import checkpoint, folder
-from tests.flower.memory import USUAL, replay, states_on_disk
+from steppe.runs import checkpoint
+from steppe.runs.folder import RunFolder
+from tests.flower.memory import USUAL, Into, replay, states_on_disk
 
 pytestmark = pytest.mark.slow
 RUN = {**USUAL, "dtype": "float32", "per_round": 3}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is more than an entry in a table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Trial:
@@ -33,7 +44,7 @@ class Trial:
     def __init__(self, where: Path) -> None:
         self.folder, self.said = where / "trial", []
         init(self.folder, resolve({k: v for k, v in RUN.items() if k != "executor"}), tls=True, name="test")
-        self.local = Local(self.folder, self.said.append)
+        self.local = Local(self.folder)
         self.local.start_superlink()
         for client in range(3):
             self.local.register(client)
@@ -48,6 +59,7 @@ class Trial:
     def unruly(self, faults: dict[int, dict[int, str]]) -> None:
         """From the next run on, nodes may misbehave."""
         shutil.copy(Path(__file__).parent / "unruly.py", self.folder / "app" / "steppe_app" / "client_app.py")
+        pin(self.folder)
         for client in range(3):
             home = self.folder / "nodes" / str(client)
             for old in (*home.glob("busy-*"), *home.glob("gate-*")):
@@ -86,7 +98,7 @@ class Trial:
         return (self.folder / "nodes" / str(client) / f"busy-{round_}").exists()
 
     def history(self, out: str) -> list[dict]:
-        return folder.history(self.folder / out)
+        return RunFolder(self.folder / out).history
 
     def check(self, out: str, sets: str, schedule: list[list[int]] | None = None) -> None:
         """The recorded model and server state are those of the simulator with the clients that were counted."""
@@ -109,7 +121,8 @@ class Trial:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     made = Trial(tmp_path_factory.mktemp("federation"))
-    yield made
+    with handling(Into(made.said)):
+        yield made
     made.local.stop()
 
 
@@ -228,18 +241,9 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
 
 
 def test_everything_stops(trial):
-    groups = {p.pid for p in (trial.local.superlink, *trial.local.nodes.values())}
-    assert _running(groups)
+    """Also what Flower's processes start in sessions of their own."""
+    keepers = [p.pid for p in (trial.local.superlink, *trial.local.nodes.values())]
+    all_of_them = [pid for keeper in keepers for pid in (keeper, *find_descendants(keeper))]
+    assert len(all_of_them) >= 4 * 4  # each a keeper, a shell or its Python, and Flower's own
     trial.local.stop()
-    assert not _running(groups)
-
-
-def _running(groups: set[int]) -> list[str]:
-    """Processes of these groups that are more than an entry in a table."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
-            if int(group) in groups and state != "Z":
-                found.append(path.parent.name)
-    return found
+    assert not [pid for pid in all_of_them if is_running(pid)]
