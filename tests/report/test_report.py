@@ -22,7 +22,7 @@ import pytest
 from steppe.cli import arguments
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import charts, findings, layers, report_tables, spectra
+from steppe.report import charts, findings, formats, layers, report_tables, spectra
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
 from steppe.report.measure_tables import PROFILES
