@@ -72,14 +72,8 @@ class GeometricBias(Part):
         return state | ({"sizes": x.new_zeros(MEMORY)} if self.scale == "var" else {})
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
-        moved = {"moved": torch.zeros_like(x)} if self.scale == "var" else {}
-        return {
-            "b": torch.zeros_like(x),
-            "h": torch.zeros_like(x),
-            "last": x.clone(),
-            **moved,
-            "when": x.new_full((), -1),
-        }
+        zero, moved = torch.zeros_like(x), {"moved": torch.zeros_like(x)} if self.scale == "var" else {}
+        return {"b": zero, "h": zero.clone(), "last": x.clone(), **moved, "when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"kick": nothing(x)} if self.variant == "lagged" else {}
