@@ -15,7 +15,7 @@ from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.stacking import joint_norms
+from steppe.core.stacking import joint_norms, scaled
 
 Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that ever took part
 
@@ -76,8 +76,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
-        taken = p.screen(joint_norms(rows))
-        rows = {k: v * taken.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}
+        rows = scaled(rows, p.screen(joint_norms(rows)))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))

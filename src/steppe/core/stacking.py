@@ -41,3 +41,8 @@ def joint_norms(rows: dict[str, Tensor]) -> Tensor:
     each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
     return norms
+
+
+def scaled(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
+    """Each client's uploads times its factor."""
+    return {k: v * factors.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}

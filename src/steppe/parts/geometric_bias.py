@@ -10,18 +10,14 @@
 `prox`     norm: (β/2) unit(w − a_i), as released. square: β (w − a_i), as printed. none.
 `anchor`   a_i: last, the client's own last model (w⁰ the first time), as released; global, x; start, w⁰.
 `scale`    const: s_i = α. var: s_i = (α/N) Σ over clients ever active of ‖Δ_c − Δ̄‖, Δ_c their last displacements.
-`variant`  official: as above. lagged: b̄ of the round before, which a real federation can know.
+`variant`  official: as above; b̄ takes the states of those who will reply, on the server, before they do (the released
+           code holds everybody's), so a round in which somebody does not reply is played again without them. lagged:
+           b̄ of the round before, which a real federation can know; two more vectors go up.
 
-The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is made up for when it is
-active again; the server keeps the two means. b̄ goes down with x. For b̄, `official` needs the states of those who will
-reply on the server before they do (the released code holds everybody's), so a round in which somebody does not reply is
-played again without them; `lagged` uploads two more vectors instead. SAM may go inside, with ε = 1e-7 as released. h_i
-adds up displacements: unlike FedDyn's, it is not scaled by β.
-
-From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read.
-
-Deviations: unit(0) is 0, not a division by zero. Under `var` the server remembers s for 1024 rounds; a client that was
-away for longer takes a newer one.
+The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is made up for later; the
+server keeps the two means. b̄ goes down with x. SAM may go inside, with ε = 1e-7 as released.
+From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read. Deviations:
+unit(0) is 0; under `var` the server remembers s for 1024 rounds, and who was away for longer takes a newer one.
 """
 
 from __future__ import annotations
@@ -47,8 +43,7 @@ class GeometricBias(Part):
     citation = """@inproceedings{fedscar,
       title = {{FedScar}: Correcting Geometric Bias for Flatness-Consistent Federated Learning},
       booktitle = {International Conference on Machine Learning (ICML)},
-      note = {Poster 61241; for the authors see the proceedings},
-      year = {2026}
+      note = {Poster 61241; for the authors see the proceedings}, year = {2026}
     }"""
     addable = True
     reduction = {"kick": "sum", "moved": "sum"}  # noqa: RUF012
@@ -63,10 +58,9 @@ class GeometricBias(Part):
 
     def objection(self, others: tuple[Part, ...]) -> str:
         guard = next((p.name for p in others if p.has("screen") or p.has("reduce")), None)
-        if guard is None or (self.variant == "lagged" and self.scale == "const"):
-            return ""
-        return (f"'{self.name}' lets the server read single clients' states, which '{guard}' does not cover: choose a "
-                "variant that needs no states on the server (for FedScar: variant=lagged, scale=const)")  # fmt: skip
+        return "" if guard is None or (self.variant == "lagged" and self.scale == "const") else (
+            f"'{self.name}' lets the server read single clients' states, which '{guard}' does not cover: choose "
+            "variant=lagged and scale=const, which need none")  # fmt: skip
 
     @property
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -74,51 +68,46 @@ class GeometricBias(Part):
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         state = {name: torch.zeros_like(x) for name in ("bbar", "h", "shift")}  # shift: the round's (1/N) Σ b_i
-        state["at"] = x.new_full((), -1)  # the round up to which b̄ has decayed: nobody may answer in some rounds
+        state["at"] = x.new_full((), -1)  # the round up to which b̄ has decayed; 0.1.0 did not keep it
         return state | ({"sizes": x.new_zeros(MEMORY)} if self.scale == "var" else {})
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
-        state = {"b": torch.zeros_like(x), "h": torch.zeros_like(x), "last": x.clone()}
-        if self.scale == "var":
-            state["moved"] = torch.zeros_like(x)
-        return state | {"when": x.new_full((), -1)}
+        zero, moved = torch.zeros_like(x), {"moved": torch.zeros_like(x)} if self.scale == "var" else {}
+        return {"b": zero, "h": zero.clone(), "last": x.clone(), **moved, "when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"kick": nothing(x)} if self.variant == "lagged" else {}
 
     def _bias(self, own: Tensors, x: Tensor, now: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor]:
         """b_i of this round, and what has just been added to it."""
-        size: float | Tensor = self.alpha
-        if sizes is not None:
-            size = (sizes * (torch.arange(MEMORY, device=x.device) == own["when"] % MEMORY)).sum()
+        size = self.alpha if sizes is None else (sizes * _now(own["when"], x)).sum()
         kick = torch.where(own["when"] < 0, 0.0, size * unit(x - own["last"], 0.0))
         return self.keep ** (now - own["when"]) * own["b"] + kick, kick
 
     def has(self, hook: str) -> bool:
         return super().has(hook) and (hook != "prepare" or self.variant != "lagged")
 
-    def _decay(self, s: ServerTurn, until: Tensor) -> None:
-        s.state["bbar"] = self.keep ** (until - s.state["at"]) * s.state["bbar"]
+    def _age(self, s: ServerTurn, until: Tensor, kick: Tensor | float = 0.0) -> None:
+        s.state["bbar"] = self.keep ** (until - s.state.get("at", s.round - 1)) * s.state["bbar"] + kick
         s.state["at"] = until.to(s.x.dtype)
 
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
         if not rows:
-            text = "FedScar needs its clients' states on the server, as only a simulation has: choose variant 'lagged'"
-            raise SettingError(text)
+            raise SettingError(
+                "FedScar's server needs its clients' states, as in a simulation: choose variant 'lagged'"
+            )
         b, kick = torch.func.vmap(lambda own: self._bias(own, s.x, s.round, s.state.get("sizes")))(rows)  # (n, P)
-        self._decay(s, s.round)
-        s.state["bbar"] = s.state["bbar"] + kick.sum(0) / s.clients
+        self._age(s, s.round, kick.sum(0) / s.clients)
         s.state["shift"] = b.sum(0) / s.clients
 
     def send(self, x: Tensor, s: ServerTurn) -> Tensor:
         if self.variant == "lagged":
-            self._decay(s, s.round - 1)
+            self._age(s, s.round - 1)
         return x
 
     def start(self, w: Tensor, s: ClientRound) -> Tensor:
         s.state["b"], kick = self._bias(s.state, s.x, s.round, s.down.get("sizes"))
-        if self.variant == "lagged":
-            s.state["kick"] = kick
+        s.state |= {"kick": kick} if self.variant == "lagged" else {}
         return w + s.state["b"]
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
@@ -133,10 +122,8 @@ class GeometricBias(Part):
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         moved = s.w - s.start
         s.state["h"] = s.state["h"] + moved
-        if self.scale == "var":
-            s.state["moved"] = moved
-        if self.variant == "lagged":
-            s.up["kick"] = s.state["kick"]
+        s.state |= {"moved": moved} if self.scale == "var" else {}
+        s.up |= {"kick": s.state["kick"]} if self.variant == "lagged" else {}
         if self.variant == "lagged" or s.update_differs:  # the server cannot work it out from the update alone
             s.up["moved"] = moved
         s.state["last"], s.state["when"] = s.w, s.round.to(s.w.dtype)
@@ -151,11 +138,13 @@ class GeometricBias(Part):
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "lagged":
-            self._decay(s, s.round)
-            s.state["bbar"] = s.state["bbar"] + s.up["kick"]
+            self._age(s, s.round, s.up["kick"])
         s.state["h"] = self._dual(s)
         if self.scale == "var":
             spread = self.alpha / s.clients * torch.linalg.vector_norm(s.everyone("moved") - delta, dim=1).sum()
-            now = torch.arange(MEMORY, device=delta.device) == s.round % MEMORY
-            s.state["sizes"] = torch.where(now, spread, s.state["sizes"])
+            s.state["sizes"] = torch.where(_now(s.round, delta), spread, s.state["sizes"])
         return delta + self.beta * (s.state["h"] - s.state["bbar"])
+
+
+def _now(round_: Tensor, x: Tensor) -> Tensor:
+    return torch.arange(MEMORY, device=x.device) == round_ % MEMORY
