@@ -53,6 +53,9 @@ class Algorithm:
                              f"another one: take variant=lagged of '{p.name}', or leave '{moving[0]}' out")  # fmt: skip
         if self.guards and self.alone:
             self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
+        if self.alone and (served := [p.name for p in self.parts if p.down or p.has("server")]):
+            self._refuse(f"clients that train alone have no server for '{served[0]}' to work on: leave it out, or take "
+                         "fedavg")  # fmt: skip
         for p in self.parts:
             if why := p.objection(tuple(other for other in self.parts if other is not p)):
                 self._refuse(why)
