@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.jobs.sweep import Point, best, chosen_by
-from steppe.report.tables import spread
+from steppe.core.metric import Metric
+from steppe.jobs.points import Point, best, choose_measure
 
 MEASURES = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
+LOSS = Metric("loss", lower=True)
 
 
 def told(points: Sequence[Point]) -> dict[str, Any]:
     """All that is to be said, as JSON."""
     first = best(list(points))
-    return {"chosen_by": chosen_by(list(points)), "best": _point(first) if first else None,
+    return {"chosen_by": choose_measure(points), "best": _point(first) if first else None,
             "points": [_point(p) for p in points]}  # fmt: skip
 
 
@@ -31,13 +32,6 @@ def _over(p: Point, key: str) -> tuple[float, float] | None:
     return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
-def score(p: Point) -> str:
-    """A point in a few words."""
-    key = chosen_by([p])
-    pair = _over(p, key)
-    return "failed" if pair is None else f"{MEASURES[key]} {spread(pair, len(p.results))} %"
-
-
 def cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[list[str], list[list[str]]]:
     """A table's columns and rows: the settings, what came of them, the runs that there are, and the best."""
     first = best(list(points))
@@ -47,7 +41,8 @@ def cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[lis
         row = [str(p.settings.get(k, "")) for k in keys]
         for k in shown:
             pair = _over(p, k)
-            row.append("" if pair is None else spread(pair, len(p.results), percent=k != "loss"))
+            metric = LOSS if k == "loss" else p.metric
+            row.append("" if pair is None else metric.pair(*pair, len(p.results)))
         rows.append([*row, f"{len(p.results)}/{seeds}", "best" if p is first else ""])
     return [*keys, *shown.values(), "runs", ""], rows
 
@@ -55,9 +50,11 @@ def cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[lis
 def explained(points: Sequence[Point], seeds: int) -> str:
     """What the table's numbers are, and by what the best was chosen."""
     each = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    if chosen_by(list(points)) == "validation":
-        how = "the best is chosen by validation accuracy; the test set played no part in it"
+    metric = next((p.metric for p in points if p.results), points[0].metric)
+    if choose_measure(points) == "validation":
+        how = f"the best is chosen by validation {metric.name}; the test set played no part in it"
     else:
-        how = ("the best is chosen by test accuracy, because there is no validation data, so its own accuracy is "
+        how = (f"the best is chosen by test {metric.name}, because there is no validation data, so its own value is "
                "optimistic: set validation, to 0.1 for instance")  # fmt: skip
-    return f"accuracies in %, {each}; {how}"
+    unit = " in %" if metric.percent else ", lower is better" if metric.lower else ""
+    return f"{metric.name}{unit}, {each}; {how}"

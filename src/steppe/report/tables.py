@@ -30,14 +30,13 @@ class Line:
     missing: float = 0  # replies of a run that never came, or came too late
 
 
-def comparison(entries: Sequence[Any]) -> list[Line]:
-    """A line for each algorithm that has a run (see `simulate.compare.Entry`); the first is what others are tested
-    against, if any of its runs is there."""
-    last = {e.algorithm: {k: float(s["last"]) for k, s in zip(e.seeds, e.summaries, strict=True)} for e in entries}
-    first = entries[0].algorithm if entries else ""
-    return [line(e.algorithm, e.summaries, e.cost,
-                 None if e.algorithm == first else paired(last[e.algorithm], last[first]))
-            for e in entries if e.summaries]  # fmt: skip
+def comparison(points: Sequence[Any]) -> list[Line]:
+    """A line per algorithm that has a run (see `jobs.points.Point`); others are tested against the first."""
+    last = {p.label: {seed: float(r["last"]) for seed, r in p.results.items()} for p in points}
+    first = points[0].label if points else ""
+    return [line(p.label, list(p.results.values()), p.cost,
+                 None if p.label == first else paired(last[p.label], last[first]))
+            for p in points if p.results]  # fmt: skip
 
 
 def line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any],
