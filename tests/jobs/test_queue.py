@@ -22,10 +22,10 @@ import torch
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
 from steppe.engine.devices import count_cores
-from steppe.jobs import places, progress, queue
+from steppe.jobs import places, queue, queue_progress
 from steppe.jobs.job import Job
 from steppe.jobs.places import Here, Worker, find_places
-from steppe.jobs.progress import QueueProgress
+from steppe.jobs.queue_progress import QueueProgress
 from steppe.jobs.queue import Ended, Queue
 
 Started = list[dict[str, Any]]
@@ -317,7 +317,7 @@ def test_running_jobs_are_shown_now_and_then(
     with QueueProgress() as shown:
         _run([_job("a")], [Here], shown)
         assert "running" not in capsys.readouterr().err  # not yet
-        monkeypatch.setattr(progress, "TICK", -1.0)
+        monkeypatch.setattr(queue_progress, "TICK", -1.0)
         _run([_job("b", rounds=3)], [Here], shown)
         logging.getLogger("steppe").info("a note of a run")
         logging.getLogger("steppe").warning("a warning of a run")

@@ -26,7 +26,7 @@ from typing import Any
 
 from steppe.jobs.job import Job
 from steppe.jobs.places import Child, Place
-from steppe.jobs.progress import QueueProgress
+from steppe.jobs.queue_progress import QueueProgress
 from steppe.jobs.worker import PATIENCE
 
 log = logging.getLogger("steppe.queue")

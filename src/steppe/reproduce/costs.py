@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ def trace_costs(config: Config) -> Cost:
     return _trace(config.model_copy(update=NOT_TRACED).model_dump_json())
 
 
-@lru_cache
+@cache
 def _trace(text: str) -> Cost:
     config = Config.model_validate_json(text)
     shape = (1, 8, 8) if config.data == "digits" else (3, 32, 32)

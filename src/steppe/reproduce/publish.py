@@ -63,7 +63,7 @@ def summary(table: Table, found: Sequence[Finding]) -> str:
 def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
     """The whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
-    parts = [_grid(table, found, ran)] if ran else []
+    parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
         mine = [f for f in found if f.cell.column == column and not f.cell.of]
         parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
@@ -81,7 +81,7 @@ def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> lis
     return parts
 
 
-def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed:
+def _grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str) -> Printed:
     main = {(f.cell.row, f.cell.column): f for f in found if not f.cell.of}
     rows = []
     for row, title in table.rows.items():
@@ -89,7 +89,8 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed
         if any(cells):
             rows.append([title, *("" if f is None else _brief(table, f) for f in cells)])
     missing = [title for c, title in table.columns.items() if c not in columns]
-    note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
+    marks = "✓ inside the band, ✗ outside, † the paper says failed, " if scale == "paper" else ""
+    note = f"Ours / the paper's. {marks}– not run."
     return Printed("All columns that were run" if missing else "All columns",
                    ["", *(table.columns[c] for c in columns)], rows,
                    note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
@@ -158,14 +159,19 @@ def command(table: Table, scale: str, glob: str = "") -> str:
 
 def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     parts = [f"# {md(table.title)}", *map(md, introduction(table, found, scale)), f"    {command(table, scale)}"]
-    parts += ["\n".join(f"- {md(note)}" for note in table.notes)] if table.notes else []
+    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _notes(table, scale)) else []
     for part in printed(table, found, scale):
         parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
     return "\n\n".join(parts) + "\n"
 
 
+def _notes(table: Table, scale: str) -> tuple[str, ...]:
+    """The table's notes, which are about rows at the paper's scale."""
+    return table.notes if scale == "paper" else ()
+
+
 def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [*introduction(table, found, scale), *table.notes]
+    told = [*introduction(table, found, scale), *_notes(table, scale)]
     return document(
         table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found, scale) if part.rows)]
     )
@@ -175,7 +181,7 @@ def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """A page without any script, and without anything to load."""
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
             f"<pre>{escape(command(table, scale))}</pre>",
-            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in table.notes) + "</ul>"]  # fmt: skip
+            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in _notes(table, scale)) + "</ul>"]  # fmt: skip
     for part in printed(table, found, scale):
         head = "".join(f'<th scope="col">{escape(c)}</th>' for c in part.columns)
         rows = "".join(f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in rest)
