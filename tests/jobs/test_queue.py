@@ -25,8 +25,8 @@ from steppe.engine.devices import count_cores
 from steppe.jobs import places, queue, queue_progress
 from steppe.jobs.job import Job
 from steppe.jobs.places import Here, Worker, find_places
-from steppe.jobs.queue_progress import QueueProgress
 from steppe.jobs.queue import Ended, Queue
+from steppe.jobs.queue_progress import QueueProgress
 
 Started = list[dict[str, Any]]
 

@@ -139,8 +139,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.cli.sweep import report_failures
     from steppe.jobs.compare import compare as run_all
     from steppe.jobs.places import find_places
-    from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import chosen
     from steppe.report.figures import curves
     from steppe.report.findings import counted

@@ -46,8 +46,8 @@ def reproduce(
     """Compare published tables with ours: run the cells that are missing, then write the tables."""
     from steppe.engine.devices import find_device
     from steppe.jobs.places import find_places
-    from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
     from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows
     from steppe.reproduce.make_row import make_row
 

@@ -39,8 +39,8 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     from steppe.engine.build import build_experiment
     from steppe.jobs.places import find_places
     from steppe.jobs.points import Point, run_points
-    from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.search import Search
     from steppe.report import sweep_table
     from steppe.runs.folder import RunFolder
