@@ -14,6 +14,7 @@ from steppe.reproduce.recipes import table
 HOME = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_everything_committed_is_what_the_rows_say():
     assert complaints(HOME / "results", HOME / "docs" / "reproductions", HOME / "docs" / "league.md") == []
 
@@ -116,7 +117,7 @@ def test_a_process_stays_with_its_algorithm():
     queue = Queue([Here, Here])
     queue.waiting = list(jobs)
     first = queue._choose("")
-    assert (first.config.algorithm, first.config.partition) == ("fedsol", "lda(0.05)")  # the longest of all
+    assert (first.config.algorithm, first.config.partition) == ("fedsam", "lda(0.05)")  # the longest of all
     assert {c.table for c in first.cells} == {"fedsol-table1"}
     queue.waiting.remove(first)
     queue.slots[0].job = first
@@ -165,7 +166,8 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
     (tmp_path / "fedsol-table1.jsonl").write_text((HOME / "results/fedsol-table1.jsonl").read_text())
     monkeypatch.chdir(tmp_path)
     alone = listed("--results", str(tmp_path))
-    assert (alone["fedsol-table1"], alone["fedsol-table5"], alone["fedscar-costs"]) == (48, 0, 12)
+    # FedSoL at α = 0.1 was run for Table 8, whose rows are not here.
+    assert (alone["fedsol-table1"], alone["fedsol-table5"], alone["fedscar-costs"]) == (47, 0, 12)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
-    from steppe.config import parse
     from steppe.engine.build import build_experiment
     from steppe.jobs.places import find_places
     from steppe.jobs.points import Point, run_points
@@ -44,6 +43,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     from steppe.jobs.search import Search
     from steppe.report import sweep_table
     from steppe.runs.folder import RunFolder
+    from steppe.settings import parse_value
 
     choices = arguments.grid(grid)
     if algorithm:
@@ -65,7 +65,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
         shared = arguments.shared_sets(sets, names)[name]
         chosen = arguments.configuration(name, config, [*shared, *given], add, rounds)
-        settings = {k: parse(str(v)) for k, v in mine.items()}
+        settings = {k: parse_value(str(v)) for k, v in mine.items()}
         label = ",".join(f"{k}={v}" for k, v in settings.items()) or name
         return Point(label, chosen, re.sub(r"[^\w.,=()+-]", "_", label), settings)
 
@@ -89,15 +89,15 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
     points = list(searched.points.values()) if searched else points
-    found = {"folder": str(where), **sweep_table.told(points)}
+    found = {"folder": str(where), **sweep_table.summarize_points(points)}
     RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
     else:
         title = f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, {first.rounds} rounds"
-        columns, rows = sweep_table.cells(points, list(ends), seeds)
+        columns, rows = sweep_table.make_cells(points, list(ends), seeds)
         terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
-        terminal.show(sweep_table.explained(points, seeds))
+        terminal.show(sweep_table.explain_table(points, seeds))
         terminal.show(f"runs and sweep.json are in {where}")
     report_failures(points)
 

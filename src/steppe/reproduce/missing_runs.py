@@ -10,7 +10,7 @@ from pathlib import Path
 from steppe.config import Config
 from steppe.jobs.job import Job
 from steppe.reproduce.costs import estimate_work
-from steppe.reproduce.recipes import Cell, recipe_hash, select, table
+from steppe.reproduce.recipes import Cell, recipe_hash, select, shortened, table
 from steppe.reproduce.rows import Row, answers
 
 TRACED = ("bytes_x", "flops_x")  # statistics that need no training
@@ -44,7 +44,7 @@ def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried
 def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
     """Find the runs that these cells need. Cells with the same recipe share one. Seed by seed, then table by table."""
     there: dict[tuple[str, int], list[Row]] = {}
-    for row in known:
+    for row in shortened(known, cells):
         there.setdefault((row["recipe"], row["seed"]), []).append(row)
     places = list(dict.fromkeys(c.table for c in cells))
     waiting: dict[tuple[str, int], list[Cell]] = {}
