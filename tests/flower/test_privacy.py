@@ -37,7 +37,7 @@ def traces(sent: list[bytes], configs) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedsol", "fedscar", "moon"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedsol", pytest.param("fedscar", marks=pytest.mark.slow), "moon"])
 def test_no_sample_and_no_label_leaves(algorithm, tmp_path):
     _, grid, _ = launch(tmp_path, {**RUN, "algorithm": algorithm})
     assert sum(map(len, grid.sent_up)) > 100_000

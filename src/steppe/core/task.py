@@ -57,6 +57,7 @@ class Task:
                  head: str | None = None, taps: Sequence[str] | None = None) -> None:  # fmt: skip
         self.loss_each = LOSSES[loss] if isinstance(loss, str) else loss
         self.own_loss = not isinstance(loss, str)
+        self.own_head = head is not None
         self.metric = _metric(metric, loss)
         self.metric_each: Each = self.metric.each or self.loss_each
         self.head = head or getattr(model, "head", None) or _last_module_with_parameters(model)

@@ -16,7 +16,7 @@ FedDC as printed, where the direction still contains c − c_i. Where a part mov
 `gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), with
          c_i⁺ − c going up; c follows the newest c_i⁺ by momentum, and is not the mean of all c_i any more. Under
          `jump` the first round has gain 1, as in the released code. SCAFFOLD only while all clients are active and
-         gain = 1.
+         gain = 1. The rule comes from two accounts of the paper that agree; the paper itself could not be read.
 """
 
 from __future__ import annotations
