@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check bench bench-gpu bench-scale clean
+.PHONY: setup demo test test-all check bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.complete
 
@@ -21,8 +21,15 @@ $(VENV)/.complete: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/steppe compare fedavg fedsam scaffold --set 'partition=lda(0.1)' --rounds 30 --out runs/demo
 
+# One process per core; a file's tests stay together (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+# And every kill, every process, every README command, every compilation.
+test-all: test
+	$(PYTEST) -m slow
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

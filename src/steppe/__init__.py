@@ -13,26 +13,42 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from steppe.api import analyze, load, run
+    from steppe import flatness
+    from steppe.api import Run, analyze, load, run
     from steppe.core.algorithm import Algorithm
-    from steppe.core.errors import SteppeError
+    from steppe.core.errors import CompositionError, RunFailed, SettingError, SteppeError
+    from steppe.core.metric import Metric
     from steppe.core.part import Part, unit
     from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
-    from steppe.data import Data, from_arrays, from_dataset
+    from steppe.data import Data, Partition, from_arrays, from_dataset
+    from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
 
+# The public names by the module that defines them.
 _HOMES = {
-    "run": "steppe.api", "analyze": "steppe.api", "load": "steppe.api", "Algorithm": "steppe.core.algorithm",
-    "Part": "steppe.core.part", "unit": "steppe.core.part",
-    **dict.fromkeys(("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"), "steppe.core.scopes"),
-    "Data": "steppe.data", "from_arrays": "steppe.data", "from_dataset": "steppe.data",
-    "SteppeError": "steppe.core.errors", "Tracker": "steppe.engine.trackers",
-}  # fmt: skip
-__all__ = ["Aggregation", "Algorithm", "ClientRound", "Data", "LocalStep", "Oracle", "Part", "ServerTurn",
-           "SteppeError", "Tracker", "analyze", "from_arrays", "from_dataset", "load", "run", "unit"]  # fmt: skip
+    "api": ("Run", "analyze", "load", "run"),
+    "core.algorithm": ("Algorithm",),
+    "core.errors": ("CompositionError", "RunFailed", "SettingError", "SteppeError"),
+    "core.metric": ("Metric",),
+    "core.part": ("Part", "unit"),
+    "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
+    "data": ("Data", "Partition", "from_arrays", "from_dataset"),
+    "engine.result": ("Result",),
+    "engine.trackers": ("Tracker",),
+}
+__all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
+           "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
+           "analyze", "flatness", "from_arrays", "from_dataset", "load", "run", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "flatness":
+        return import_module("steppe.flatness")
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'steppe' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"steppe.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -15,7 +15,7 @@ from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.data import Data
@@ -27,8 +27,8 @@ from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Tracker
 from steppe.measures.during_training import chosen
-from steppe.registry import catalogue_settings
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, check_place
+from steppe.settings import tell_where
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
@@ -51,6 +51,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
+    _check_objects(algorithm, model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) else track
@@ -59,10 +60,15 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
-    config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
+    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
+    with tell_where(said):
+        values = configuration.renamed({**values, **options})
+        config = configuration.resolve(configuration.nest(values), "")
+    if out is not None:
+        check_place(out)
     if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
-    with keeping_caller_state():
+    with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
         built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
@@ -76,18 +82,15 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
             return simulate(built, out, resume, see, own_trackers)
 
 
-def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the algorithm may stand beside the run's keys."""
-    settings = catalogue_settings(algorithm) if isinstance(algorithm, str) else {}
-    sorted_: dict[str, Any] = {"settings": dict(options.pop("settings", {}))}
-    for key, value in options.items():
-        if key in settings:
-            sorted_["settings"][key] = value
-        elif key in configuration.Config.model_fields:
-            sorted_[key] = value
-        else:
-            configuration.assign(f"{key}=0", settings)  # says which keys there are
-    return sorted_
+def _check_objects(algorithm: Any, model: Any) -> None:
+    """Refuse what is neither a name nor an object of the right kind: nothing else may be trained in its place."""
+    if not isinstance(model, str | nn.Module | None):
+        wanted = (
+            f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
+        )
+        raise SteppeError(f"model is {model!r}: give {wanted}.")
+    if isinstance(algorithm, type) and issubclass(algorithm, Part):
+        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
 
 def _data(given: Any) -> Data:

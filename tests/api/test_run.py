@@ -292,7 +292,7 @@ def test_settings_of_the_algorithm_stand_beside_those_of_the_run() -> None:
     assert torch.equal(one.x, other.x)
     with pytest.raises(SteppeError, match="there is no key 'rhoo'; did you mean 'rho'"):
         steppe.run("fedsam", seeded(), blobs(), rhoo=0.3, **FEW)
-    with pytest.raises(SteppeError, match="rho is -1, but must be at least 0"):
+    with pytest.raises(SteppeError, match="is -1, but must be between 0 and"):
         steppe.run("fedsam", seeded(), blobs(), rho=-1, **FEW)
 
 

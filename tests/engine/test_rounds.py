@@ -189,7 +189,8 @@ def test_sampling() -> None:
 def test_weights() -> None:
     """By samples, or every client alike: one round of FedAvg is that mean of the clients' models."""
     for weighting in ("samples", "uniform"):
-        built = _built(weighting=weighting, algorithm="fedavg")
+        done = launch(algorithm="fedavg", weighting=weighting, rounds=1)
+        built = done.experiment
         ids, sizes = built.sample(0), built.federation.sizes
         lr = built.task.x0.new_tensor(built.lr(0))
         server = Server(built.task.x0, {p.name: {} for p in built.algorithm.parts}, {})
@@ -198,7 +199,7 @@ def test_weights() -> None:
         each = choose_executor(built)(sent, ids, states).replies.update
         share = torch.tensor([float(sizes[i]) if weighting == "samples" else 1.0 for i in ids])
         expected = built.task.x0 + (share / share.sum()) @ each
-        torch.testing.assert_close(launch(algorithm="fedavg", weighting=weighting, rounds=1).x, expected)
+        torch.testing.assert_close(done.x, expected)
 
 
 def test_evaluation_every_few_rounds_and_at_the_end() -> None:

@@ -145,7 +145,7 @@ def test_workers_give_the_same_bits(options: dict[str, Any], tmp_path: Path) -> 
         assert max(r["clients"] for r in result.history) > 2
 
 
-@pytest.mark.parametrize("policy", ["average", "local"])
+@pytest.mark.parametrize("policy", [pytest.param("average", marks=pytest.mark.slow), "local"])
 def test_workers_carry_running_statistics(policy: str, tmp_path: Path) -> None:
     options = {"model": None, "buffers": policy, "rounds": 3, "batch": 4, "partition": "iid"}
     outs = tmp_path / "alone", tmp_path / "shared"
@@ -180,6 +180,7 @@ def test_whatever_pickle_says_the_run_goes_on_here() -> None:
     assert any("cannot be pickled (not me)" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_module_that_only_this_process_can_import_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "import os, torch\nif os.environ['STEPPE_TEST_PARENT'] != str(os.getpid()): raise ValueError('only there')\n"
     (tmp_path / "steppe_test_at_home.py").write_text(text + "class Own(torch.nn.Linear):\n    pass\n")
@@ -203,6 +204,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_the_script_itself_runs_in_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT.format(root=str(ROOT))))
@@ -211,6 +213,7 @@ def test_a_model_of_the_script_itself_runs_in_process(tmp_path: Path) -> None:
     assert "defined in a notebook or in the script itself" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_script_reaches_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers look where this process looks, not only where it was started."""
     (tmp_path / "steppe_test_own_net.py").write_text("import torch\nclass Own(torch.nn.Linear):\n    pass\n")
@@ -277,6 +280,7 @@ def test_an_exception_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch
     assert all(worker.returncode is not None for worker in pool)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_round_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPPE_TEST_PARENT", str(os.getpid()))
     model = Quits(6, 3)
@@ -288,6 +292,7 @@ def test_a_worker_killed_in_a_round_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     assert all(worker.returncode is not None for worker in pool)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_rounds_is_a_sentence() -> None:
     model = Sleeps(6, 3)
     workers, built = _workers(model)
@@ -308,6 +313,7 @@ ORPHANS = """
 """
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     command = [sys.executable, "-c", textwrap.dedent(ORPHANS.format(root=str(ROOT)))]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -381,7 +381,11 @@ def test_numbers_as_people_read_them() -> None:
     assert format_number((0.0, None)) == "0.00"
     assert format_number((1.5e-7, None)) == "1.50e-07"
     assert format_number((float("nan"), None)) == "nan"
-    assert shorten_paths([Path("runs/a/seed-0"), Path("runs/a/seed-1"), Path("runs/b")]) == ["a/seed-0", "a/seed-1", "b"]
+    assert shorten_paths([Path("runs/a/seed-0"), Path("runs/a/seed-1"), Path("runs/b")]) == [
+        "a/seed-0",
+        "a/seed-1",
+        "b",
+    ]
 
 
 def test_the_default_sample_is_never_of_the_run(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from steppe.report.report_tables import Table
 from steppe.report.texts import render_latex_table
 from steppe.report.write import write
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
 PACKAGES = ("booktabs.sty", "graphicx.sty", "geometry.sty")
 TABLES = sorted((Path(__file__).parents[2] / "docs" / "reproductions").glob("*.tex"))
 

@@ -514,7 +514,7 @@ def test_the_reader_of_latex_stumbles() -> None:
             compiled(good.replace("y", bad))
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("ending", ["svg", *(pytest.param(e, marks=pytest.mark.slow) for e in ("png", "pdf"))])
 def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
     runs = [compared if ending == "png" else compared / "fedavg"]
     written = write(runs, tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)

@@ -42,7 +42,6 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
-    from steppe.config import parse
     from steppe.engine.build import build_experiment
     from steppe.jobs.processes import places
     from steppe.jobs.search import Search
@@ -50,6 +49,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     from steppe.jobs.sweep import sweep as run_all
     from steppe.report import sweep_table as shown
     from steppe.runs.folder import RunFolder
+    from steppe.settings import parse_value
 
     choices = arguments.grid(grid)
     if algorithm:
@@ -71,7 +71,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
         shared = arguments.shared_sets(sets, names)[name]
         chosen = arguments.configuration(name, config, [*shared, *given], add, rounds)
-        return Point({k: parse(str(v)) for k, v in mine.items()}, chosen)
+        return Point({k: parse_value(str(v)) for k, v in mine.items()}, chosen)
 
     # Every point of the grid, or the corners of what is searched: mistakes are found before anything is written.
     ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}

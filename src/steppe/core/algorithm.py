@@ -80,6 +80,11 @@ class Algorithm:
         return any(p.alone for p in self.parts)
 
     @cached_property
+    def update_differs(self) -> bool:
+        """Whether a client's update is something else than w − x."""
+        return bool(self.using("start")) or any(p.alters_update for p in self.parts)
+
+    @cached_property
     def guards(self) -> tuple[Part, ...]:
         """The parts that stand between single clients' uploads and the server's rules."""
         return (*self.using("reduce"), *self.using("screen"))
@@ -107,8 +112,3 @@ class Algorithm:
         for p in self.using("counted"):
             replies = p.counted(replies)
         return replies
-
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        for p in self.using("effective_steps"):
-            steps = p.effective_steps(steps)
-        return steps

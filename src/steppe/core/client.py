@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Live(NamedTuple):
     w: Tensor
     parts: States
     buffers: Tensors
-    core: Tensors  # the sum of the batches' losses and, where a part moved it, the starting point
+    core: Tensors  # the sums of the batches' losses and of the strides; where a part moved it, the starting point
 
 
 class Reply(NamedTuple):
@@ -114,6 +115,8 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
+    if algorithm.using("stride"):
+        core["strides"] = torch.zeros_like(sent.lr)
     if OWN_BUFFERS in state:
         parts[OWN_BUFFERS] = {}
     return Live(w, parts, dict(state.get(OWN_BUFFERS, sent.buffers)), core)
@@ -202,7 +205,10 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     direction = direction if trained is None else direction * trained
     overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
-    return Live(w, parts, statistics[0], {**live.core, "loss": live.core["loss"] + losses[0]})
+    core = {**live.core, "loss": live.core["loss"] + losses[0]}
+    if "strides" in core:
+        core["strides"] = core["strides"] + prod(p.stride(scopes[0][p.name]) for p in algorithm.using("stride"))
+    return Live(w, parts, statistics[0], core)
 
 
 def memory(*tensors: Tensor) -> set[int]:
@@ -227,9 +233,10 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
-    up = {}
+    up, worth = {}, live.core.get("strides", steps)
     for p in algorithm.parts:
         s = _client_round(p, algorithm, task, sent, parts, live.core.get("start", sent.x), live.w, steps)
+        s.effective_steps = torch.where(worth > 0, worth, 1.0)
         update = p.finish(update, s)
         up[p.name] = s.up
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
@@ -252,5 +259,5 @@ def _client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, part
                   steps: Tensor) -> ClientRound:  # fmt: skip
     return ClientRound(
         task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start,
-        bool(algorithm.using("start")), w, steps, algorithm.effective_steps(steps),
+        algorithm.update_differs, w, steps, steps,
     )  # fmt: skip

@@ -31,6 +31,7 @@ class Part:
     needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once per step
+    alters_update: bool = False  # `finish` uploads something else than how far the client moved
     batches_per_step: int = 1  # batches that a step takes
     frozen: str = ""  # "head" or "body": parameters that stay as they are
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
@@ -120,9 +121,13 @@ class Part:
         """What the server's rules take for the number of replies."""
         return replies
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """How many plain gradient steps these are worth; momentum makes it more."""
-        return steps
+    def stride(self, s: LocalStep) -> Tensor:
+        """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
+
+        Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
+        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        """
+        return torch.ones_like(s.lr)
 
 
 def nothing(x: Tensor) -> Tensor:

@@ -114,10 +114,10 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     share = count / clients if total is None or algorithm.using("counted") else weights.sum() / total
 
     def aggregation(p: Part) -> Aggregation:
-        def mean_times(name: str) -> Tensor:
+        def mean_times(name: str, how: str = "weights") -> Tensor:
             if name not in p.times:
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
-            return reduced(f"{p.name}.{name}*")
+            return reduced(f"{p.name}.{name}*", how)
 
         def states_of_all(name: str) -> Tensor:
             if everyone is None or algorithm.guards:

@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from steppe.core.errors import SettingError, nearest
+from steppe.core.errors import SettingError, nearest, quote
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def checked(what: str, key: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         value = "none" if value is None and "none" in get_args(hint) else value  # how a command line reads none
         if not isinstance(value, str) or value not in get_args(hint):
-            raise SettingError(f"{key} of {what} is {value!r}{nearest(str(value), get_args(hint))}")
+            raise SettingError(f"{key} of {what} is {quote(value)}{nearest(quote(value), get_args(hint))}", key)
         return value
     kinds = [hint] if get_origin(hint) is Annotated else list(get_args(hint) or (hint,))
     if value is None and type(None) in kinds:
@@ -76,10 +76,10 @@ def checked(what: str, key: str, value: Any, hint: Any) -> Any:
         limits = next((r for r in ranges if isinstance(r, Range)), FINITE)
         if kind in (int, float) and value not in limits:
             wanted = "finite" if limits is FINITE else str(limits)
-            raise SettingError(f"{key} of {what} is {value}, but must be {wanted}")
+            raise SettingError(f"{key} of {what} is {quote(value)}, but must be {wanted}", key)
         return kind(value)
     expected = " or ".join(WORDS[kind] for kind, *_ in plain)
-    raise SettingError(f"{key} of {what} must be {expected}, not {value!r}")
+    raise SettingError(f"{key} of {what} must be {expected}, not {quote(value)}", key)
 
 
 def _is(value: Any, kind: type) -> bool:

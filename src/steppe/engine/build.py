@@ -140,27 +140,38 @@ def _own_parts(own: Any) -> tuple[Part, ...]:
 
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
-    checks: list[Callable[[], Any]] = [
-        lambda: _name_what_is_own(config, None, None, None),
-        lambda: privacy.check_accountant(build_algorithm(config)),
-        lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
-        lambda: Path(config.partition).is_file() or partition.parse(config.partition),
-        lambda: datasets.augmentation(config.augmentation),
-        lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        lambda: schedule(config.measure),
-        lambda: availability.check(config),
-        lambda: trackers.check(config.track),
-    ]
-    for check in checks:
-        check()
+    checks: dict[str, Callable[[], Any]] = {
+        "own": lambda: _name_what_is_own(config, None, None, None),
+        "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
+        "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
+        "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
+        "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
+        "measure": lambda: schedule(config.measure),
+        "speed deadline": lambda: availability.check(config),
+        "track": lambda: trackers.check(config.track),
+    }
+    for keys, check in checks.items():
+        try:
+            check()
+        except SteppeError as error:
+            error.keys = error.keys or tuple(keys.split())
+            raise
 
 
 def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
+def _is_file(partition: str) -> bool:
+    try:
+        return Path(partition).is_file()
+    except OSError:  # too long for a name, for instance
+        return False
+
+
 def _partition(config: Config, data: Data) -> Partition:
-    if Path(config.partition).is_file():
+    if _is_file(config.partition):
         split = Partition.load(config.partition)
         if len(split.clients) != config.clients:
             raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
 from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
@@ -115,8 +117,11 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
                 watch(record)
             track("round", record)
             del played  # or its replies would be there beside those of the next round
-    except BaseException:
+    except BaseException as error:
         track("end", None)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise RunFailed(f"The disk is full ({error.filename or out}): free some space, then resume the run, which "
+                            "goes on from its last checkpoint.") from error  # fmt: skip
         raise
     finally:
         executor.close()

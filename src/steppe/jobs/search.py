@@ -7,14 +7,14 @@ anew, whose runs are there already, and half-finished ones are run to their end.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from steppe.core.errors import SteppeError, missing
+from steppe import settings
+from steppe.core.errors import missing
 from steppe.jobs.sweep import Point
 from steppe.runs.folder import RunFolder
 
@@ -42,18 +42,9 @@ def parse_range(text: str) -> tuple[str, Range]:
     >>> parse_range("rho=0.01..1:log")
     ('rho', Range(low=0.01, high=1.0, log=True, whole=False))
     """
-    key, _, rest = text.partition("=")
-    ends, colon, scale = rest.partition(":")
-    words = [word.strip() for word in ends.split("..")]
-    try:
-        low, high = map(float, words)
-    except ValueError:
-        low = high = math.nan
-    if not key.strip() or (colon and scale.strip() != "log") or not -math.inf < low < high < math.inf:
-        raise SteppeError(f"--range {text}: write it as key=low..high, or key=low..high:log, with low below high")
-    if colon and low <= 0:
-        raise SteppeError(f"--range {text}: a logarithmic range begins above 0")
-    return key.strip(), Range(low, high, bool(colon), all(word.lstrip("-").isdecimal() for word in words))
+    with settings.tell_where({"range": f"--range {text}"}):
+        key, low, high, log, whole = settings.parse_range(text)
+    return key, Range(float(low), float(high), log, whole)
 
 
 class Search:

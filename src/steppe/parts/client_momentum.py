@@ -44,7 +44,7 @@ class ClientMomentum(Part):
         return self.alpha * grad(w) + (1 - self.alpha) * s.down["D"]
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        s.up["rate"] = 1 / (s.effective_steps.clamp(min=1) * s.lr)
+        s.up["rate"] = 1 / (s.effective_steps * s.lr)
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:

@@ -36,7 +36,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from steppe.core.errors import SettingError
+from steppe.core.errors import SettingError, quote
 from steppe.core.layout import Tensors
 from steppe.core.noise import gaussian, uniform
 from steppe.core.part import Part
@@ -90,8 +90,11 @@ class DifferentialPrivacy(Part):
                 file.write(secrets.token_bytes(32))
         except FileExistsError:
             pass
-        except OSError as error:
-            raise SettingError(f"secret is {self.secret!r}, which cannot be written: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SettingError(f"secret is {quote(self.secret)}, which cannot be written: {reason}", "add") from None
+        if not path.is_file():  # a device may never end
+            raise SettingError(f"secret is {quote(self.secret)}, which is not an ordinary file", "add")
         found = path.read_bytes()
         if len(found) < 16:
             raise SettingError(

@@ -63,4 +63,7 @@ class FixedRate(Part):
     lr: Amount
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
-        return grad(w) * (self.lr / s.lr)
+        return grad(w) * self.stride(s)
+
+    def stride(self, s: LocalStep) -> Tensor:
+        return self.lr / s.lr

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from steppe import data as datasets
-from steppe.config import OWN, Config
+from steppe.config import OWN, Config, keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.data import Data, Partition
@@ -259,13 +259,10 @@ class Comparison:
     @cached_property
     def differences(self) -> dict[str, list[Any]]:
         """Keys of the protocol in which the runs differ: then it was not one protocol."""
-        free = {"algorithm", "settings", "add", "seed", "measure", "personal", "personal_lr", "device", "workers",
-                "chunk", "executor", "compile", "store", "checkpoint_every", "evaluate_every",
-                "data_folder"}  # fmt: skip
         found = {}
-        for key in Config.model_fields:
+        for key in (key for key in Config.model_fields if key in keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
-            if key not in free and len(values) > 1:
+            if len(values) > 1:
                 found[key] = values
         return found
 

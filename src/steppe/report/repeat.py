@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steppe.algorithms import CATALOGUE
-from steppe.config import ONLOOKERS, OWN, Config, resolve
+from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError
 from steppe.core.task import METRICS, cross_entropy
 from steppe.data import Partition
@@ -98,7 +98,7 @@ def find_settings(config: Config) -> dict[str, Any]:
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
-    skipped = {"algorithm", "data", "model", "add", "settings", *recipe, *ONLOOKERS}
+    skipped = {"algorithm", "data", "model", "add", "settings", *recipe, *keys("onlooker")}
     return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
 
 

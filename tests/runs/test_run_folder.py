@@ -1,0 +1,183 @@
+"""What a run's folder says is what happened, and one process writes to it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import steppe
+from steppe import Metric, SteppeError
+from steppe.core.scopes import LocalStep, Oracle
+from steppe.data import load
+from steppe.runs.folder import RunFolder
+from tests.scene import Net, blobs, launch, listening, seeded
+
+
+@dataclass(frozen=True)
+class LookBack(steppe.Part):
+    """A part of the user's own: the gradient a little behind."""
+
+    name = "look_back"
+    rho: float = 0.1
+
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
+        return grad(w - self.rho * (w - s.x))
+
+
+class Wider(nn.Module):
+    """The same tensors as `Net`, another function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.squeeze(1) - targets).abs()
+
+
+SHORT: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "batch": 8, "partition": "iid", "workers": 0}
+
+
+def about(out: Path) -> dict[str, Any]:
+    return json.loads((out / "about.json").read_text())
+
+
+def test_objects_of_the_users_own_are_recorded_as_such(tmp_path: Path) -> None:
+    x, _, tx, _ = blobs()
+    out = tmp_path / "own"
+    metric = Metric("absolute_error", absolute, lower=True)
+    result = steppe.run(LookBack(0.2), nn.Linear(6, 1), (x, x[:, 0], tx, tx[:, 0]), loss=absolute, metric=metric,
+                        out=out, **SHORT)  # fmt: skip
+    config, told = json.loads((out / "config.json").read_text()), about(out)
+    assert config["algorithm"] == "own:tests.runs.test_run_folder.LookBack"
+    assert config["model"] == "own:torch.nn.modules.linear.Linear"
+    assert config["data"] == "own:arrays"
+    assert told["parts"][0] == {"part": "look_back", "type": "tests.runs.test_run_folder.LookBack", "rho": 0.2}
+    assert told["metric"] == {"name": "absolute_error", "direction": "lower", "percent": False}
+    assert told["loss"] == {"own": True, "type": "tests.runs.test_run_folder.absolute"}
+    assert (told["data"]["train"], told["data"]["test"], told["parameters"]) == (90, 30, 7)
+    assert RunFolder(out).own == ["algorithm", "model", "data", "loss"]
+    curve = [r["absolute_error"] for r in result.history]
+    assert result.summary["best"] == min(curve)
+    assert not any("accuracy" in r for r in result.history)
+
+
+def test_named_things_have_names(tmp_path: Path) -> None:
+    steppe.run("fedsam", "mlp", "digits", add=["ema"], out=tmp_path / "run", **{**SHORT, "rounds": 1})
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["algorithm"], config["add"], config["model"], config["data"]) == ("fedsam", ["ema"], "mlp", "digits")
+    assert RunFolder(tmp_path / "run").own == []
+    assert about(tmp_path / "run")["data"]["hash"] == load("digits").hash
+
+
+def test_every_round_names_its_clients(tmp_path: Path) -> None:
+    result = launch(tmp_path / "run", dropout=0.3)
+    for record in result.history:
+        called = result.experiment.sample(record["round"] - 1)
+        assert record["participants"] == [i for i in called if i not in record.get("dropped", [])]
+        assert record["clients"] == len(record["participants"])
+
+
+def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch(out, rounds=2)
+    x, y, tx, ty = blobs()
+    with pytest.raises(SteppeError, match="the content of the data is another than the run's"):
+        launch(out, resume=True, data=(x + 1e-3, y, tx, ty))
+    torch.manual_seed(3)
+    with pytest.raises(SteppeError, match=r"model was 'own:tests.scene.Net' and is 'own:tests.runs.*Wider'"):
+        launch(out, resume=True, model=Wider())
+    changed = seeded()
+    changed.last = nn.Sequential(nn.Linear(16, 3), nn.Identity())
+    with pytest.raises(SteppeError, match=r"another than the run's|parameters"):
+        launch(out, resume=True, model=changed)
+    assert len(launch(out, resume=True, rounds=3).history) == 3
+
+
+def test_a_model_that_computes_something_else_is_another(tmp_path: Path) -> None:
+    from steppe.runs.provenance import hash_structure
+
+    assert hash_structure(Net()) == hash_structure(seeded())
+    assert hash_structure(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) != hash_structure(
+        nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    )
+    frozen = Net()
+    frozen.first.weight.requires_grad = False
+    assert hash_structure(frozen) != hash_structure(Net())
+
+
+def _hold(path: Path, held: Any, release: Any) -> None:
+    with RunFolder(path).lock():
+        held.set()
+        release.wait(20)
+
+
+def test_a_second_process_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(tmp_path / "run", held, release))
+    other.start()
+    assert held.wait(20)
+    try:
+        with pytest.raises(SteppeError, match=r"Another process is writing to .*run"):
+            launch(tmp_path / "run")
+    finally:
+        release.set()
+        other.join()
+    launch(tmp_path / "run", rounds=1)
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append({"round": 1, "loss": float("nan"), "each": [1.0, float("inf")]})
+    assert folder.history == [{"round": 1, "loss": None, "each": [1.0, None]}]
+    folder.write("result.json", {"last": float("-inf")})
+    assert folder.read("result.json") == {"last": None}
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\xff\xfe", b"[1, 2]", b"{", b"[" * 100_000, b"null", b'"text"'], ids=lambda b: repr(b[:8])
+)
+@pytest.mark.parametrize("name", ["config.json", "about.json", "result.json", "analysis.json", "rounds.jsonl"])
+def test_a_damaged_file_is_named(name: str, damage: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(damage + b"\n" + damage)
+    folder = RunFolder(tmp_path)
+    with pytest.raises(SteppeError, match=f"{name} is damaged"):
+        _ = folder.history if name == "rounds.jsonl" else folder.read(name)
+
+
+def test_the_callers_random_state_and_switches_are_left_alone() -> None:
+    model = seeded()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    launch(rounds=1, model=model)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_class_in_place_of_an_instance_is_refused() -> None:
+    with pytest.raises(SteppeError, match=r"give an instance, Net\(\)"):
+        steppe.run("fedavg", Net, blobs())  # type: ignore[arg-type]
+    with pytest.raises(SteppeError, match=r"give an instance, LookBack"):
+        steppe.run(LookBack, Net(), blobs())  # type: ignore[arg-type]
+
+
+def test_progress_and_warnings_are_shown_and_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+    launch(rounds=2)
+    assert "round 2/2  accuracy" in capsys.readouterr().err
+    launch(rounds=2, progress=False)
+    assert capsys.readouterr().err == ""
+    with listening() as said:
+        launch(rounds=1, progress=False)
+    assert any("memory:" in text for text in said)

@@ -1,0 +1,414 @@
+"""Change one thing in the source and see whether a test notices.
+
+    python tools/mutate.py --count 150 --seed 0 --out tools/results/seed-0     a sample of all changes it knows
+    python tools/mutate.py --named --out tools/results/named                   faults that once went unnoticed
+    python tools/mutate.py --again tools/results/seed-0.json --out …           the survivors of an earlier run
+
+A mutant is the source with one expression or statement replaced. It is run in a copy of the working tree, in a process
+of its own, against the test files that concern its source file (`TESTS`), until one of them fails. What no test notices
+is a survivor: either it changes nothing that matters, or a test is missing. The sample is drawn evenly over folders and
+kinds of change, so that the many constants do not crowd out the few keys. Left out: text, errors' conditions' messages,
+type annotations, and lines about CUDA, which a machine without a GPU cannot judge.
+
+Writes OUT.json (all mutants) and OUT.md (counts, and the survivors with their lines before and after).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import compileall
+import contextlib
+import copy
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from named_mutants import NAMED
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("core", "parts", "engine", "executors", "data", "measures", "flower")
+# Kernels for a GPU, and its memory.
+SKIPPED = {"executors/client_conv_kernels.py", "executors/allocator.py"}
+
+# The tests that concern a source file, the cheapest first: its own where it has some, or else those of its folder.
+EXECUTORS = [f"tests/executors/test_executors.py::test_{name}" for name in
+             ("padding_never_changes_a_result", "neither_chunks_nor_the_order_of_clients_matter",
+              "what_padding_holds_is_never_looked_at", "a_clients_round_depends_on_nobody_else")]  # fmt: skip
+WORKERS = ["tests/executors/test_executors.py::test_workers_give_the_same_bits",
+           "tests/executors/test_executors.py::test_workers_carry_running_statistics"]  # fmt: skip
+PARITY = [f"tests/flower/test_parity.py::test_equals_the_simulator[{name}-{{}}]" for name in
+          ("fedavg", "scaffold", "fedsmoo", "fedscar", "local")]  # fmt: skip
+SOME_PARTS = [f"tests/parts/test_{name}.py" for name in
+              ("ascent", "normalised_averaging", "distillation", "smoo_family", "personal")]  # fmt: skip
+RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/engine/test_precision.py"]
+OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
+TESTS: dict[str, list[str]] = {
+    "core": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/parts/test_personal.py"],
+    "core/keyed.py": ["src/steppe/core", OUR_OWN, "tests/data/test_augment.py"],
+    "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
+    "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],
+    "core/validate.py": ["tests/trust/test_validate.py", *RUNS, OUR_OWN],
+    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN],
+    "parts/activation_norm.py": ["tests/parts/test_man.py"],
+    "parts/robust.py": ["tests/trust/test_robust.py"],
+    "parts/norm_bound.py": ["tests/trust/test_robust.py", "tests/trust/test_privacy.py"],
+    "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", OUR_OWN],
+    **{f"parts/{name}.py": ["tests/test_vectors.py", "tests/parts/test_recent.py", "tests/references", OUR_OWN]
+       for name in ("nesterov", "geometric_bias", "trajectory_teacher", "global_ascent", "relaxed_start", "swa",
+                    "ema")},
+    "parts/adamw.py": ["tests/api/test_run.py", OUR_OWN],
+    "parts/differential_privacy.py": ["tests/trust/test_privacy.py"],
+    "engine": [*RUNS, OUR_OWN, "tests/api", "tests/engine/test_resources.py"],
+    "engine/availability.py": ["tests/engine/test_availability.py", OUR_OWN],
+    "engine/trackers.py": ["tests/engine/test_trackers.py"],
+    "engine/privacy.py": ["tests/trust/test_privacy.py"],
+    "engine/accountant.py": ["tests/trust/test_privacy.py"],
+    "engine/quadratics.py": ["tests/test_vectors.py", "tests/parts/test_smoo_family.py", OUR_OWN],
+    "executors": [*EXECUTORS, OUR_OWN],
+    "executors/captured.py": ["tests/executors/test_captured.py"],
+    "executors/workers.py": WORKERS,
+    "executors/client_conv.py": ["tests/executors/test_client_conv.py"],
+    "data": ["tests/data/test_dataset.py", "tests/data/test_readers.py", OUR_OWN],
+    "data/augment.py": ["tests/data/test_augment.py", OUR_OWN],
+    "data/aligned.py": ["tests/data/test_aligned.py", OUR_OWN],
+    "data/sampling.py": ["src/steppe/data/sampling.py", "tests/data/test_client_sampling.py"],
+    "data/partition.py": ["tests/data/test_aligned.py", "tests/data/test_partition.py", OUR_OWN],
+    "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
+    "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "measures": ["tests/measures/test_measures.py", OUR_OWN],
+    "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py"],
+    "evaluate": [OUR_OWN, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
+    "flatness": [OUR_OWN, "tests/flatness"],
+}  # fmt: skip
+
+COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
+               ast.NotIn: ast.In}  # fmt: skip
+ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+              ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}  # fmt: skip
+# Calls with two arguments of one kind, which are easily taken for each other.
+ALIKE = {"sub": (0, 1), "where": (1, 2), "ascended": (0, 1), "linspace": (0, 1), "lerp": (0, 1), "range": (0, 1),
+         "fixed": (0, 1), "penalty": (0, 1), "Round": (1, 2), "Server": (1, 2), "play": (4, 5)}  # fmt: skip
+# Keywords whose values decide nothing, and calls that only format.
+IDLE_KEYWORDS = {"strict", "non_blocking", "maxsize", "indent", "timeout", "display", "repr", "default_factory"}
+IDLE_CALLS = {"round", "say", "tell", "format", "SteppeError", "CompositionError", "SettingError", "RunFailed"}
+
+
+@dataclass
+class Mutant:
+    file: str  # below src/steppe
+    kind: str
+    line: int
+    before: str  # whole lines
+    after: str
+    text: str = ""  # the whole file
+    outcome: str = ""  # killed, survived, timeout
+    by: str = ""  # the first test that failed
+    seconds: float = 0.0  # of CPU time
+
+
+def mutant(file: str, source: str, kind: str, node: ast.AST, new: str) -> Mutant | None:
+    """The source with one node replaced by new text; None where that is no program, or about a GPU."""
+    lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
+    first, last = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+    head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]  # type: ignore[attr-defined]
+    changed = head + new.encode() + tail
+    before = b"".join(lines[first : last + 1]).decode()
+    text = b"".join([*lines[:first], changed, *lines[last + 1 :]]).decode()
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return None
+    ours = "cuda" not in before and changed.decode() != before
+    return Mutant(file, kind, first + 1, before.rstrip(), changed.decode().rstrip(), text) if ours else None
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
+    """(kind, node, its new text) for everything below a node that is worth a change."""
+    yield from changes_of(node)
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "format_spec"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not idle(child):
+                yield from changes(child)
+
+
+def idle(node: ast.AST) -> bool:
+    """Whether nothing below it decides anything that a test should notice."""
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(node, ast.keyword):
+        return node.arg in IDLE_KEYWORDS
+    return isinstance(node, ast.Call) and called(node) in IDLE_CALLS
+
+
+def called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def changes_of(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
+    """Of this node alone."""
+
+    def edited(kind: str, **fields: object) -> tuple[str, ast.AST, str]:
+        new = copy.copy(node)
+        for name, value in fields.items():
+            setattr(new, name, value)
+        return kind, node, ast.unparse(new)
+
+    match node:
+        case ast.Compare(ops=[op], left=_) if type(op) in COMPARISONS:
+            yield edited("comparison", ops=[COMPARISONS[type(op)]()])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC and not is_text(left, right):
+            yield edited("arithmetic", op=ARITHMETIC[type(op)]())
+            if isinstance(op, ast.Sub | ast.Div):
+                yield edited("swapped arguments", left=right, right=left)
+        case ast.AugAssign(op=op) if type(op) in ARITHMETIC:
+            yield edited("arithmetic", op=ARITHMETIC[type(op)]())
+            yield "removed statement", node, "pass"
+        case ast.Constant(value=bool(v)):
+            yield edited("constant", value=not v)
+        case ast.Constant(value=int(v)) | ast.Constant(value=float(v)):
+            yield edited("constant", value=v + 1)
+            yield edited("constant", value=v - 1)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "dropped not", node, f"({ast.unparse(operand)})"
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.comprehension(ifs=[test, *_]):
+            yield "condition", test, "True"
+            yield "condition", test, "False"
+        case ast.Expr(value=ast.Call() as call) if not idle(call):
+            yield "removed statement", node, "pass"
+        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+            yield "removed statement", node, "pass"
+    if isinstance(node, ast.Call):
+        name, args = called(node), node.args
+        if name == "key" and len(args) > 1:
+            for i in range(len(args)):
+                yield edited("dropped key", args=args[:i] + args[i + 1 :])
+        if name in ALIKE and len(args) > max(ALIKE[name]):
+            i, j = ALIKE[name]
+            new = list(args)
+            new[i], new[j] = new[j], new[i]
+            yield edited("swapped arguments", args=new)
+
+
+def is_text(*nodes: ast.AST) -> bool:
+    return any(
+        isinstance(n, ast.JoinedStr) or (isinstance(n, ast.Constant) and isinstance(n.value, str)) for n in nodes
+    )
+
+
+def sample(count: int, seed: int) -> list[Mutant]:
+    """Evenly over folders and kinds: one of each in turn until there are enough."""
+    groups: dict[tuple[str, str], list[tuple[str, str, str, ast.AST, str]]] = defaultdict(list)
+    for folder in FOLDERS:
+        for path in sorted((ROOT / "src/steppe" / folder).rglob("*.py")):
+            file, source = path.relative_to(ROOT / "src/steppe").as_posix(), path.read_text()
+            for kind, node, new in changes(ast.parse(source)) if file not in SKIPPED else ():
+                groups[folder, kind].append((file, source, kind, node, new))
+    chance = random.Random(seed)
+    for group in groups.values():
+        chance.shuffle(group)
+    chosen: list[Mutant] = []
+    while len(chosen) < count and any(groups.values()):
+        turn = [mutant(*group.pop()) for group in groups.values() if group]
+        chosen += [each for each in turn if each is not None]
+    return chosen[:count]
+
+
+def named() -> list[Mutant]:
+    """The committed list of faults: each is a text that occurs once in its file."""
+    return [swapped(fault, file, before, after) for fault, file, before, after in NAMED]
+
+
+def again(path: Path) -> list[Mutant]:
+    """The survivors of an earlier run, as far as their lines are still there."""
+    old = [each for each in json.loads(path.read_text()) if each["outcome"] == "survived"]
+    return [swapped(each["kind"], each["file"], each["before"], each["after"]) for each in old]
+
+
+def swapped(kind: str, file: str, before: str, after: str) -> Mutant:
+    source = (ROOT / "src/steppe" / file).read_text()
+    if source.count(before) != 1:
+        return Mutant(
+            file, kind, 0, before, after, outcome=f"not tried: its text is there {source.count(before)} times"
+        )
+    line = source[: source.index(before)].count("\n") + 1
+    return Mutant(file, kind, line, before, after, source.replace(before, after))
+
+
+def tests_for(file: str) -> list[str]:
+    wanted = TESTS.get(file) or TESTS[file.split("/")[0]]
+    return [test for test in wanted if (ROOT / test.split("::")[0]).exists()]
+
+
+class FirstFailure:
+    """A pytest plugin that writes down which test failed first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: object) -> None:
+        if report.failed and not self.path.exists():  # type: ignore[attr-defined]
+            self.path.write_text(report.nodeid)  # type: ignore[attr-defined]
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def child(tree: Path, tests: list[str], limit: int) -> None:
+    """A fresh process but for torch, whose import would take longer than most tests."""
+    import pytest
+
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(os.open(tree / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    os.chdir(tree)
+    sys.path[:0] = [str(tree / "src")]  # before an installed one
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not browser"]
+    if not any(test.startswith("src") for test in tests):
+        options += ["-o", "addopts="]  # no doctests
+    os._exit(pytest.main([*options, *tests], plugins=[FirstFailure(tree / "first.txt")]))
+
+
+def run(tree: Path, tests: list[str], limit: int) -> tuple[int | None, str, float]:
+    """The exit code (None: it took too long), the first test that failed, and the CPU time."""
+    for name in ("first.txt", "said.txt"):
+        (tree / name).unlink(missing_ok=True)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = get_context("fork").Process(target=child, args=(tree, tests, limit))
+    process.start()
+    process.join(20 * limit)  # for what waits for ever; on a busy machine time says little
+    code = None if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else process.exitcode
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # also what the tests may have started
+    process.join()
+    by = (tree / "first.txt").read_text() if (tree / "first.txt").exists() else ""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return code, by, ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
+
+
+def judge(each: Mutant, tree: Path, limit: int) -> Mutant:
+    """Run the tests on a mutant; the tree is as before afterwards."""
+    path = tree / "src/steppe" / each.file
+    original = path.read_text()
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        stale.unlink()  # children write none, so that no later mutant of this size finds it
+    path.write_text(each.text)
+    code, each.by, seconds = run(tree, tests_for(each.file), limit)
+    path.write_text(original)
+    each.seconds = round(seconds, 1)
+    each.outcome = "timeout" if code is None else "survived" if code == 0 else "killed"
+    if code not in (None, 0) and not each.by:
+        each.by = f"exit code {code}"
+    return each
+
+
+def copied(to: Path) -> Path:
+    """A copy of the working tree, compiled."""
+    to.mkdir()
+    for part in ("src", "tests", "docs", "results", "examples", "benchmarks"):
+        shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (each for each in ROOT.iterdir() if each.is_file() and each.name != ".git"):
+        shutil.copy(file, to)
+    compileall.compile_dir(to / "src", quiet=2)
+    compileall.compile_dir(to / "tests", quiet=2)
+    return to
+
+
+def check_tests(mutants: list[Mutant], tree: Path) -> None:
+    """Without a mutant the tests must pass, or everything looks killed. Where one survived, they did."""
+    green = {tuple(tests_for(each.file)) for each in mutants if each.outcome == "survived"}
+    for tests in {tuple(tests_for(each.file)) for each in mutants if each.text} - green:
+        code, by, seconds = run(tree, list(tests), 1800)
+        print(f"unchanged: {seconds:.0f} s for {' '.join(tests)}", flush=True)
+        if code != 0:
+            raise SystemExit(f"the tests fail without a mutant ({by}):\n{(tree / 'said.txt').read_text()[-3000:]}")
+
+
+def work(share: list[tuple[int, Mutant]], tree: Path, limit: int, progress: Path) -> None:
+    for place, each in share:
+        judge(each, tree, limit)
+        print(f"{each.outcome:8} {each.seconds:5.0f} s  {each.file}:{each.line} {each.kind}  {each.by}", flush=True)
+        with progress.open("a") as file:
+            file.write(json.dumps([place, each.outcome, each.by, each.seconds]) + "\n")
+
+
+def read(progress: Path, mutants: list[Mutant]) -> None:
+    """Take over what was found already."""
+    for line in progress.read_text().splitlines() if progress.exists() else ():
+        place, *found = json.loads(line)
+        mutants[place].outcome, mutants[place].by, mutants[place].seconds = found
+
+
+def write(out: Path, mutants: list[Mutant], command: str) -> None:
+    rows = [{k: v for k, v in asdict(each).items() if k != "text"} for each in mutants]
+    out.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    outcomes = sorted({each.outcome for each in mutants})
+    lines = ["# Mutants", "", f"`{command}`", "", "| folder | " + " | ".join(outcomes) + " |",
+             "|---" * (len(outcomes) + 1) + "|"]  # fmt: skip
+    for folder in [*sorted({each.file.split("/")[0] for each in mutants}), ""]:
+        here = [each.outcome for each in mutants if each.file.startswith(folder)]
+        lines.append(f"| {folder or 'all'} | " + " | ".join(str(here.count(o)) for o in outcomes) + " |")
+    lines += ["", "## Survivors", ""]
+    for each in mutants:
+        if each.outcome not in ("killed", "timeout"):
+            lines += [f"`{each.file}:{each.line}` {each.kind} ({each.outcome})", "", "```diff",
+                      *(f"-{line}" for line in each.before.splitlines()),
+                      *(f"+{line}" for line in each.after.splitlines()), "```", ""]  # fmt: skip
+    out.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=200, help="seconds of CPU time for the tests of one mutant")
+    parser.add_argument("--named", action="store_true", help="the committed list of faults instead of a sample")
+    parser.add_argument("--again", type=Path, help="the survivors listed in this JSON file instead of a sample")
+    parser.add_argument("--out", type=Path, required=True, help="where to write, without a suffix")
+    asked = parser.parse_args()
+    mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
+    if asked.named:  # each has a test of its own
+        TESTS.update({each.file: [OUR_OWN] for each in mutants})
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    progress = asked.out.with_suffix(".progress")  # of a run that was interrupted, which goes on
+    progress.parent.mkdir(parents=True, exist_ok=True)
+    read(progress, mutants)
+    ready = [(place, each) for place, each in enumerate(mutants) if each.text and not each.outcome]
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [copied(Path(folder) / f"tree-{job}") for job in range(asked.jobs)]
+        for name in ("torch", "numpy", "pytest", "hypothesis", "pydantic", "typer"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        shares = [(ready[job :: asked.jobs], tree, asked.limit, progress) for job, tree in enumerate(trees)]
+        workers = [get_context("fork").Process(target=work, args=share) for share in shares]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        read(progress, mutants)
+        check_tests(mutants, trees[0])
+    sampled = f"--count {asked.count} --seed {asked.seed}"
+    how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
+    write(asked.out, mutants, f"python tools/mutate.py {how}")
+    progress.unlink()
+
+
+if __name__ == "__main__":
+    main()
