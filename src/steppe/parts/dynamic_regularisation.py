@@ -83,6 +83,14 @@ class DynamicRegularisation(Part):
             s.up["moved"] = moved
         return delta
 
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.over != "active":
+            s.state["h"] = s.state["h"] + (1 - share) * self.alpha * (s.w - s.start)
+
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.order == "official" and self.prox == "square"  # which hands its pull to the optimiser
+
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.over == "active":
             return delta
