@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,11 @@ def test_any_values_are_resolved_or_refused(values: dict[str, Any]) -> None:
 
 
 @fuzz(0.5)
-@given(configurations())
-def test_any_run_plays_a_round_or_is_refused(values: dict[str, Any]) -> None:
+@given(values=configurations())
+def test_any_run_plays_a_round_or_is_refused(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is legal is run for one round; a run that diverges says so."""
+    out = tmp_path_factory.getbasetemp() / "fuzzed"
+    shutil.rmtree(out, ignore_errors=True)
     options = {**SMALL, **values}
     algorithm, model, data = options.pop("algorithm"), options.pop("model"), options.pop("data", "digits")
     data = data if isinstance(data, str) else "digits"  # objects are not settings
@@ -56,7 +59,7 @@ def test_any_run_plays_a_round_or_is_refused(values: dict[str, Any]) -> None:
         options["workers"] = 0  # legal, and not what is tried here
     try:
         with within(120):
-            steppe.run(algorithm, model, data, progress=False, watch=enough, **options)
+            steppe.run(algorithm, model, data, out=out, progress=False, watch=enough, **options)
     except Enough:
         pass
     except steppe.SteppeError as error:
