@@ -1,7 +1,7 @@
 """FedAvg and FedSAM as one would write them without any framework: the yardstick.
 
 `plain` is ordinary PyTorch. `tuned` is the same loop with what costs a few lines: channels-last weights and
-images, the fused optimiser; the child process it runs in also gets the allocator settings in `steppe.simulate.memory`.
+images, the fused optimiser; the child process it runs in also gets the allocator settings in `steppe.executors.allocator`.
 Nothing here comes from the library except the arrays of the data set.
 """
 

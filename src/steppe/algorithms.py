@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
-from steppe.core.settings import Amount, Count, Epsilon, FromOne, Positive, Share
+from steppe.core.settings import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
@@ -25,12 +25,16 @@ from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.look_ahead import FixedRate, LookAhead
+from steppe.parts.mixed_ascent import MixedAscent
+from steppe.parts.momentum_sam import MomentumSAM
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
+from steppe.parts.printed_bias import PrintedBias
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
+from steppe.parts.rate_cycle import RateCycle
 from steppe.parts.sam import ASAM, SAM
 from steppe.parts.server_optimisers import ServerAdaptive, ServerMomentum
 from steppe.parts.trajectory_teacher import TrajectoryTeacher
@@ -168,7 +172,7 @@ def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
     # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
     terms: dict[str, Part] = {
         "kl": Distillation(tau=tau), "ntd": Distillation(tau=tau, not_true=True), "l2": Proximal(1.0),
-        "scaffold": ControlVariates(), "fednova": NormalisedAveraging("ccvr"),
+        "scaffold": ControlVariates(estimate="outside"), "fednova": NormalisedAveraging("ccvr"),
         "feddyn": DynamicRegularisation(0.1), "moon": Contrast(1.0),
     }  # fmt: skip
     return (ProximalAscent(rho, terms[proximal], on, radius, first_step),)
@@ -199,7 +203,7 @@ def _term(proximal: str, weight: float) -> Part:
     return Distillation(weight) if proximal == "kl" else Proximal(weight)
 
 
-def perfedavg(inner_lr: Amount | None = None, outer_lr: Amount = 0.01,
+def perfedavg(inner_lr: Amount | None = None, outer_lr: Positive = 0.01,
               variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
     """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
     return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))
@@ -346,7 +350,58 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
             variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
     """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
     inner = (SAM(rho, eps=1e-7),) if rho else ()
+    if variant == "poster":
+        return (*inner, PrintedBias(alpha, keep, beta, scale, prox, anchor))
     return (*inner, GeometricBias(alpha, keep, beta, scale, prox, anchor, variant))
+
+
+def fedgf(rho: Amount = 0.05, rho_global: Amount | None = None, threshold: Bound = 0.2, window: FromOne = 30) -> Parts:
+    """FedGF (Lee & Yoon, ICML 2024): SAM at a point between the client's own ascent and the server's.
+
+    `rho_global` is `rho` unless set. As released; of the paper only the abstract could be read.
+    """
+    return (MixedAscent(rho, rho_global, threshold, window),)
+
+
+def fedswa(end: Amount | None = None, server_lr: Amount | None = None,
+           variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedSWA (Liu et al., ICML 2025): the learning rate falls within each round, and the server steps further.
+
+    `paper`: down to `end` = 0.1 of the rate, `server_lr` = 1.5. `official`: from twice the rate to 0, and 1.
+    """
+    end, server_lr = _first_set(variant == "paper", (end, 0.1, 0.0), (server_lr, 1.5, 1.0))
+    return (RateCycle(end, 1.0 if variant == "paper" else 2.0), ServerMomentum(server_lr))
+
+
+@cites(RateCycle.citation)
+def fedmoswa(end: Amount | None = None, server_lr: Amount | None = None, gamma: Amount | None = None,
+             variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedMoSWA (Liu et al., ICML 2025): FedSWA with control variates whose mean is a momentum.
+
+    `paper`: `end` = 0.1, `server_lr` = 1.5, `gamma` = 0.2. `official`, what the published command runs: no cycle
+    (`end` = 1), 1 and 0.4, and the first mean taken whole. Deviations of `official`: the released code adds the
+    variates after the clip, divides by 50 steps however many there were, and mixes the clients' variates up; here
+    they are inside the clip, the steps are counted, and every client keeps its own.
+    """
+    end, server_lr, gamma = _first_set(variant == "paper", (end, 0.1, 1.0), (server_lr, 1.5, 1.0), (gamma, 0.2, 0.4))
+    variates = ControlVariates(gain=gamma, jump=variant == "official")
+    return (variates, RateCycle(end), ServerMomentum(server_lr))
+
+
+def _first_set(paper: bool, *settings: tuple[float | None, float, float]) -> list[float]:
+    """Each setting as given, or else as the paper has it, or else the released code."""
+    return [given if given is not None else printed if paper else released for given, printed, released in settings]
+
+
+def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, scale: Amount = 1.0,
+             aligned: bool | None = None,
+             variant: Literal["paper", "text", "official"] = "paper") -> Parts:  # fmt: skip
+    """FedWMSAM (Li et al., NeurIPS 2025): SAM along a momentum of the client's own, at one gradient a step.
+
+    `aligned`: α grows where clients agree with the momentum; unless set, yes, and no for `official`.
+    """
+    aligned = variant != "official" if aligned is None else aligned
+    return (MomentumSAM(rho, alpha, adapt, scale, variant, aligned),)
 
 
 Entry = Callable[..., Parts]

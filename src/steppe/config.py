@@ -24,7 +24,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "flsam": {"momentum": 0.9, "weight_decay": 1e-5, "clip": None, "lr": 0.01, "lr_schedule": "exponential",
               "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "fixed", "weighting": "samples"},
     "man": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "exponential",
-            "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "weighting": "uniform"},
+            "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "sampling_seed": 0,
+            "weighting": "uniform"},
     "fednsam": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "cosine",
                 "batch": 50, "epochs": 5, "max_steps": 50, "sampling": "fixed", "weighting": "uniform"},
 }  # fmt: skip
@@ -39,7 +40,7 @@ RECIPE_AUGMENTATION = {
                "cinic10": "cinic10", "pathmnist": "med", "tissuemnist": "med", "pneumoniamnist": "med"},
     "fedsmoo": {"cifar10": "cifar-fedsmoo", "cifar100": "cifar-fedsmoo"},
     "flsam": {"cifar10": "flsam", "cifar100": "flsam", "cinic10": "flsam"},
-    "man": {"cifar10": "svhn", "cifar100": "svhn", "tiny-imagenet": "svhn"},
+    "man": {"cifar10": "cifar-fedsmoo", "cifar100": "cifar-fedsmoo", "tiny-imagenet": "cifar-fedsmoo"},
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 

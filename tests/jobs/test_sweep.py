@@ -202,22 +202,22 @@ def test_validation_chooses_where_there_is_validation() -> None:
     b = _ended({0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.7}, rho=0.2)
     assert chosen_by([a, b]) == "validation"
     assert best([a, b]) is b
-    told = shown.told([a, b])
+    told = shown.summarize_points([a, b])
     assert told["best"]["settings"] == {"rho": 0.2}
     assert told["points"][0]["last"] == pytest.approx((0.85, math.sqrt(0.005)))
     assert told["points"][0]["validation"] == pytest.approx((0.55, math.sqrt(0.005)))
-    columns, rows = shown.cells([a, b], ["rho"], 2)
+    columns, rows = shown.make_cells([a, b], ["rho"], 2)
     assert columns == ["rho", "validation", "test", "test, last ten", "test loss", "runs", ""]
     assert rows[0][:3] == ["0.1", "55.00 ± 7.07", "85.00 ± 7.07"]
     assert [row[-2:] for row in rows] == [["2/2", ""], ["2/2", "best"]]
-    assert "chosen by validation accuracy" in shown.explained([a, b], 2)
+    assert "chosen by validation accuracy" in shown.explain_table([a, b], 2)
 
 
 def test_without_validation_it_says_that_the_test_set_chose() -> None:
     a, b = _ended({0: 0.9}, rho=0.1), _ended({0: 0.7}, rho=0.2)
     assert best([a, b]) is a
-    assert "chosen by test accuracy" in shown.explained([a, b], 1)
-    assert shown.told([a, b])["chosen_by"] == "last"
+    assert "chosen by test accuracy" in shown.explain_table([a, b], 1)
+    assert shown.summarize_points([a, b])["chosen_by"] == "last"
 
 
 def test_a_point_with_failed_runs_is_not_the_best_if_another_is_whole() -> None:
@@ -225,7 +225,7 @@ def test_a_point_with_failed_runs_is_not_the_best_if_another_is_whole() -> None:
     assert best([lucky, whole]) is whole
     assert best([lucky]) is lucky
     assert best([_ended({}, failed=2, rho=0.1)]) is None
-    assert shown.told([_ended({}, failed=2, rho=0.1)])["best"] is None
+    assert shown.summarize_points([_ended({}, failed=2, rho=0.1)])["best"] is None
 
 
 # --- search

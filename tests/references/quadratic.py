@@ -577,6 +577,118 @@ def fedscar(problem, s, kind):
     return out
 
 
+def fedgf(problem, s, kind):
+    """As released. The window is a list of booleans; the perturbed model is unknown before the first aggregation."""
+    x, out = begin(problem)
+    perturbed, c, window = None, 0.0, []
+    for t, active in enumerate(problem["rounds"]):
+        lr = problem["lr"] * problem["lr_decay"] ** t
+        p = weights_of(problem, active)
+        local = {}
+        for i in active:
+            w, v = x.copy(), np.zeros_like(x)
+            for _ in range(steps_of(problem, i)):
+                there = w + s["rho"] * unit(gradient(problem, i, w), 1e-16)
+                if perturbed is not None:
+                    there = (1 - c) * there + c * perturbed
+                w, v = sgd(problem, lr, w, v, gradient(problem, i, there), problem["weight_decay"])
+            local[i] = w
+        distance = np.mean([np.linalg.norm(local[i] - x) for i in active])
+        window = [*window, distance > s["threshold"]][-s["window"] :]
+        c = sum(window) / len(window)
+        new = sum(p[i] * local[i] for i in active)
+        perturbed = new + s.get("rho_global", s["rho"]) * unit(x - new, 0.0)
+        x = new
+        note(out, x, local, {"point": perturbed, "c": c})
+    return out
+
+
+def cycled(problem, s, kind):
+    """fedswa fedmoswa. The rate falls in a line within the round; the divisor is what the steps add up to.
+
+    `official` of fedmoswa is what the published command runs, with the variates of each client kept apart.
+    """
+    x, out = begin(problem)
+    official = s.get("variant", "paper") == "official"
+    defaults = {"end": 0.1, "server_lr": 1.5, "gamma": 0.2}
+    if official:
+        defaults = {"end": 1.0 if kind == "fedmoswa" else 0.0, "server_lr": 1.0, "gamma": 0.4}
+    s = {**defaults, **s}
+    top = 2.0 if official and kind == "fedswa" else 1.0
+    m, ci = np.zeros_like(x), everybody(problem, np.zeros_like(x))
+    for t, active in enumerate(problem["rounds"]):
+        lr = problem["lr"] * problem["lr_decay"] ** t
+        p = weights_of(problem, active)
+        local, fresh = {}, {}
+        for i in active:
+            w, v, count = x.copy(), np.zeros_like(x), steps_of(problem, i)
+            path, pushed = 0.0, 0.0  # how far a constant gradient of 1 would have come, and its momentum
+            for k in range(count):
+                rate = lr * top * ((1 - k / count) + k / count * s["end"])
+                g = gradient(problem, i, w)
+                if kind == "fedmoswa":
+                    g = g - ci[i] + m
+                w, v = sgd(problem, rate, w, v, g, problem["weight_decay"])
+                pushed = problem["momentum"] * pushed + 1
+                path = path + rate * pushed
+            local[i] = w
+            fresh[i] = ci[i] - m + (x - w) / path
+        if kind == "fedmoswa":
+            gap = sum(fresh[i] - m for i in active) / len(active)
+            m = m + (1.0 if official and t == 0 else s["gamma"]) * gap
+            ci.update(fresh)
+        x = x + s["server_lr"] * sum(p[i] * (local[i] - x) for i in active)
+        note(out, x, local, {"c": m}, {"c": ci})
+    return out
+
+
+def fedwmsam(problem, s, kind):
+    """`paper`: the printed ascent, with the momentum signed like a gradient. `text`: away from the inferred model.
+
+    `official`: the other sign, and one entry of the flat gap for each tensor. The rule of alpha goes with it unless
+    `aligned` says otherwise.
+    """
+    x, out = begin(problem)
+    variant, rho = s.get("variant", "paper"), s.get("rho", 0.01)
+    aligned, adapt = s.get("aligned", variant != "official"), s.get("adapt", 0.01)
+    alpha, momentum = s.get("alpha", 0.1), np.zeros_like(x)
+    c, ci = np.zeros_like(x), everybody(problem, np.zeros_like(x))
+    for t, active in enumerate(problem["rounds"]):
+        lr = problem["lr"] * problem["lr_decay"] ** t
+        p = weights_of(problem, active)
+        local, fresh, slopes, values = {}, {}, [], []
+        for i in active:
+            own = momentum + alpha / (1 - alpha) * (c - ci[i])
+            w, v = x.copy(), np.zeros_like(x)
+            for b in range(steps_of(problem, i)):
+                gap = (x + b * own) - w
+                if variant == "paper":
+                    e = rho * unit(gap, 1e-7)
+                elif variant == "text":
+                    e = rho * unit(w - (x - lr * b * own), 1e-7)
+                else:
+                    e, first = np.zeros_like(x), gap[: len(problem["tensors"])]
+                    for j, piece in enumerate(slices(problem)):
+                        e[piece] = -rho * first[j] / (np.sum(np.abs(first)) + 1e-7)
+                g = alpha * gradient(problem, i, w + e) + (1 - alpha) * own
+                w, v = sgd(problem, lr, w, v, g, problem["weight_decay"])
+            local[i] = w
+            moved = w - x
+            slope = -moved / (effective(steps_of(problem, i), problem["momentum"]) * lr)
+            fresh[i] = ci[i] - c + slope
+            slopes.append(slope)
+            product = np.linalg.norm(moved) * np.linalg.norm(momentum)
+            sign = -1 if aligned else 1
+            values.append(1 + sign * moved @ momentum / product if product > 0 else 0.0)
+        c = c + sum(fresh[i] - ci[i] for i in active) / len(problem["clients"])
+        ci.update(fresh)
+        momentum = s.get("scale", 1.0) * sum(slopes) / len(active)
+        alpha = (1 - adapt) * alpha + adapt * min(0.9, max(0.1, np.mean(values)))
+        x = sum(p[i] * local[i] for i in active)
+        note(out, x, local, {"M": momentum, "c": c, "alpha": alpha}, {"c": ci})
+    return out
+
+
 # --------------------------------------------------------------------------------------------- personalisation
 def perfedavg(problem, s, kind):
     """First order. One step is one meta-iteration; the inner rate is the round's rate unless it is set."""
@@ -676,6 +788,9 @@ FAMILIES = {
     fednsam: "fednsam",
     fedgloss: "fedgloss",
     fedscar: "fedscar",
+    fedgf: "fedgf",
+    cycled: "fedswa fedmoswa",
+    fedwmsam: "fedwmsam",
     perfedavg: "perfedavg",
     local_only: "local",
     relaxed_start: "relaxed_start",

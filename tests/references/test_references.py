@@ -101,6 +101,8 @@ def toy(**change):
         ("fednova", {}),
         ("fedlesam", {"rho": 0.0}),
         ("fednsam", {"rho": 0.0, "gamma": 0.0}),
+        ("fedgf", {"rho": 0.0, "threshold": np.inf, "window": 3}),
+        ("fedswa", {"end": 1.0, "server_lr": 1.0}),
         ("swa", {}),
         ("ema", {}),
         ("latest_mean", {}),
@@ -123,6 +125,7 @@ def test_reduces_to_fedavg(algorithm, settings):
         ("mofedsam", {"rho": 0.0}, "fedcm", {}),
         ("fedsol_ablation", {"variant": "a1", "rho": 0.7}, "fedsol", {"rho": 0.7}),
         ("fedsol_ablation", {"variant": "a5", "rho": 0.7, "beta": 0.3}, "fedprox", {"mu": 0.3}),
+        ("fedgf", {"rho": 0.1, "threshold": np.inf, "window": 3}, "fedsam", {"rho": 0.1, "eps": 1e-16}),
         ("fedscar", {"alpha": 0.0, "variant": "lagged"}, "fedscar", {"alpha": 0.0}),
         ("fedscar", {"alpha": 0.0, "beta": 0.0}, "fedavg", {}),
     ],
@@ -132,6 +135,15 @@ def test_reduces_to_another(algorithm, settings, base, base_settings):
     b = quadratic.run(base, toy(), base_settings)
     for left, right in zip(a["x"], b["x"], strict=True):
         close(left, right, f"{algorithm} and {base}")
+
+
+def test_fedmoswa_is_scaffold_while_all_are_active():
+    """With gain 1 the mean is that of the clients' new variates; in the first round it has no say."""
+    everyone = toy(rounds=[[0, 1, 2]] * 3)
+    plain = {"end": 1.0, "server_lr": 1.0, "gamma": 1.0}
+    close(quadratic.run("fedmoswa", everyone, plain)["x"], quadratic.run("scaffold", everyone, {})["x"], "scaffold")
+    first = [quadratic.run(name, toy(), {"end": 0.3, "server_lr": 1.2})["x"][0] for name in ("fedmoswa", "fedswa")]
+    close(*first, "the first round")
 
 
 def test_feddc_variants_agree_where_they_should():

@@ -16,6 +16,7 @@ from steppe.reproduce.recipes import table
 HOME = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_everything_committed_is_what_the_rows_say():
     assert complaints(HOME / "results", HOME / "docs" / "reproductions", HOME / "docs" / "league.md") == []
 
@@ -72,6 +73,7 @@ def test_four_files_that_agree(steppe):
     assert "<script" not in texts["html"]
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same(steppe):
     cells = ("--cells", "cifar10/sharding-2/fedavg", "--cells", "cifar10/lda-0.5/fedsam")
     words = ("reproduce", "fedsol-table1", "--scale", "tiny", *cells)
@@ -123,7 +125,7 @@ def test_a_process_stays_with_its_algorithm():
     assert len(jobs) == 2 * (48 + 5)  # A0 and A1 are cells of table 1
     board = work.Board(list(jobs), time.monotonic(), None)
     first = board.take(0, "")
-    assert (first.config.algorithm, first.config.partition) == ("fedsol", "lda(0.05)")  # the longest of all
+    assert (first.config.algorithm, first.config.partition) == ("fedsam", "lda(0.05)")  # the longest of all
     assert {c.table for j in jobs for c in j.cells if j.key == first.key} == {"fedsol-table1"}
     second = board.take(1, "")
     assert second.group != first.group
@@ -180,7 +182,8 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
     (tmp_path / "fedsol-table1.jsonl").write_text((HOME / "results/fedsol-table1.jsonl").read_text())
     monkeypatch.chdir(tmp_path)
     alone = listed("--results", str(tmp_path))
-    assert (alone["fedsol-table1"], alone["fedsol-table5"], alone["fedscar-costs"]) == (48, 0, 12)
+    # FedSoL at α = 0.1 was run for Table 8, whose rows are not here.
+    assert (alone["fedsol-table1"], alone["fedsol-table5"], alone["fedscar-costs"]) == (47, 0, 12)
 
 
 @pytest.mark.parametrize(

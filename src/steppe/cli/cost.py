@@ -22,8 +22,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    from steppe.report.formats import format_bytes
     from steppe.report.listing import cost_rows
-    from steppe.report.tables import size
 
     names = None if everything or algorithm is None else [algorithm]
     rows, parameters = cost_rows(names, model, arguments.shape_of(shape), classes, batch, sets, add)
@@ -31,7 +31,8 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return
     cells = [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
-              size(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]), str(r["forwards"]),
+              format_bytes(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]),
+              str(r["forwards"]),
               f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
     terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,

@@ -17,6 +17,7 @@ from steppe.engine.progress import Progress
 
 if TYPE_CHECKING:
     from steppe.analysis import Options
+    from steppe.core.metric import Metric
 
 Whose = tuple[Path, int | None]  # a run, and the client whose loss is meant; None: the global one
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Training examples that measures look at, at most.")]
@@ -59,10 +60,10 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         told, wrong = ({f"{where}{_whose(i)}": v for (where, i), v in those.items()} for those in (found, failed))
         print(json.dumps({"runs": told, "failed": wrong}))
     elif found:
-        short = dict(zip(folders, shown.labels(folders), strict=True))
+        short = dict(zip(folders, shown.shorten_paths(folders), strict=True))
         contents = {f"{short[where]}{_whose(i)}": content for (where, i), content in found.items()}
-        rows = {label: shown.numbers(content, names) for label, content in contents.items()}
-        for table in [*shown.tables(rows), *shown.profiles(contents, names)]:
+        rows = {label: shown.read_numbers(content, names) for label, content in contents.items()}
+        for table in [*shown.make_tables(rows), *shown.make_profile_tables(contents, names)]:
             _print(table)
         on = sorted({str(content["sample"]) for content in found.values()})
         terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; kept in each run's analysis.json, arrays "
@@ -109,9 +110,9 @@ def _whose(client: int | None) -> str:
 
 
 def _print(table: Any) -> None:
-    from steppe.report.measure_tables import fitting
+    from steppe.report.measure_tables import split_to_width
 
-    for piece in fitting(table, terminal.console().width):
+    for piece in split_to_width(table, terminal.console().width):
         terminal.print_table(piece.title, piece.columns, piece.rows)
     if table.legend:
         terminal.show(f"[dim]{terminal.escaped(table.legend)}[/]")
@@ -133,11 +134,12 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from dataclasses import asdict
 
     from steppe.algorithms import CATALOGUE
+    from steppe.core.task import METRICS
     from steppe.jobs.compare import compare as run_all
     from steppe.measures.during_training import chosen
-    from steppe.report.figures import curves
-    from steppe.report.findings import counted
-    from steppe.report.tables import comparison
+    from steppe.report.compare_table import make_lines
+    from steppe.report.figures import draw_histories
+    from steppe.report.formats import pluralize
     from steppe.runs.folder import RunFolder
 
     names = list(CATALOGUE) if everything else algorithms or []
@@ -163,19 +165,20 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    lines = comparison(entries)
+    metric = METRICS["accuracy"]  # what has a name is a classifier
+    lines = make_lines(entries)
     failed = {e.algorithm: e.failed for e in entries if e.failed}
-    title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} a round, "
-             f"{counted(first.rounds, 'round')}")  # fmt: skip
+    title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} per round, "
+             f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     histories = {e.algorithm: e.histories for e in entries if e.histories}
     if histories:
-        curves(histories, where / "curves.png", title)
+        draw_histories(histories, where / "curves.png", metric, title)
     told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
     RunFolder(where).write("comparison.json", told)
     if as_json:
         print(json.dumps({"folder": str(where), **told}))
     else:
-        _show_comparison(title, lines, flat)
+        _show_comparison(title, lines, metric, flat)
         terminal.show(f"runs, comparison.json and curves.png are in {where}")
     if failed or trouble:
         for name, reasons in failed.items():
@@ -189,26 +192,26 @@ def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
               ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.analysis import Options
-    from steppe.report.measure_tables import numbers, over_seeds
+    from steppe.report.measure_tables import average_seeds, read_numbers
 
     folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
     found, failed = measured([p for several in folders.values() for p in several], names, Options(samples))
-    each = {label: [numbers(found[p, None], names) for p in several if (p, None) in found]
+    each = {label: [read_numbers(found[p, None], names) for p in several if (p, None) in found]
             for label, several in folders.items()}  # fmt: skip
-    rows = {label: over_seeds(several) for label, several in each.items() if several}
+    rows = {label: average_seeds(several) for label, several in each.items() if several}
     samples_ = sorted({str(content["sample"]) for content in found.values()})
     return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
 
 
-def _show_comparison(title: str, lines: list[Any], flat: dict[str, Any] | None) -> None:
+def _show_comparison(title: str, lines: list[Any], metric: Metric, flat: dict[str, Any] | None) -> None:
     from steppe.report import measure_tables as shown
-    from steppe.report.tables import LEGEND, cells
+    from steppe.report.compare_table import SPARE, explain_columns, make_cells
 
-    columns, rows, spare = cells(lines)
-    terminal.print_table(title, columns, rows, spare)
-    terminal.show("; ".join(LEGEND[c] for c in columns if c in LEGEND))
+    columns, rows = make_cells(lines, metric)
+    terminal.print_table(title, columns, rows, SPARE)
+    terminal.show(explain_columns(columns, metric))
     if flat and flat["rows"]:
         over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
-        for table in shown.tables(flat["rows"], "algorithm"):
+        for table in shown.make_tables(flat["rows"], "algorithm"):
             _print(table)

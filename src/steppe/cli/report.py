@@ -17,7 +17,7 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
          out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
     """Curves of finished or unfinished runs in one picture."""
-    from steppe.report.figures import curves
+    from steppe.report.figures import draw_histories
     from steppe.runs.folder import RunFolder
 
     arguments.check_picture(out)
@@ -35,7 +35,7 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         metrics[metric.name] = metric
     if len(metrics) > 1:
         raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw them in pictures of their own.")
-    curves(histories, out, metric=next(iter(metrics.values())))
+    draw_histories(histories, out, next(iter(metrics.values())))
     terminal.show(f"wrote {out}")
 
 

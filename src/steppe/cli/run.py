@@ -27,7 +27,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.distributed.torchrun import agreed, first, join
     from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
-    from steppe.report.figures import curves
+    from steppe.report.figures import draw_histories
 
     join()
     for key, names in (("measure", measure), ("track", track)):
@@ -45,7 +45,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         raise typer.Exit(130) from None
     if not first():
         return
-    curves({label: [result.history]}, where / "curves.png", f"{label} on {chosen.data}, {chosen.partition}", metric)
+    title = f"{label} on {chosen.data}, {chosen.partition}"
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return

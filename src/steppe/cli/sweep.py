@@ -91,7 +91,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    found = {"folder": str(where), **shown.told(list(source.points.values()))}
+    found = {"folder": str(where), **shown.summarize_points(list(source.points.values()))}
     RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
@@ -141,10 +141,10 @@ class _Watch:
         self.progress.so_far(done, f"{self.finished}/{self.runs} runs")
 
     def judged(self, point: Point) -> None:
-        from steppe.report.sweep_table import score
+        from steppe.report.sweep_table import format_point
 
         self.finished += self.seeds
-        log.info(f"{self.finished}/{self.runs} runs: {point.label}: {score(point)}{self.left}")
+        log.info(f"{self.finished}/{self.runs} runs: {point.label}: {format_point(point)}{self.left}")
         self.progress.so_far(self.done, f"{self.finished}/{self.runs} runs")
 
 
@@ -152,9 +152,9 @@ def _show(title: str, source: Source, keys: list[str], seeds: int) -> None:
     from steppe.report import sweep_table as shown
 
     points = list(source.points.values())
-    columns, rows = shown.cells(points, keys, seeds)
+    columns, rows = shown.make_cells(points, keys, seeds)
     terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
-    terminal.show(shown.explained(points, seeds))
+    terminal.show(shown.explain_table(points, seeds))
 
 
 def _named_in(path: Path | None) -> str:

@@ -79,6 +79,10 @@ class Algorithm:
     def alone(self) -> bool:
         return any(p.alone for p in self.parts)
 
+    def update_differs(self, part: Part) -> bool:
+        """Whether a client's update is not w − x, or another part moves its start."""
+        return any(p is not part for p in self.using("start")) or any(p.alters_update for p in self.parts)
+
     @cached_property
     def guards(self) -> tuple[Part, ...]:
         """The parts that stand between single clients' uploads and the server's rules."""
@@ -107,8 +111,3 @@ class Algorithm:
         for p in self.using("counted"):
             replies = p.counted(replies)
         return replies
-
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        for p in self.using("effective_steps"):
-            steps = p.effective_steps(steps)
-        return steps

@@ -31,7 +31,9 @@ class Part:
     needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once per step
+    alters_update: bool = False  # `finish` uploads something else than how far the client moved
     batches_per_step: int = 1  # batches that a step takes
+    needs_plain_steps: bool = False  # reads gradients off the way that the client went, so steps must be along them
     frozen: str = ""  # "head" or "body": parameters that stay as they are
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
 
@@ -93,9 +95,15 @@ class Part:
         """After the last step: may write s.up and s.state; returns the update to upload."""
         return delta
 
-    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        """On the server, before anything is averaged: what becomes of the replies (`server.uploads`)."""
-        return rows
+    def screen(self, norms: Tensor) -> Tensor:
+        """Before anything is averaged: what each reply is multiplied by, from its norm over all its uploads."""
+        return torch.ones_like(norms)
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        """On a client, after `finish`: the server takes this share of what it sent, because a part screens replies.
+
+        States of which the server keeps a running mean must not run ahead of it.
+        """
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         """Instead of the mean over clients: one value for each upload. At most one part of an algorithm does this."""
@@ -120,9 +128,13 @@ class Part:
         """What the server's rules take for the number of replies."""
         return replies
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """How many plain gradient steps these are worth; momentum makes it more."""
-        return steps
+    def stride(self, s: LocalStep) -> Tensor:
+        """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
+
+        Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
+        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        """
+        return torch.ones_like(s.lr)
 
 
 def nothing(x: Tensor) -> Tensor:

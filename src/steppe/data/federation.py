@@ -59,7 +59,12 @@ class Federation:
                 torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
 
     def steps(self, client: int, local_steps: Callable[[int, int], int]) -> int:
-        count = local_steps(self.epochs, ceil(self.sizes[client] / self.batch_size)) if self.epochs else 0
+        """How many local steps a client takes per round."""
+        return self.steps_over(self.sizes[client], local_steps)
+
+    def steps_over(self, samples: int, local_steps: Callable[[int, int], int]) -> int:
+        """How many local steps a client with so many samples takes per round."""
+        count = local_steps(self.epochs, ceil(samples / self.batch_size)) if self.epochs else 0
         return count if self.max_steps is None else min(count, self.max_steps)
 
     def plan(self, ids: Sequence[int], round_: int, local_steps: Callable[[int, int], int],

@@ -23,6 +23,7 @@ from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import uploading_models
 from steppe.measures.during_training import needs_clients, schedule
@@ -76,11 +77,18 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         if config.buffers == "refuse":
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
-        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
+        judged = next((p.name for p in chosen.using("evaluated")), None)
+        if judged and at_nodes:
+            raise SteppeError(f"{judged} judges another model than the trained one, whose batch norm statistics would "
+                              "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
+        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
+                     + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
     chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
-    return Experiment(config, chosen, task, federation, costs, notes)
+    experiment = Experiment(config, chosen, task, federation, costs, notes)
+    check_rate(experiment)
+    return experiment
 
 
 def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:

@@ -18,8 +18,9 @@ def judged_model(experiment: Experiment, server: Server, t: int, exported: bool 
     """The model that is judged after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now)
-    return x, statistics(experiment, x, server.buffers, exported)
+    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
+    another = bool(server.buffers) and not torch.equal(x, server.x)
+    return x, statistics(experiment, x, server.buffers, exported, another)
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
@@ -46,12 +47,14 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     return record
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:
+def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
+               another: bool = False) -> Tensors:  # fmt: skip
     """Batch norm's running statistics for the judged model, under the run's policy.
 
-    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones.
+    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones. So
+    does a model that is `another` than the trained one (a mean of several): averages belong to the trained one.
     """
-    policies = ("recalibrate", "local") if exported else ("recalibrate",)
+    policies = {"recalibrate"} | ({"local"} if exported else set()) | ({"average"} if another else set())
     if not buffers or experiment.config.buffers not in policies:
         return buffers
     inputs = experiment.federation.data.train_inputs

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from steppe.core.algorithm import Algorithm, States
@@ -53,7 +54,14 @@ class Workers:
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
         shapes = _shapes(algorithm, task, slots, own_buffers)
         handle, name = tempfile.mkstemp(prefix="steppe-")
-        os.close(handle)
+        try:
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would end the process
+                os.posix_fallocate(handle, 0, bytes_of(shapes))
+        except OSError:
+            Path(name).unlink()
+            raise
+        finally:
+            os.close(handle)
         self.sent, self.states, self.replies = mapped(shapes, name)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
         command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
@@ -165,14 +173,25 @@ def work() -> None:
         _put(answers, _portable(error))
 
 
-def mapped(shapes: Any, name: str) -> Any:
-    """A tree of meta tensors as a tree of real ones that lie in one shared file."""
-    leaves, structure = tree_flatten(shapes)
+def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Where each tensor begins in the shared file, with the end of the last one, and their sizes in bytes."""
     sizes = [leaf.numel() * leaf.element_size() for leaf in leaves]
     begins = [0]
     for size in sizes:
         begins.append((begins[-1] + size + 63) // 64 * 64)
-    memory = torch.from_file(name, shared=True, size=max(begins[-1], 1), dtype=torch.uint8)
+    return begins, sizes
+
+
+def bytes_of(shapes: Any) -> int:
+    """How large the shared file of these tensors is."""
+    return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
+
+
+def mapped(shapes: Any, name: str) -> Any:
+    """A tree of meta tensors as a tree of real ones that lie in one shared file."""
+    leaves, structure = tree_flatten(shapes)
+    begins, sizes = _places(leaves)
+    memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The same model, algorithm and task on both sides, from the charter; only the data differ.
+"""The same model, algorithm and task on both sides, from federation.toml; only the data differ.
 
 The server has samples of the right shape in place of the nodes' data, a node its own.
 """
@@ -15,24 +15,25 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
-from steppe.core.errors import SettingError, SteppeError
+from steppe.core.errors import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
 from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
-from steppe.flower.federation_file import Charter, Own, Sample, found, made
-from steppe.flower.node_data import arrays
+from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
+from steppe.flower.node_data import read_data
+from steppe.flower.refusals import Refusal
 
 Pair = tuple[Tensor, Tensor]
 STAND_INS = 2  # batch norm needs two
 
 
-def described(charter: Charter, config: Config) -> tuple[Sample, Pair | None]:
-    """What a sample is, and the test data that the server has: of a known data set, or as the charter says."""
+def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pair | None]:
+    """What a sample is, and the test data that the server has: of a known data set, or as federation.toml says."""
     test: Pair | None = None
-    if charter.data is None:
+    if settings.data is None:
         known = load(config.data, config.data_folder)
         x, y = known.train_inputs, known.train_targets
         sample = Sample(
@@ -42,31 +43,33 @@ def described(charter: Charter, config: Config) -> tuple[Sample, Pair | None]:
         )  # fmt: skip
         test = known.test_inputs, known.test_targets
     else:
-        sample = charter.data
-    if charter.test is not None:
-        test = arrays(charter.test, sample, "the server's test data")
+        sample = settings.data
+    if settings.test is not None:
+        test = read_data(settings.test, sample, "the server's test data")
     return sample, test
 
 
-def server_side(charter: Charter, config: Config, sample: Sample, test: Pair | None) -> Experiment:
+def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
     """The server's experiment: no training data, a test set where there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
-    return _built(config, charter.own, data, None)
+    built = _build(config, settings.own, data, None)
+    check_secret(built.algorithm)
+    return built
 
 
-def node_side(charter: Charter, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
+def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
     """A node's experiment: its own samples are those of one client among empty ones."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
-    return _built(config, charter.own, data, Partition(tuple(split), "own", 0), cost)
+    return _build(config, own, data, Partition(tuple(split), "own", 0), cost)
 
 
-def _built(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
+def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
     torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
-    model, parts = made(own.model, "own.model"), made(own.parts, "own.parts")
-    loss, metric = (None if name is None else name if ":" not in name else found(name, what)
+    model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
+    loss, metric = (None if name is None else name if ":" not in name else find_named(name, what)
                     for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
     return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
 
@@ -92,7 +95,7 @@ def _kind(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def fingerprint(built: Experiment) -> str:
+def compute_fingerprint(built: Experiment) -> str:
     """Sixteen digits of the algorithm, the layout and whatever of the model is neither trained nor sent."""
     task = built.task
     digest = hashlib.sha256(repr((built.algorithm.parts, task.layout.names, task.layout.shapes, task.head)).encode())
@@ -102,7 +105,7 @@ def fingerprint(built: Experiment) -> str:
     return digest.hexdigest()[:16]
 
 
-def blank(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
+def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
     """What a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
     # Robust rules and noise stand between the replies and what looks at states; with one reply they need not work.
     algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
@@ -128,7 +131,7 @@ def blank(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 
 
 def check_same(built: Experiment, told: str) -> None:
-    mine = fingerprint(built)
+    mine = compute_fingerprint(built)
     if mine != told:
-        raise SteppeError(f"this node builds another model or algorithm ({mine}) than the server ({told}): install the "
-                          "same versions of steppe, torch and your own code on both.")  # fmt: skip
+        raise Refusal("model", f"this node builds another model or algorithm ({mine}) than the server ({told}): "
+                               "install the same versions of steppe, torch and your own code on both.")  # fmt: skip

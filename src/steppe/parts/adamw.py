@@ -34,6 +34,13 @@ class AdamW(Part):
     decay: Amount = 0.01
     clip: Positive | None = None
 
+    def objection(self, others: tuple[Part, ...]) -> str:
+        reader = next((p.name for p in others if p.needs_plain_steps), None)
+        return "" if reader is None else (
+            f"'{reader}' reads gradients off the distance that a client went, and AdamW's steps are not along them: "
+            "take the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper will do)"
+        )  # fmt: skip
+
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": nothing(x), "v": nothing(x)}
 

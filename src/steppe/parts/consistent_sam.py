@@ -74,6 +74,10 @@ class ConsistentSAM(Part):
             s.up["q"] = s.state["mu"] - s.state["last"] if self.variant == "paper" else s.state["mu"]
         return delta
 
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.variant == "early":
+            s.state["mu"] = s.state["mu"] - (1 - share) * s.up["moved"]
+
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "early":
             s.state["mu"] = s.state["mu"] + s.up["moved"]

@@ -11,7 +11,13 @@ the plain count without momentum) or the count itself (`steps`, as printed; with
 overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
 released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
 as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
-FedDC as printed, where the direction still contains c − c_i. Where a part moves the start, Δ_i is measured from it.
+FedDC as printed, where the direction still contains c − c_i; or `outside`: the direction does not contain c − c_i
+(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). Where a part moves the start, Δ_i is measured from it.
+
+`gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), with
+         c_i⁺ − c going up; c follows the newest c_i⁺ by momentum, and is not the mean of all c_i any more. Under
+         `jump` the first round has gain 1, as in the released code. SCAFFOLD only while all clients are active and
+         gain = 1. The rule comes from two accounts of the paper that agree; the paper itself could not be read.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SettingError
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 from steppe.core.settings import Amount
@@ -39,11 +46,27 @@ class ControlVariates(Part):
     }"""
     addable = True
     down = ("c",)
-    reduction = {"dc": "sum"}  # noqa: RUF012
+    reduction = {"dc": "sum", "gap": "mean"}  # noqa: RUF012
     outer = True
+    needs_plain_steps = True
     divisor: Literal["effective", "steps"] = "effective"
     scale: Amount = 1.0
-    estimate: Literal["corrected", "plain"] = "corrected"
+    estimate: Literal["corrected", "plain", "outside"] = "corrected"
+    gain: Amount | None = None
+    jump: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gain is not None and self.estimate != "corrected":
+            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, which says how c follows the corrected "
+                               "estimate: leave it out, or take estimate='corrected'")  # fmt: skip
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        paced = next((p.name for p in others if p.around_optimiser and p.has("stride")), None)
+        return "" if paced is None or self.divisor == "effective" else (
+            f"'{paced}' gives the steps a learning rate of its own, which divisor=steps of '{self.name}' ignores: take "
+            "divisor=effective"
+        )  # fmt: skip
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
@@ -55,15 +78,29 @@ class ControlVariates(Part):
         return grad(w) + self.scale * (s.down["c"] - s.state["c"])
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        steps = s.effective_steps if self.divisor == "effective" else s.steps
-        mean = (s.start - s.w) / (steps.clamp(min=1) * s.lr)  # of the directions that the client took
+        steps = s.effective_steps if self.divisor == "effective" else s.steps.clamp(min=1)
+        mean = (s.start - s.w) / (steps * s.lr)  # of the directions that the client took
         if self.estimate == "plain":
             s.up["c"] = s.state["c"] = mean
             return delta
-        s.up["dc"] = change = mean - s.down["c"]
-        s.state["c"] = s.state["c"] + change
+        change = mean - (s.state if self.estimate == "outside" else s.down)["c"]
+        c = s.state["c"] = s.state["c"] + change
+        if self.gain is None:
+            s.up["dc"] = change
+        else:
+            s.up["gap"] = c - s.down["c"]
         return delta
 
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        (sent,) = s.up.values()
+        s.state["c"] = s.state["c"] - (1 - share) * sent
+
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
-        s.state["c"] = s.up["c"] if self.estimate == "plain" else s.state["c"] + s.up["dc"]
+        if self.estimate == "plain":
+            s.state["c"] = s.up["c"]
+        elif self.gain is None:
+            s.state["c"] = s.state["c"] + s.up["dc"]
+        else:
+            moved = self.gain * s.up["gap"]
+            s.state["c"] = s.state["c"] + (torch.where(s.round > 0, moved, s.up["gap"]) if self.jump else moved)
         return delta

@@ -53,6 +53,10 @@ class DynamicRegularisation(Part):
     prox: Literal["square", "norm", "none"] = "square"
     order: Literal["textbook", "official"] = "textbook"
 
+    @property
+    def alters_update(self) -> bool:  # type: ignore[override]
+        return self.over == "active"
+
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {} if self.over == "active" else {"h": torch.zeros_like(x)}
 
@@ -75,9 +79,17 @@ class DynamicRegularisation(Part):
         h = s.state["h"] = s.state["h"] - self.alpha * moved
         if self.over == "active":
             return delta - h / self.alpha
-        if s.start_moved:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot work it out from the update alone
             s.up["moved"] = moved
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.over != "active":
+            s.state["h"] = s.state["h"] + (1 - share) * self.alpha * (s.w - s.start)
+
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.order == "official" and self.prox == "square"  # which hands its pull to the optimiser
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.over == "active":

@@ -81,9 +81,14 @@ class LocallyEstimatedSAM(Part):
 def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
     if variant == "last_round":
         return unit(back, 1e-7)
-    pieces = layout.pieces(back)
     if variant == "sum_norm":
-        return back / (torch.stack([torch.linalg.vector_norm(p) for p in pieces]).sum() + 1e-7)
+        return back / (torch.stack([torch.linalg.vector_norm(p) for p in layout.pieces(back)]).sum() + 1e-7)
+    return by_tensor_number(back, layout)
+
+
+def by_tensor_number(v: Tensor, layout: Layout) -> Tensor:
+    """A slip that several released codes share: tensor j is filled with v[j] / Σ_j |v[j]|."""
+    pieces = layout.pieces(v)
     flat = torch.cat([p.reshape(-1) for p in pieces])  # the model's own order, not the layout's
     first = flat[: len(pieces)]
     each = first / (first.abs().sum() + 1e-7)

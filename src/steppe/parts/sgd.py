@@ -51,7 +51,9 @@ class SGD(Part):
             d = s.state["m"] = torch.add(d, m, alpha=self.momentum, out=m if s.spend else None)
         return d
 
-    def effective_steps(self, steps: Tensor) -> Tensor:
-        """‖a‖₁ of FedNova: (K − μ(1−μᴷ)/(1−μ)) / (1−μ), which is K without momentum."""
-        mu = self.momentum
-        return (steps - mu * (1 - mu**steps) / (1 - mu)) / (1 - mu) if mu else steps
+    def has(self, hook: str) -> bool:
+        return super().has(hook) and (hook != "stride" or self.momentum > 0)
+
+    def stride(self, s: LocalStep) -> Tensor:
+        """1 + μ + … + μᵏ, what a constant direction has become in the buffer; over a round, ‖a‖₁ of FedNova."""
+        return (1 - self.momentum ** (s.index + 1)) / (1 - self.momentum)

@@ -43,7 +43,9 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
         return [f"there is no recipe {row['recipe']}"]
     told = []
     mine = cells[row["recipe"]]
-    if (row["table"], row["cell"]) not in [(c.table, c.id) for c in mine]:
+    # By its column: a recipe that was tried may become a row's own, and its rows keep the name they were run under.
+    cell = row["cell"].removeprefix("tried/")
+    if not any(row["table"] == c.table and cell.startswith(f"{c.column}/") for c in mine):
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
     try:
         ran = Config.model_validate({**row["config"], "data_folder": None})
@@ -62,8 +64,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 def _follow(row: rows.Row) -> bool:
     """Whether all numbers that tables and the league's choice are made of come from the row's curves."""
     curve = row["accuracy"]
-    wanted = {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
-              "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
+    wanted = recipes.statistics(curve)
     if "validation" in row:
         wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())

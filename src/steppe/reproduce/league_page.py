@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from steppe.report.report_tables import Table as Printed
-from steppe.report.texts import markdown_table, md
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_markdown_table as markdown_table
 from steppe.reproduce.league import standings
 from steppe.reproduce.recipes import read
 from steppe.reproduce.rows import Row

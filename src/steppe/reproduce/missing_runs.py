@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steppe.config import Config
-from steppe.reproduce.recipes import Cell, select, table
+from steppe.reproduce.recipes import Cell, select, shortened, table
 from steppe.reproduce.rows import Row, answers
 from steppe.reproduce.work import Job
 
@@ -25,7 +25,7 @@ def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried
 def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[Job]:
     """Cells with the same recipe share one run. First seeds come first, then table by table."""
     there: dict[tuple[str, int], list[Row]] = {}
-    for row in known:
+    for row in shortened(known, cells):
         there.setdefault((row["recipe"], row["seed"]), []).append(row)
     places = list(dict.fromkeys(c.table for c in cells))
     waiting: dict[tuple[str, int], list[Cell]] = {}

@@ -7,23 +7,44 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from steppe.config import Config
 from steppe.report.report_tables import Table as Printed
-from steppe.report.texts import document, markdown_table, md, tabular, tex
+from steppe.report.texts import escape_latex as tex
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_latex_document as document
+from steppe.report.texts import render_latex_table as tabular
+from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.reproduce.missing_runs import UNKNOWN
 from steppe.reproduce.recipes import Published, Table, names
 from steppe.reproduce.recipes import table as named
 from steppe.reproduce.rows import Row
-from steppe.reproduce.verdicts import FAILED, INSIDE, NOT_JUDGED, NOT_RUN, OUTSIDE, Finding, find, ranks
+from steppe.reproduce.verdicts import (
+    FAILED,
+    INSIDE,
+    NOT_JUDGED,
+    NOT_RUN,
+    OUTSIDE,
+    Finding,
+    comparisons,
+    explanations,
+    find,
+    ranks,
+)
 from steppe.reproduce.work import traced
 
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
-         "best": "best round", "last": "last round",
+         "best": "best round", "last": "last round", "draw": "wider band, with the draw of the partition",
          "personal.5.mean": "mean of the clients' own models (last, last ten, best: the global one's)"}  # fmt: skip
 TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the table is made; "
         "its numbers say nothing about the paper's.")  # fmt: skip
+
+# Data sets whose files could not be had: cells that need them cannot be run.
+NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
+               "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
 
 STYLE = """:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
@@ -51,8 +72,33 @@ def summary(table: Table, found: Sequence[Finding]) -> str:
     main = [f for f in found if not f.cell.of]
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    seconds = sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
-    return f"{len(main)} cells: {told}; {seconds:.0f} seconds of the device"
+    for statistic in table.also:
+        told += f"; by the {NAMES[statistic]} {sum(f.also[statistic] == INSIDE for f in main)} inside"
+    return f"{len(main)} cells: {told}; {seconds(found):.0f} seconds of the device"
+
+
+def seconds(found: Sequence[Finding]) -> float:
+    """Of the device; cells that share a run share its time."""
+    return sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
+
+
+def claim(table: Table, found: Sequence[Finding]) -> str:
+    """Whether what the paper says holds in our rows: the order, and how large the margin is."""
+    if not (pairs := comparisons(table, found)):
+        return ""
+    nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
+    same, paper, ours = sum(o > nothing for _, o in pairs), *(fmean(side) for side in zip(*pairs, strict=True))
+    holds = (
+        "holds" if same == len(pairs) else "holds for the most part" if 3 * same > 2 * len(pairs) else "does not hold"
+    )
+    told = (f"Claim of the paper: {table.claim}. In our hands it {holds}: {same} of {len(pairs)} comparisons that it "
+            f"prints so, and that were run, come out so, {by.format(f'{ours:.2f}')} on average where the paper has "
+            f"{paper:.2f}.")  # fmt: skip
+    order = [r["spearman"] for r in ranks(table, found) if r["spearman"] is not None]
+    if order:
+        told += (f" Rank correlation of all methods with the paper's order: at least 0.9 in "
+                 f"{sum(o >= 0.9 for o in order)} of {len(order)} rankings, the lowest {min(order):+.2f}.")  # fmt: skip
+    return told
 
 
 def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
@@ -69,11 +115,31 @@ def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
         note = "1: the same order; −1: the reverse. Only methods that were run are ranked."
         head = ["column", "methods", "Spearman", "Kendall"]
         parts.append(Printed("Order of the methods beside the paper's", head, rows, note))
+    if misses := [f for f in found if not f.cell.of and f.verdict == OUTSIDE]:
+        explained = explanations(table, found)
+        rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
+                 _found_out(table, f, explained, found)] for f in misses]  # fmt: skip
+        note = "Recipes that were tried were chosen after the miss was seen; a cell's verdict does not change by them."
+        parts.append(Printed("Misses", ["cell", "paper", "ours", "difference", "what was found"], rows, note))
     tried = [f for f in found if f.cell.of]
     if tried:
         rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_line(table, f)[1:]] for f in tried]
         parts.append(Printed("What else was tried", ["cell", "instead", *_columns(table)[1:]], rows))
     return parts
+
+
+def _found_out(table: Table, f: Finding, explained: dict[str, Finding], found: Sequence[Finding]) -> str:
+    if f.cell.id in table.doubtful:
+        return f"doubtful in print: {table.doubtful[f.cell.id]}"
+    if by := explained.get(f.cell.id):
+        return f"explained: {_line(table, by)[2]} with {by.cell.row} ({by.cell.why})"
+    tried = [
+        t for t in found if t.cell.of == f.cell.row and t.cell.column == f.cell.column and t.difference is not None
+    ]
+    if not tried:
+        return "not explained"
+    nearest = min(tried, key=lambda t: abs(t.difference or 0.0))
+    return f"not explained; nearest of {len(tried)} tried: {_line(table, nearest)[2]} with {nearest.cell.row}"
 
 
 def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed:
@@ -128,7 +194,8 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     """Paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
-    told = [f"Source: {table.source}.", f"{summary(table, found)}."]
+    told = [claim(table, found)] if comparisons(table, found) else []
+    told += [f"Source: {table.source}.", f"{summary(table, found)}."]
     origins = sorted({o for f in found for o in f.origins})
     told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
@@ -222,17 +289,43 @@ def texts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
 
 def index(found: dict[str, list[Finding]]) -> str:
     """All tables with their counts; those without any run have no page of their own."""
-    rows = []
+    lines = []
     for name, several in found.items():
         t, main = named(name), [f for f in several if not f.cell.of]
-        counts = [str(sum(f.verdict == v for f in main)) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)]
-        seeds = sorted({len(f.seeds) for f in main if f.seeds})
-        rows.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, str(len(main)), *counts,
-                     " or ".join(map(str, seeds))])  # fmt: skip
-    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds a cell"]
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return ("# Published tables beside ours\n\nMade from the rows in `results/` by `steppe reproduce tables`; "
-            "[how to read them](../reproductions.md).\n\n" + "\n".join(lines) + "\n")  # fmt: skip
+        ran = [f for f in main if f.seeds]
+        counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED)}
+        doubtful = sum(f.verdict == OUTSIDE and f.cell.id in t.doubtful for f in main)
+        explained = sum(id_ not in t.doubtful for id_ in explanations(t, several))
+        why = {f.cell.id: _unreachable(f) for f in main if not f.seeds and _unreachable(f)}
+        numbers = (
+            len(main),
+            len(ran),
+            *counts.values(),
+            explained,
+            doubtful,
+            len(main) - len(ran) - len(why),
+            len(why),
+        )
+        seeds = " or ".join(map(str, sorted({len(f.seeds) for f in ran})))
+        lines.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, *map(str, numbers),
+                      ", ".join(dict.fromkeys(why.values())), seeds, f"{seconds(several):.0f}"])  # fmt: skip
+    head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
+            "left to run", "not reachable", "why not", "seeds a cell", "GPU seconds"]  # fmt: skip
+    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
+    return (f"# Published tables beside ours\n\n{table}\n\nExplained and doubtful are cells that are outside: another "
+            "recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts the print "
+            "itself. What was found about each miss is on its table's page. GPU seconds are those of the rows: a run "
+            "that several tables show is counted in each, and what never became a row is not.\n\n"
+            "Made from the rows in `results/` by `steppe reproduce tables`; "
+            "[how to read them](../reproductions.md).\n")  # fmt: skip
+
+
+def _unreachable(f: Finding) -> str:
+    """Why a cell cannot be run, whoever tries; empty: it can."""
+    if f.cell.statistic == UNKNOWN:
+        return "what is counted is not printed"
+    data = f.cell.config.data
+    return f"no files of {NOT_AT_HAND[data]}" if data in NOT_AT_HAND else ""
 
 
 def has_page(found: Sequence[Finding]) -> bool:

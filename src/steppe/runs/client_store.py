@@ -7,6 +7,7 @@ was written the state to come back to.
 from __future__ import annotations
 
 import mmap
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,7 +83,8 @@ class DiskStore:
         self.like = fresh()
         self.width = width(self.like)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("a+b")
+        path.touch()
+        self.file = path.open("r+b")  # not for appending: then the system would write every row at the end
         self.file.truncate(max(1, self.SLOTS * clients * self.width))
         self.map = mmap.mmap(self.file.fileno(), 0)
         self.reset()
@@ -102,10 +104,15 @@ class DiskStore:
         for i, state in zip(ids, states, strict=True):
             slot = next(k for k in range(self.SLOTS) if k not in (self.committed[i], self.before[i]))
             raw = packed(state)
-            at = (self.SLOTS * i + slot) * self.width
-            self.map[at : at + self.width] = raw
+            self._write(raw, (self.SLOTS * i + slot) * self.width)
             self.current[i], self.sums[i] = slot, zlib.crc32(raw)
         self._forget()
+
+    def _write(self, raw: bytes, at: int) -> None:
+        """Write through the file: on a full disk that is an error, where a write to mapped memory ends the process."""
+        while raw:
+            done = os.pwrite(self.file.fileno(), raw, at)
+            raw, at = raw[done:], at + done
 
     def _forget(self) -> None:
         """Hand the pages back to the system's cache, or the process would grow by every row that it ever touched."""
@@ -123,7 +130,7 @@ class DiskStore:
         return torch.stack([self.gather([i])[0][part][name] for i in self.known()])
 
     def commit(self) -> dict[str, Tensor]:
-        self.map.flush()
+        os.fsync(self.file.fileno())
         self.before, self.committed = self.committed, self.current.copy()
         return {"slots": torch.from_numpy(self.current.copy()), "sums": torch.from_numpy(self.sums.copy())}
 

@@ -20,7 +20,7 @@ LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 
 @contextmanager
-def locked(where: Path) -> Iterator[None]:
+def lock(where: Path) -> Iterator[None]:
     """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
     with (where / LOCK).open("w") as file:
         try:
@@ -30,10 +30,10 @@ def locked(where: Path) -> Iterator[None]:
         yield
 
 
-def lives(where: Path) -> bool:
+def is_alive(where: Path) -> bool:
     """Whether a server is at work in this folder."""
     try:
-        with locked(where):
+        with lock(where):
             return False
     except SteppeError:
         return True
@@ -41,7 +41,7 @@ def lives(where: Path) -> bool:
         return False
 
 
-def server(where: Path) -> int | None:
+def find_server(where: Path) -> int | None:
     """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
@@ -54,7 +54,7 @@ def server(where: Path) -> int | None:
 
 
 @contextmanager
-def telling(path: Path) -> Iterator[None]:
+def log_to(path: Path) -> Iterator[None]:
     """Send the program's messages to Flower's log of the run, and to a file in the run's folder."""
 
     class Both(logging.Handler):
@@ -68,5 +68,14 @@ def telling(path: Path) -> Iterator[None]:
         yield
 
 
-def status(where: Path, state: str, **more: Any) -> None:
+def write_status(where: Path, state: str, **more: Any) -> None:
     RunFolder(where).write(STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})
+
+
+def read_status(where: Path) -> dict[str, Any]:
+    """The server's last word about the run."""
+    try:
+        found: dict[str, Any] = json.loads((where / STATUS).read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
