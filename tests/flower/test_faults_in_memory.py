@@ -346,6 +346,7 @@ def _other(text):
     ({"run": {"measure": ["lambda1"]}}, "measure needs training data where the server is"),
     ({"run": {"dropout": 0.5}}, "dropout, speed and deadline are for simulated failures"),
     ({"run": {"buffers": "local"}}, "buffers = local measures batch norm's statistics"),
+    ({"run": {"add": ["dp:noise=1"]}}, "dp without a secret makes its noise from the seed, which every node is told"),
     ({"run": {"algorithmm": "fedavg"}}, "there is no key 'algorithmm'"),
     ({"enough": 5, "run": {"clients": 3, "per_round": 3}}, "enough is 5, but there are only 3 clients"),
 ])  # fmt: skip
@@ -353,6 +354,13 @@ def test_a_bad_federation_file_is_refused_in_a_sentence(content, why):
     with pytest.raises(SteppeError) as error:
         parse(content).config()
     assert why in str(error.value)
+
+
+def test_privacy_of_ones_own_needs_a_secret_too(tmp_path):
+    """Where it is not in `add` but among the parts that a function gives."""
+    with pytest.raises(SteppeError, match="dp without a secret"):
+        launch(tmp_path, {"weighting": "uniform", "sampling": "bernoulli"},
+               terms={"own": {"parts": "tests.flower.own:private_parts"}})  # fmt: skip
 
 
 def test_usual_settings_are_what_the_tests_need():
