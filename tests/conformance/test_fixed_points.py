@@ -23,7 +23,7 @@ from tests.conformance.compatibility import (
     part_named,
     stands_still,
 )
-from tests.conformance.compositions import CLIENTS, PROBLEM, Composition, always, play, quadratics
+from tests.conformance.compositions import PROBLEM, Composition, always, play, quadratics
 from tests.conformance.test_invariants import generated
 
 A = [torch.tensor(c.A, dtype=torch.float64) for c in PROBLEM.clients]
@@ -72,8 +72,8 @@ def test_methods_that_make_clients_agree_find_the_optimum(entry):
 @pytest.mark.parametrize(("alpha", "near"), [(0.1, True), (1.0, False)])
 def test_feddc_as_printed_needs_a_small_alpha(alpha, near):
     """Its variates contain their own correction, so they swing from round to round, and a strong pull feeds that."""
-    far = [float((s.server.x - optimum()).norm()) for s in play(Composition("feddc", {"alpha": alpha}, (), "sgd").built(),
-                                                                always(120))]  # fmt: skip
+    seen = play(Composition("feddc", {"alpha": alpha}, (), "sgd").built(), always(120))
+    far = [float((s.server.x - optimum()).norm()) for s in seen]
     assert (far[-1] < far[20] / 2) == near
     assert (far[-1] > far[20]) != near
 
@@ -89,7 +89,9 @@ CONSENSUS = [ControlVariates(), ControlVariates(scale=0.5), ControlVariates(gain
 def agreeing(draw):
     """A part that makes clients agree, and up to two that should not keep it from that."""
     first = draw(st.sampled_from(CONSENSUS))
-    more = [part_named(n) for n in draw(st.lists(st.sampled_from(HARMLESS), unique=True, max_size=2)) if n != first.name]
+    more = [
+        part_named(n) for n in draw(st.lists(st.sampled_from(HARMLESS), unique=True, max_size=2)) if n != first.name
+    ]
     return Composition("fedavg", {}, (*more, first), draw(st.sampled_from(["sgd", "sgd, momentum", "sgd, decay"])))
 
 
