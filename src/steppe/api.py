@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError, quote
+from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.data import Data
@@ -54,9 +54,13 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     _check_objects(algorithm, model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
-    track = [track] if isinstance(track, str) else track
+    track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
+    for tracker in own_trackers:
+        if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
+            raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
+                               "round and end (steppe.Tracker)")  # fmt: skip
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels

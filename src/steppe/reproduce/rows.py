@@ -11,7 +11,6 @@ from typing import Any
 from filelock import FileLock
 
 from steppe.config import renamed, resolve
-from steppe.reproduce.recipes import recipe_hash
 
 Row = dict[str, Any]
 
@@ -45,6 +44,8 @@ def _renamed(row: Row) -> Row:
     config = renamed(row.get("config", {}))
     if config == row.get("config", {}):
         return row
+    from steppe.reproduce.recipes import recipe_hash  # which imports this file
+
     return {**row, "config": config, "recipe": recipe_hash(resolve(config))}
 
 
