@@ -93,7 +93,7 @@ def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
     out = tmp_path / "run"
     launch(out, rounds=2)
     x, y, tx, ty = blobs()
-    with pytest.raises(SteppeError, match="the content of the data is another than the run's"):
+    with pytest.raises(SteppeError, match="the content of the data differs from the run's"):
         launch(out, resume=True, data=(x + 1e-3, y, tx, ty))
     torch.manual_seed(3)
     with pytest.raises(SteppeError, match=r"model was 'own:tests.scene.Net' and is 'own:tests.runs.*Wider'"):
