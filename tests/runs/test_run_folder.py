@@ -100,7 +100,7 @@ def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
         launch(out, resume=True, model=Wider())
     changed = seeded()
     changed.last = nn.Sequential(nn.Linear(16, 3), nn.Identity())
-    with pytest.raises(SteppeError, match=r"another than the run's|parameters"):
+    with pytest.raises(SteppeError, match=r"differs from the run's|parameters"):
         launch(out, resume=True, model=changed)
     assert len(launch(out, resume=True, rounds=3).history) == 3
 
