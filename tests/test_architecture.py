@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "steppe"
 # In the order in which the data walk: each may import itself and what stands before it.
-ROOMS = ["core", "parts", "algorithms", "registry", "citations", "settings", "config", "models", "data", "experiment",
+ROOMS = ["core", "settings", "parts", "algorithms", "registry", "citations", "config", "models", "data", "experiment",
          "runs", "distributed", "executors", "evaluate", "flatness", "measures", "engine", "analysis", "jobs", "report",
          "flower", "reproduce", "api", "cli"]  # fmt: skip
 # Rooms that are held to less than what stands before them.

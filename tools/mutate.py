@@ -24,11 +24,11 @@ import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -42,33 +42,61 @@ FOLDERS = ("core", "parts", "engine", "executors", "data", "measures", "flower")
 # Kernels for a GPU, and its memory.
 SKIPPED = {"executors/client_conv_kernels.py", "executors/allocator.py"}
 
-# The tests that concern a source file: its own first, then those of its folder, the cheapest first.
+# The tests that concern a source file, the cheapest first: its own where it has some, or else those of its folder.
 EXECUTORS = [f"tests/executors/test_executors.py::test_{name}" for name in
              ("padding_never_changes_a_result", "neither_chunks_nor_the_order_of_clients_matter",
-              "what_padding_holds_is_never_looked_at", "a_clients_round_depends_on_nobody_else",
-              "workers_give_the_same_bits")]  # fmt: skip
+              "what_padding_holds_is_never_looked_at", "a_clients_round_depends_on_nobody_else")]  # fmt: skip
+WORKERS = ["tests/executors/test_executors.py::test_workers_give_the_same_bits",
+           "tests/executors/test_executors.py::test_workers_carry_running_statistics"]  # fmt: skip
+PARITY = [f"tests/flower/test_parity.py::test_equals_the_simulator[{name}-{{}}]" for name in
+          ("fedavg", "scaffold", "fedsmoo", "fedscar", "local")]  # fmt: skip
+SOME_PARTS = [f"tests/parts/test_{name}.py" for name in
+              ("ascent", "normalised_averaging", "distillation", "smoo_family", "personal")]  # fmt: skip
 RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/engine/test_precision.py"]
-MUTANTS = "tests/test_mutants.py"
+OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
 TESTS: dict[str, list[str]] = {
-    "core": ["src/steppe/core", "tests/test_vectors.py", "tests/parts", MUTANTS, *RUNS, *EXECUTORS[:4],
-             "tests/references", "tests/trust"],
-    "parts": ["tests/test_vectors.py", "tests/parts", MUTANTS, "tests/trust", "tests/references"],
-    "engine": [*RUNS, "tests/engine", MUTANTS, "tests/api", "tests/trust"],
-    "executors": ["tests/executors/test_captured.py", *EXECUTORS, "tests/executors/test_client_conv.py", MUTANTS,
-                  "tests/engine/test_rounds.py"],
-    "data": ["src/steppe/data", "tests/data", MUTANTS, *EXECUTORS[:4], "tests/api"],
-    "measures": ["tests/measures", MUTANTS],
-    "flower": ["tests/flower/test_folder.py", "tests/flower/test_faults_in_memory.py", "tests/flower/test_parity.py",
-               "tests/flower/test_privacy.py"],
-    "core/cost.py": ["tests/test_costs.py"],
-    "core/validate.py": ["tests/trust/test_validate.py"],
-    "data/augment.py": ["tests/data/test_augment.py"],
-    "evaluate": [MUTANTS, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
-    "flatness": [MUTANTS, "tests/flatness"],
+    "core": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/parts/test_personal.py"],
+    "core/keyed.py": ["src/steppe/core", OUR_OWN, "tests/data/test_augment.py"],
+    "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
+    "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],
+    "core/validate.py": ["tests/trust/test_validate.py", *RUNS, OUR_OWN],
+    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN],
+    "parts/activation_norm.py": ["tests/parts/test_man.py"],
+    "parts/robust.py": ["tests/trust/test_robust.py"],
+    "parts/norm_bound.py": ["tests/trust/test_robust.py", "tests/trust/test_privacy.py"],
+    "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", OUR_OWN],
+    **{f"parts/{name}.py": ["tests/test_vectors.py", "tests/parts/test_recent.py", "tests/references", OUR_OWN]
+       for name in ("nesterov", "geometric_bias", "trajectory_teacher", "global_ascent", "relaxed_start", "swa",
+                    "ema")},
+    "parts/adamw.py": ["tests/api/test_run.py", OUR_OWN],
+    "parts/differential_privacy.py": ["tests/trust/test_privacy.py"],
+    "engine": [*RUNS, OUR_OWN, "tests/api", "tests/engine/test_resources.py"],
+    "engine/availability.py": ["tests/engine/test_availability.py", OUR_OWN],
+    "engine/trackers.py": ["tests/engine/test_trackers.py"],
+    "engine/privacy.py": ["tests/trust/test_privacy.py"],
+    "engine/accountant.py": ["tests/trust/test_privacy.py"],
+    "engine/quadratics.py": ["tests/test_vectors.py", "tests/parts/test_smoo_family.py", OUR_OWN],
+    "executors": [*EXECUTORS, OUR_OWN],
+    "executors/captured.py": ["tests/executors/test_captured.py"],
+    "executors/workers.py": WORKERS,
+    "executors/client_conv.py": ["tests/executors/test_client_conv.py"],
+    "data": ["tests/data/test_dataset.py", "tests/data/test_readers.py", OUR_OWN],
+    "data/augment.py": ["tests/data/test_augment.py", OUR_OWN],
+    "data/aligned.py": ["tests/data/test_aligned.py", OUR_OWN],
+    "data/sampling.py": ["src/steppe/data/sampling.py", "tests/data/test_client_sampling.py"],
+    "data/partition.py": ["tests/data/test_aligned.py", "tests/data/test_partition.py", OUR_OWN],
+    "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
+    "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
+    "measures": ["tests/measures/test_measures.py", OUR_OWN],
+    "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py"],
+    "evaluate": [OUR_OWN, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
+    "flatness": [OUR_OWN, "tests/flatness"],
 }  # fmt: skip
 
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
+               ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
+               ast.NotIn: ast.In}  # fmt: skip
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
               ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}  # fmt: skip
 # Calls with two arguments of one kind, which are easily taken for each other.
@@ -89,7 +117,7 @@ class Mutant:
     text: str = ""  # the whole file
     outcome: str = ""  # killed, survived, timeout
     by: str = ""  # the first test that failed
-    seconds: float = 0.0
+    seconds: float = 0.0  # of CPU time
 
 
 def mutant(file: str, source: str, kind: str, node: ast.AST, new: str) -> Mutant | None:
@@ -223,7 +251,7 @@ def swapped(kind: str, file: str, before: str, after: str) -> Mutant:
 
 
 def tests_for(file: str) -> list[str]:
-    wanted = dict.fromkeys([*TESTS.get(file, []), *TESTS[file.split("/")[0]]])
+    wanted = TESTS.get(file) or TESTS[file.split("/")[0]]
     return [test for test in wanted if (ROOT / test.split("::")[0]).exists()]
 
 
@@ -240,7 +268,7 @@ class FirstFailure:
     pytest_collectreport = pytest_runtest_logreport
 
 
-def child(tree: Path, tests: list[str]) -> None:
+def child(tree: Path, tests: list[str], limit: int) -> None:
     """A fresh process but for torch, whose import would take longer than most tests."""
     import pytest
 
@@ -250,27 +278,31 @@ def child(tree: Path, tests: list[str]) -> None:
     os.chdir(tree)
     sys.path[:0] = [str(tree / "src")]  # before an installed one
     os.environ["PYTHONPATH"] = str(tree / "src")
-    options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not browser"]
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not browser"]
+    if not any(test.startswith("src") for test in tests):
+        options += ["-o", "addopts="]  # no doctests
     os._exit(pytest.main([*options, *tests], plugins=[FirstFailure(tree / "first.txt")]))
 
 
-def run(tree: Path, tests: list[str], limit: float) -> tuple[int | None, str, float]:
-    """The exit code (None: it took too long), the first test that failed, and the time."""
+def run(tree: Path, tests: list[str], limit: int) -> tuple[int | None, str, float]:
+    """The exit code (None: it took too long), the first test that failed, and the CPU time."""
     for name in ("first.txt", "said.txt"):
         (tree / name).unlink(missing_ok=True)
-    began = time.monotonic()
-    process = get_context("fork").Process(target=child, args=(tree, tests))
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = get_context("fork").Process(target=child, args=(tree, tests, limit))
     process.start()
-    process.join(limit)
-    code = process.exitcode
+    process.join(20 * limit)  # for what waits for ever; on a busy machine time says little
+    code = None if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else process.exitcode
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # also what the tests may have started
     process.join()
     by = (tree / "first.txt").read_text() if (tree / "first.txt").exists() else ""
-    return code, by, time.monotonic() - began
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return code, by, ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
 
-def judge(each: Mutant, tree: Path, limit: float) -> Mutant:
+def judge(each: Mutant, tree: Path, limit: int) -> Mutant:
     """Run the tests on a mutant; the tree is as before afterwards."""
     path = tree / "src/steppe" / each.file
     original = path.read_text()
@@ -298,26 +330,32 @@ def copied(to: Path) -> Path:
     return to
 
 
-def check_tests(files: list[str], tree: Path) -> None:
-    """Without a mutant every test must pass, or everything would look killed."""
-    for tests in {tuple(tests_for(file)) for file in files}:
+def check_tests(mutants: list[Mutant], tree: Path) -> None:
+    """Without a mutant the tests must pass, or everything looks killed. Where one survived, they did."""
+    green = {tuple(tests_for(each.file)) for each in mutants if each.outcome == "survived"}
+    for tests in {tuple(tests_for(each.file)) for each in mutants if each.text} - green:
         code, by, seconds = run(tree, list(tests), 1800)
         print(f"unchanged: {seconds:.0f} s for {' '.join(tests)}", flush=True)
         if code != 0:
             raise SystemExit(f"the tests fail without a mutant ({by}):\n{(tree / 'said.txt').read_text()[-3000:]}")
 
 
-def work(share: list[tuple[int, Mutant]], tree: Path, limit: float) -> list[tuple[int, Mutant]]:
-    return [(place, told(judge(each, tree, limit))) for place, each in share]
+def work(share: list[tuple[int, Mutant]], tree: Path, limit: int, progress: Path) -> None:
+    for place, each in share:
+        judge(each, tree, limit)
+        print(f"{each.outcome:8} {each.seconds:5.0f} s  {each.file}:{each.line} {each.kind}  {each.by}", flush=True)
+        with progress.open("a") as file:
+            file.write(json.dumps([place, each.outcome, each.by, each.seconds]) + "\n")
 
 
-def told(each: Mutant) -> Mutant:
-    print(f"{each.outcome:8} {each.seconds:5.0f} s  {each.file}:{each.line} {each.kind}  {each.by}", flush=True)
-    return each
+def read(progress: Path, mutants: list[Mutant]) -> None:
+    """Take over what was found already."""
+    for line in progress.read_text().splitlines() if progress.exists() else ():
+        place, *found = json.loads(line)
+        mutants[place].outcome, mutants[place].by, mutants[place].seconds = found
 
 
 def write(out: Path, mutants: list[Mutant], command: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
     rows = [{k: v for k, v in asdict(each).items() if k != "text"} for each in mutants]
     out.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     outcomes = sorted({each.outcome for each in mutants})
@@ -340,30 +378,36 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
+    parser.add_argument("--limit", type=int, default=200, help="seconds of CPU time for the tests of one mutant")
     parser.add_argument("--named", action="store_true", help="the committed list of faults instead of a sample")
     parser.add_argument("--again", type=Path, help="the survivors listed in this JSON file instead of a sample")
     parser.add_argument("--out", type=Path, required=True, help="where to write, without a suffix")
     asked = parser.parse_args()
     mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
+    if asked.named:  # each has a test of its own
+        TESTS.update({each.file: [OUR_OWN] for each in mutants})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    progress = asked.out.with_suffix(".progress")  # of a run that was interrupted, which goes on
+    progress.parent.mkdir(parents=True, exist_ok=True)
+    read(progress, mutants)
+    ready = [(place, each) for place, each in enumerate(mutants) if each.text and not each.outcome]
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / f"tree-{job}") for job in range(asked.jobs)]
         for name in ("torch", "numpy", "pytest", "hypothesis", "pydantic", "typer"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        ready = [(place, each) for place, each in enumerate(mutants) if each.text]
-        check_tests([each.file for _, each in ready], trees[0])
-        jobs = [(ready[job :: asked.jobs], tree, asked.limit) for job, tree in enumerate(trees)]
-        if asked.jobs == 1:
-            done = work(*jobs[0])
-        else:
-            with get_context("fork").Pool(asked.jobs) as pool:
-                done = [pair for share in pool.starmap(work, jobs) for pair in share]
-    for place, each in done:
-        mutants[place] = each
-    how = "--named" if asked.named else f"--again {asked.again}" if asked.again else f"--count {asked.count} --seed {asked.seed}"  # fmt: skip
+        shares = [(ready[job :: asked.jobs], tree, asked.limit, progress) for job, tree in enumerate(trees)]
+        workers = [get_context("fork").Process(target=work, args=share) for share in shares]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        read(progress, mutants)
+        check_tests(mutants, trees[0])
+    sampled = f"--count {asked.count} --seed {asked.seed}"
+    how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
     write(asked.out, mutants, f"python tools/mutate.py {how}")
+    progress.unlink()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.data import Data
@@ -27,8 +27,8 @@ from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Tracker
 from steppe.measures.during_training import chosen
-from steppe.registry import catalogue_settings
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, check_place
+from steppe.settings import tell_where
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
@@ -55,16 +55,25 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     _check_objects(algorithm, model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
-    track = [track] if isinstance(track, str) else track
+    track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
+    for tracker in own_trackers:
+        if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
+            raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
+                               "round and end (steppe.Tracker)")  # fmt: skip
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
-    config = configuration.resolve({**values, **_sorted_options(algorithm, options)}, "steppe.run")
+    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
+    with tell_where(said):
+        values = configuration.renamed({**values, **options})
+        config = configuration.resolve(configuration.nest(values), "")
+    if out is not None:
+        check_place(out)
     if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with keeping_caller_state():
+    with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
         built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
@@ -87,20 +96,6 @@ def _check_objects(algorithm: Any, model: Any) -> None:
         raise SteppeError(f"model is {model!r}: give {wanted}.")
     if isinstance(algorithm, type) and issubclass(algorithm, Part):
         raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
-
-
-def _sorted_options(algorithm: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Separate settings of the algorithm from keys of the configuration."""
-    settings = catalogue_settings(algorithm) if isinstance(algorithm, str) else {}
-    sorted_: dict[str, Any] = {"settings": dict(options.pop("settings", {}))}
-    for key, value in options.items():
-        if key in settings:
-            sorted_["settings"][key] = value
-        elif key in configuration.Config.model_fields:
-            sorted_[key] = value
-        else:
-            configuration.assign(f"{key}=0", settings)  # raises an error that suggests known keys
-    return sorted_
 
 
 def _data(given: Any) -> Data:

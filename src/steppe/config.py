@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.settings import explain, parse_assignment, tell_where
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -23,45 +24,88 @@ RECIPES: dict[str, dict[str, Any]] = {
     "flsam": {"momentum": 0.9, "weight_decay": 1e-5, "clip": None, "lr": 0.01, "lr_schedule": "exponential",
               "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "fixed", "weighting": "samples"},
     "man": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "exponential",
-            "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "weighting": "uniform"},
+            "lr_decay": 0.998, "batch": 50, "epochs": 5, "sampling": "bernoulli", "sampling_seed": 0,
+            "weighting": "uniform"},
     "fednsam": {"momentum": 0.0, "weight_decay": 1e-3, "clip": 10.0, "lr": 0.1, "lr_schedule": "cosine",
                 "batch": 50, "epochs": 5, "max_steps": 50, "sampling": "fixed", "weighting": "uniform"},
 }  # fmt: skip
-# What a further part needs to keep its promise; keys that are set win over it, and are then refused with a reason.
+# What a further part needs of the run. Keys that are set win over it, and are then refused with a reason.
 IMPLIED: dict[str, dict[str, Any]] = {
     "dp": {"weighting": "uniform", "sampling": "bernoulli"}, "median": {"weighting": "uniform"},
     "trimmed_mean": {"weighting": "uniform"}, "krum": {"weighting": "uniform", "sampling": "fixed"},
 }  # fmt: skip
-# What each recipe does to training images, where it says so.
+# The augmentation of each recipe by data set, where the paper states one.
 RECIPE_AUGMENTATION = {
     "fedsol": {"cifar10": "cifar-fedsol", "cifar100": "cifar-fedsol", "mnist": "mnist", "svhn": "svhn",
                "cinic10": "cinic10", "pathmnist": "med", "tissuemnist": "med", "pneumoniamnist": "med"},
     "fedsmoo": {"cifar10": "cifar-fedsmoo", "cifar100": "cifar-fedsmoo"},
     "flsam": {"cifar10": "flsam", "cifar100": "flsam", "cinic10": "flsam"},
-    "man": {"cifar10": "svhn", "cifar100": "svhn", "tiny-imagenet": "svhn"},
+    "man": {"cifar10": "cifar-fedsmoo", "cifar100": "cifar-fedsmoo", "tiny-imagenet": "cifar-fedsmoo"},
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 
-OWN = "own:"  # before the name of an algorithm, model or data set that is an object of the user's own
+OWN = "own:"  # precedes the name of an algorithm, model or data set that is an object of the user's own
 # Names of earlier versions, which stored configurations still have: the entry of today, and the settings that it takes.
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
+def _word(value: Any) -> str:
+    """A text; what is none is refused later."""
+    return value if isinstance(value, str) else ""
+
+
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the names of today.
+    """Give a configuration of an earlier version the names of today.
 
     >>> renamed({"algorithm": "fedsol_a2", "settings": {"rho": 1.0}, "add": ["swa:cycle=5,start=0.5"]})
     {'algorithm': 'fedsol_ablation', 'settings': {'variant': 'a2', 'rho': 1.0}, 'add': ['swa:cycle=5,start_at=0.5']}
     """
-    name, settings = RENAMED.get(str(values.get("algorithm")), (None, {}))
-    values = {**values, "algorithm": name, "settings": {**settings, **values.get("settings", {})}} if name else values
-    if isinstance(add := values.get("add"), list) and any("swa:" in str(text) for text in add):
-        new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if str(t).startswith("swa:") else t for t in add]
+    name, settings = RENAMED.get(_word(values.get("algorithm")), (None, {}))
+    if name and isinstance(own := values.get("settings", {}), dict):
+        values = {**values, "algorithm": name, "settings": {**settings, **own}}
+    if isinstance(add := values.get("add"), list) and any(_word(text).startswith("swa:") for text in add):
+        new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if _word(t).startswith("swa:") else t for t in add]
         values = {**values, "add": new}
     return values
 
 
-ONLOOKERS = ("track",)  # keys that look on: runs that differ in nothing else are the same run
+# Names that other programs use for these keys, FL-Simulator's flags among them.
+ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "local_learning_rate", "local_lr", "client_lr", "eta"), "lr"),
+    **dict.fromkeys(("learning_rate_decay", "lr_gamma"), "lr_decay"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "lr_schedule"),
+    **dict.fromkeys(("num_clients", "n_clients", "total_client", "total_clients", "num_users"), "clients"),
+    **dict.fromkeys(("clients_per_round", "num_clients_per_round", "participants"), "per_round"),
+    **dict.fromkeys(("active_ratio", "fraction_fit", "sample_fraction", "participation"),
+                    "per_round (a number of clients, not a share)"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "comm_rounds", "communication_rounds", "global_epochs"), "rounds"),
+    **dict.fromkeys(("local_epochs", "local_ep", "num_epochs"), "epochs"), "local_steps": "max_steps",
+    **dict.fromkeys(("batch_size", "batchsize", "local_bs"), "batch"),
+    **dict.fromkeys(("dataset", "data_name"), "data"),
+    **dict.fromkeys(("data_dir", "data_path", "data_file", "data_root"), "data_folder"),
+    **dict.fromkeys(("split_rule", "split_coef", "dirichlet_alpha", "partition_alpha", "iid", "non_iid"),
+                    "partition (such as iid, lda(0.1) or dirichlet_replace(0.1))"),
+    **dict.fromkeys(("wd", "l2"), "weight_decay"), **dict.fromkeys(("grad_clip", "max_grad_norm", "max_norm"), "clip"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"), **dict.fromkeys(("gpu", "cuda"), "device"),
+    "optimizer": "optimiser", **dict.fromkeys(("method", "strategy"), "algorithm"),
+}  # fmt: skip
+DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+MANY, LARGE, LAST_SEED = 10**9, 1e9, 2**31 - 1
+LONGEST = 1_000_000  # bytes of a configuration file
+Role = Literal["method", "recipe", "seed", "evaluation", "machine", "onlooker"]
+
+
+def key(default: Any, role: Role, description: str, **limits: Any) -> Any:
+    """A key of the configuration. Its role says what depends on it.
+
+    method      what is compared: the algorithm
+    recipe      the protocol, which runs must share to be compared
+    seed        what is varied to repeat a run
+    evaluation  what is measured; training does not depend on it
+    machine     where and how it is computed
+    onlooker    what follows the run; runs that differ in nothing else are the same run
+    """
+    return Field(default, description=description, json_schema_extra={"role": role}, **limits)
 
 
 class Config(BaseModel):
@@ -69,181 +113,256 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    algorithm: str = Field("fedavg", description="a name of the catalogue: steppe list")
-    settings: dict[str, Any] = Field({}, description="the algorithm's own settings, such as rho")
-    add: list[str] = Field([], description="further parts, such as man:weight=0.1")
-    recipe: Literal["fedsol", "fedsmoo", "flsam", "man", "fednsam"] | None = Field(
-        None, description="a paper's local recipe; keys that are set win over it"
+    algorithm: str = key("fedavg", "method", "Algorithm, a name of the catalogue (steppe list algorithms)")
+    settings: dict[str, Any] = key({}, "method", "Settings of the algorithm, such as rho")
+    add: list[str] = key([], "method", "Further parts, such as man:weight=0.1 (steppe list parts)", max_length=100)
+    recipe: Literal["fedsol", "fedsmoo", "flsam", "man", "fednsam"] | None = key(
+        None, "recipe", "Local training recipe of a paper; keys that are set win over it (steppe list recipes)"
     )
 
-    data: str = Field("digits", description="a data set: steppe list")
-    data_folder: str | None = Field(None, description="where official files lie (default: $STEPPE_DATA or ./data)")
-    validation: float = Field(0.0, ge=0, lt=1, description="share of the training data held out for validation")
-    partition: str = Field("lda(0.3)", description="how samples are split over clients, or a saved partition's file")
-    partition_seed: int | None = Field(None, description="its seed (default: the rule's official one)")
-    clients: int = Field(20, ge=1, description="clients in all")
-    per_round: int = Field(5, ge=1, description="clients a round (bernoulli: on average)")
-    sampling: Literal["fixed", "bernoulli"] = Field("fixed", description="how they are drawn")
-    sampling_seed: int | None = Field(
-        None, description="makes the schedule depend on this seed instead of the round alone"
+    data: str = key("digits", "recipe", "Data set: a name (steppe list data), folder:PATH, hub:NAME or FILE.npz")
+    data_folder: str | None = key(None, "machine", "Folder of the data sets' files (default: $STEPPE_DATA or ./data)")
+    validation: float = key(0.0, "recipe", "Share of the training data held out for validation", ge=0, lt=1)
+    partition: str = key("lda(0.3)", "recipe", "Rule that splits samples over clients (steppe list partitions), or the "
+                         "file of a saved partition")  # fmt: skip
+    partition_seed: int | None = key(None, "recipe", "Seed of the partition (default: the one that the rule's paper "
+                                     "used)", ge=0, le=2**32 - 1)  # fmt: skip
+    clients: int = key(20, "recipe", "Number of clients in the federation", ge=1, le=MANY)
+    per_round: int = key(5, "recipe", "Clients per round (with bernoulli sampling: on average)", ge=1, le=MANY)
+    sampling: Literal["fixed", "bernoulli"] = key(
+        "fixed", "recipe", "How each round's clients are sampled: a fixed number, or each by a draw of its own"
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a client which was called never answers")
-    speed: str | None = Field(
-        None, description="seconds that a gradient takes each client, simulated, such as lognormal(0.5)"
+    sampling_seed: int | None = key(
+        None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=LAST_SEED
     )
-    deadline: float | str | None = Field(
-        None, description="when late replies are not waited for: simulated seconds, or 1.5x the median of the round"
+    dropout: float = key(0.0, "recipe", "Probability that a sampled client never answers", ge=0, lt=1)
+    speed: str | None = key(None, "recipe", "Simulated seconds per gradient of each client, such as lognormal(0.5)")
+    deadline: Annotated[float, Field(gt=0, le=LARGE)] | str | None = key(
+        None, "recipe", "Time after which late replies are dropped: simulated seconds, or 1.5x the round's median"
     )
-    augmentation: str = Field("auto", description="of training images; auto: the recipe's for this data set, or none")
-    model: str = Field("cnn", description="a model: steppe list")
+    augmentation: str = key("auto", "recipe", "Augmentation of training images (auto: the recipe's for this data set, "
+                            "or none)")  # fmt: skip
+    model: str = key("cnn", "recipe", "Model, a name (steppe list models)")
 
-    rounds: int = Field(30, ge=0, description="rounds of training")
-    epochs: int = Field(2, ge=0, description="local epochs a round")
-    max_steps: int | None = Field(None, ge=1, description="at most this many local steps a round")
-    batch: int = Field(20, ge=1, description="batch size of local training")
-    optimiser: Literal["sgd", "adamw"] = Field("sgd", description="the local optimiser")
-    lr: float = Field(0.05, gt=0, description="local learning rate of the first round")
-    lr_schedule: Literal["exponential", "cosine", "constant"] = Field("exponential", description="over the rounds")
-    lr_decay: float = Field(0.99, gt=0, le=1, description="factor a round of the exponential schedule")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD, fresh every round")
-    weight_decay: float = Field(1e-4, ge=0, description="of the local optimiser")
-    clip: float | None = Field(None, gt=0, description="gradient norm above which local gradients are scaled down")
-    weighting: Literal["samples", "uniform"] = Field("samples", description="weights of the clients' models")
+    rounds: int = key(30, "recipe", "Rounds of training", ge=0, le=MANY)
+    epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
+    max_steps: int | None = key(None, "recipe", "Upper limit of local steps per round", ge=1, le=MANY)
+    batch: int = key(20, "recipe", "Batch size of local training", ge=1, le=MANY)
+    optimiser: Literal["sgd", "adamw"] = key("sgd", "recipe", "Local optimiser")
+    lr: float = key(0.05, "recipe", "Local learning rate of the first round", gt=0, le=LARGE)
+    lr_schedule: Literal["exponential", "cosine", "constant"] = key(
+        "exponential", "recipe", "How the local learning rate changes over the rounds"
+    )
+    lr_decay: float = key(0.99, "recipe", "Factor per round of the exponential schedule", gt=0, le=1)
+    momentum: float = key(0.0, "recipe", "Momentum of local SGD, reset every round", ge=0, lt=1)
+    weight_decay: float = key(1e-4, "recipe", "Weight decay of the local optimiser", ge=0, le=LARGE)
+    clip: float | None = key(None, "recipe", "Norm to which longer local gradients are scaled down", gt=0, le=LARGE)
+    weighting: Literal["samples", "uniform"] = key(
+        "samples", "recipe", "Weights of the clients' models in the mean: by number of samples, or all equal"
+    )
 
-    personal: list[int] | None = Field(
-        None,
-        description="judge each client's own model after these epochs of fine-tuning; default: [1, 5] for "
-        "personalised algorithms, none for others",
+    personal: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=100)] | None = key(
+        None, "evaluation", "Epochs of fine-tuning after which each client's own model is evaluated (default: [1, 5] "
+        "for personalised algorithms, none for others)"
+    )  # fmt: skip
+    personal_lr: float | None = key(
+        None, "evaluation", "Learning rate of that fine-tuning (default: that after the last round)", gt=0, le=LARGE
     )
-    personal_lr: float | None = Field(None, gt=0, description="its learning rate (default: that after the last round)")
 
-    seed: int = Field(0, ge=0, description="of the initial model, batch order and augmentation")
-    device: str = Field("auto", description="cpu, cuda, cuda:1 or auto")
-    dtype: Literal["float32", "float64"] = Field("float32", description="precision of the computation")
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
-        "auto", description="of matrix products (auto: tf32 on a GPU unless the algorithm is sensitive, else fp32)"
+    seed: int = key(0, "seed", "Seed of the initial model, the batch order and the augmentation", ge=0, le=LAST_SEED)
+    device: str = key("auto", "machine", "Device: cpu, cuda, cuda:1, mps or auto")
+    dtype: Literal["float32", "float64"] = key("float32", "recipe", "Floating-point type of the computation")
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
+        "auto", "recipe", "Precision of matrix products (auto: tf32 on a GPU unless the algorithm is sensitive, else "
+        "fp32)"
+    )  # fmt: skip
+    compile: bool = key(True, "machine", "Compile the local step and capture it as CUDA graphs, on a GPU")
+    executor: Literal["auto", "sequential", "batched"] = key(
+        "auto", "machine", "Train one client after the other, or all at once (auto: batched on a GPU)"
     )
-    compile: bool = Field(True, description="on a GPU, compile the local step and capture it as graphs")
-    executor: Literal["auto", "sequential", "batched"] = Field(
-        "auto", description="one client after the other, or all at once (auto: batched on a GPU)"
+    workers: Annotated[int, Field(ge=0, le=1024)] | Literal["auto"] = key(
+        "auto", "machine", "Worker processes of the sequential executor; 0 trains in the main process"
     )
-    workers: int | Literal["auto"] = Field("auto", description="processes of the sequential executor; 0: none")
-    chunk: int | None = Field(None, ge=1, description="clients at once in the batched executor (default: all)")
-    buffers: Literal["average", "local", "recalibrate", "refuse"] = Field(
-        "average", description="what happens to batch norm's running statistics"
+    chunk: int | None = key(
+        None, "machine", "Clients trained at once by the batched executor (default: all)", ge=1, le=MANY
     )
-    store: Literal["auto", "memory", "disk"] = Field("auto", description="where client states are kept")
-    memory: float | None = Field(
-        None,
-        gt=0,
-        description="GiB for client states and a round's vectors (default: what is free); auto: more go to disk",
+    buffers: Literal["average", "local", "recalibrate", "refuse"] = key(
+        "average", "recipe", "What happens to the running statistics of batch norm"
     )
-    reduction: Literal["sum", "ordered"] = Field(
-        "sum", description="over ranks: partial sums, or in the clients' order, to the bits of one process"
+    store: Literal["auto", "memory", "disk"] = key(
+        "auto", "machine", "Where client states are kept (auto: on disk if they do not fit into memory)"
     )
-    nonfinite: Literal["stop", "drop"] = Field("stop", description="on an update that is not finite, or is refused")
-    refuse_above: float | None = Field(None, gt=0, description="refuse an upload whose norm is above this")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
-    measure: list[str] = Field([], description="measures during training, such as lambda1:10 for every tenth round")
-    track: list[str] = Field([], description="trackers that follow the run: tensorboard, wandb, mlflow")
-    checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
-    early_stopping: int | None = Field(
-        None, ge=1, description="stop after this many evaluations without a better validation loss"
+    memory: float | None = key(
+        None, "machine", "GiB for client states and a round's vectors (default: what is free)", gt=0, le=LARGE
     )
+    reduction: Literal["sum", "ordered"] = key(
+        "sum", "machine", "Sum over ranks: partial sums, or in the order of clients for the exact bits of one process"
+    )
+    nonfinite: Literal["stop", "drop"] = key(
+        "stop", "recipe", "What to do with an update that is not finite or is refused: stop the run, or drop the update"
+    )
+    refuse_above: float | None = key(None, "recipe", "Norm above which an upload is refused", gt=0)
+    evaluate_every: int = key(1, "evaluation", "Rounds between evaluations", ge=1, le=MANY)
+    measure: list[str] = key(
+        [], "evaluation", "Measures during training, such as lambda1:10 for every tenth round (steppe list measures)",
+        max_length=100
+    )  # fmt: skip
+    track: list[str] = key([], "onlooker", "Trackers that follow the run: tensorboard, wandb, mlflow", max_length=10)
+    checkpoint_every: int = key(10, "machine", "Rounds between checkpoints", ge=1, le=MANY)
+    early_stopping: int | None = key(
+        None, "recipe", "Evaluations without a better validation loss after which training stops", ge=1, le=MANY
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def neither_flag_nor_null(cls, value: Any, info: Any) -> Any:
+        """Refuse what pydantic would read as 0 or 1, and text that no file name can contain."""
+        if isinstance(value, bool) and info.field_name != "compile":
+            raise SettingError(f"{info.field_name} is {value}, but must not be true or false", info.field_name)
+        if isinstance(value, str) and "\0" in value:
+            raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
+        return value
 
     @model_validator(mode="after")
     def consistent(self) -> Config:
+        check_device(self.device)
         if self.per_round > self.clients:
-            raise ValueError(
-                f"per_round is {self.per_round}, but there are only {self.clients} clients: "
-                "lower per_round or raise clients"
-            )
+            raise SettingError(f"per_round is {self.per_round}, but there are only {self.clients} clients: lower "
+                               "per_round or raise clients", "per_round", "clients")  # fmt: skip
         if self.early_stopping is not None and self.validation == 0:
-            raise ValueError(
-                "early_stopping looks at validation data, never at the test set: set validation, to 0.1 for instance"
-            )
-        if isinstance(self.workers, int) and self.workers < 0:
-            raise ValueError(f"workers is {self.workers}, but must be at least 0, or auto")
+            raise SettingError("early_stopping looks at validation data, never at the test set: set validation, to 0.1 "
+                               "for instance", "early_stopping", "validation")  # fmt: skip
         return self
 
     @property
     def hash(self) -> str:
         """Eight digits that name this configuration."""
-        told = self.model_dump(mode="json", exclude=set(ONLOOKERS))
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        content = self.model_dump(mode="json", exclude=keys("onlooker"))
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def keys(*roles: Role) -> set[str]:
+    """The keys with one of these roles.
+
+    >>> sorted(keys("seed", "onlooker"))
+    ['seed', 'track']
+    """
+    return {name for name, field in Config.model_fields.items() if field.json_schema_extra["role"] in roles}  # type: ignore
+
+
+def check_device(name: str) -> None:
+    if not DEVICES.fullmatch(name):
+        raise SettingError(f"device is {quote(name)}, but must be cpu, cuda, cuda:1, mps or auto", "device")
 
 
 def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
-    """A checked configuration: the recipe's values below the given ones; errors name the key and the source."""
-    values = renamed(values)
-    unknown = [k for k in values if k not in Config.model_fields]
-    if unknown:
-        told = f"there is no key {unknown[0]!r}{_near(unknown[0], list(Config.model_fields))}"
-        raise SteppeError(f"{source}: {told}" if source else told)
-    recipe = RECIPES.get(str(values.get("recipe")), {})
-    added = values.get("add")
-    for text in added if isinstance(added, list) else []:
-        recipe = {**recipe, **IMPLIED.get(str(text).partition(":")[0], {})}
-    try:
-        config = Config(**{**recipe, **values})
-    except ValidationError as error:
-        told = "; ".join(_sentence(e) for e in error.errors())
-        raise SteppeError(f"{source}: {told}" if source else told) from None
+    """Check a configuration, with the recipe's values below the given ones; errors name the key and the source."""
+    with tell_where(dict.fromkeys(values, source) if source else {}):
+        values = renamed(values)
+        for name in values:
+            find_key(name, ())
+        recipe = RECIPES.get(_word(values.get("recipe")), {})
+        added = values.get("add")
+        for text in added if isinstance(added, list) else []:
+            recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}
+        try:
+            config = Config(**{**recipe, **values})
+        except ValidationError as error:
+            raise explain(error, Config) from None
     if config.augmentation == "auto":
         chosen = RECIPE_AUGMENTATION.get(config.recipe or "", {}).get(config.data, "none")
         config = config.model_copy(update={"augmentation": chosen})
     return config
 
 
+def find_key(name: str, own: Collection[str]) -> str:
+    """Where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
+
+    >>> find_key("rho", {"rho"}), find_key("settings.rho", {"rho"}), find_key("lr", {"rho"})
+    ('settings.rho', 'settings.rho', 'lr')
+    """
+    bare = name.removeprefix("settings.")
+    if bare in own:
+        return f"settings.{bare}"
+    if name in Config.model_fields:
+        return name
+    if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
+        raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
+    raise SettingError(f"there is no key {quote(name)}{nearest(bare, {*Config.model_fields, *own})}", bare)
+
+
+def own_settings(values: Mapping[str, Any]) -> Collection[str]:
+    """The names of the settings that the algorithm of a configuration has."""
+    from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
+
+    name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
+    return settings_of(find_entry(name)) if name and not name.startswith(OWN) else ()
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put settings of the algorithm, which may stand beside the run's keys, under `settings`.
+
+    >>> nest({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
+    {'algorithm': 'fedsam', 'lr': 1, 'settings': {'eps': 0, 'rho': 2}}
+    """
+    own = own_settings(values)
+    places = {name: find_key(name, own) for name in values}
+    nested = {name: values[name] for name, place in places.items() if place == name}
+    table = {
+        place.removeprefix("settings."): values[name] for name, place in places.items() if place.startswith("settings.")
+    }
+    return put(nested, "settings", table) if table else nested
+
+
+def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The values with one more on top; a table of settings is merged with the one that is there."""
+    if key != "settings":
+        return {**values, key: value}
+    for table in (value, values.get(key, {})):
+        if not isinstance(table, dict):
+            raise SettingError(f"settings is {quote(table)}, but must be a table, such as settings.rho=0.1", key)
+    return {**values, key: {**values.get(key, {}), **value}}
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file."""
+    """The keys of a TOML file, or of a run's config.json."""
+    kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            text = file.read(LONGEST + 1).decode()
+        if len(text) > LONGEST:
+            raise SteppeError(f"{path} is longer than {LONGEST:,} bytes: it is no configuration.")
+        content = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         raise SteppeError(f"There is no configuration file {path}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SteppeError(f"{path} is not valid TOML: {error}.") from None
+    except IsADirectoryError:
+        inside = f", for example {path / 'config.json'}" if (path / "config.json").exists() else ""
+        raise SteppeError(f"{path} is a folder: give a file{inside}.") from None
+    except OSError as error:
+        raise SteppeError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8, and of very long numbers
+        raise SteppeError(f"{path} is not valid {kind}: {error}.") from None
+    if not isinstance(content, dict):
+        raise SteppeError(f"{path} must hold an object with keys of the run.")
+    return content
 
 
-def assign(text: str, settings: dict[str, Any]) -> tuple[str, Any]:
-    """`key=value` from a command line; the key is a setting of the algorithm (`settings`) or of the run.
+def assign(text: str, own: Collection[str]) -> tuple[str, Any]:
+    """Read `key=value` from a command line; the key is a setting of the algorithm (`own`) or of the run.
 
     >>> assign("rho=0.5", {"rho": 0.1}), assign("data=mnist", {}), assign("clip=none", {})
     (('settings.rho', 0.5), ('data', 'mnist'), ('clip', None))
     """
-    key, equals, raw = text.partition("=")
-    key = key.strip()
-    if not equals:
-        raise SteppeError(f"--set {text}: write it as key=value")
-    value = parse(raw.strip())
-    bare = key.removeprefix("settings.")
-    if bare in settings:
-        return f"settings.{bare}", value
-    if key in Config.model_fields:
-        return key, value
-    known = sorted({*Config.model_fields, *settings})
-    raise SteppeError(f"--set {text}: there is no key {key!r}{_near(key, known)}")
+    name, value = parse_assignment(text)
+    with tell_where({name.removeprefix("settings."): as_option(text)}):
+        return find_key(name, own), value
 
 
-def parse(raw: str) -> Any:
-    """A value as TOML reads it; bare words are text."""
-    if raw.lower() in ("none", "null"):
-        return None
-    try:
-        return tomllib.loads(f"v = {raw}")["v"]
-    except tomllib.TOMLDecodeError:
-        return raw
+def as_option(text: str) -> str:
+    """How a setting was written on the command line.
 
-
-def _near(word: str, options: list[str]) -> str:
-    """Like `nearest`, but a long list of keys is not repeated in full."""
-    close = difflib.get_close_matches(word, options, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else nearest(word, options)
-
-
-def _sentence(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part not in ("int", "constrained-int"))
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    return f"{where} is {error['input']!r}: {message}" if where else message
+    >>> as_option("lr=0.1"), as_option("--lr=0.1")
+    ('--set lr=0.1', '--lr 0.1')
+    """
+    text = text if len(text) <= 80 else f"{text[:79]}…"
+    return text.replace("=", " ", 1) if text.startswith("--") else f"--set {text}"

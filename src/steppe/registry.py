@@ -11,17 +11,23 @@ from typing import Any
 from steppe import parts as ideas
 from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SettingError, SteppeError, nearest
+from steppe.core.errors import SettingError, nearest, quote
 from steppe.core.part import Part
-from steppe.core.settings import checked, hints_of
+from steppe.core.ranges import checked, hints_of
+from steppe.settings import parse_named
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
     """A catalogue entry with its settings, further parts inside or around it, and the local optimiser around all."""
-    if name not in CATALOGUE:
-        raise SteppeError(f"there is no algorithm {name!r}{nearest(name, CATALOGUE)}")
-    parts = configured(CATALOGUE[name], f"algorithm {name!r}", settings or {})
+    parts = configured(find_entry(name), f"algorithm {name!r}", settings or {})
     return assembled(parts, optimiser, add, name)
+
+
+def find_entry(name: str) -> Callable[..., Parts]:
+    """The catalogue's function of this name."""
+    if name not in CATALOGUE:
+        raise SettingError(f"there is no algorithm {quote(name)}{nearest(name, CATALOGUE)}", "algorithm")
+    return CATALOGUE[name]
 
 
 def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
@@ -38,7 +44,7 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
     defaults, hints = settings_of(function), hints_of(function)
     for key in settings:
         if key not in defaults:
-            raise SettingError(f"{what} has no setting {key!r}{nearest(key, defaults)}")
+            raise SettingError(f"{what} has no setting {quote(key)}{nearest(key, defaults)}", key)
     return function(**{key: checked(what, key, value, hints[key]) for key, value in settings.items()})
 
 
@@ -70,29 +76,15 @@ def parse_addition(text: str) -> Part:
     >>> parse_addition("ema"), parse_addition("sam:rho=0.05,eps=1e-7")
     (EMA(keep=0.99), SAM(rho=0.05, eps=1e-07, mix=1.0, ramp=0))
     """
-    name, _, rest = text.partition(":")
-    if name not in PARTS:
-        raise SteppeError(f"there is no part {name!r} to add{nearest(name, PARTS)}")
-    settings = {}
-    for item in filter(None, rest.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise SteppeError(f"{item!r} in {text!r} is not a setting: write name=value, with commas between several")
-        settings[key.strip()] = _value(value.strip())
-    missing = [k for k, v in settings_of(PARTS[name]).items() if v is inspect.Parameter.empty and k not in settings]
-    if missing:
-        raise SteppeError(f"part {name!r} needs a value for {missing[0]}: write {name}:{missing[0]}=…")
-    part: Part = configured(PARTS[name], f"part {name!r}", settings)
+    try:
+        name, settings = parse_named(text)
+        if name not in PARTS:
+            raise SettingError(f"there is no part {quote(name)} to add{nearest(name, PARTS)}")
+        missing = [k for k, v in settings_of(PARTS[name]).items() if v is inspect.Parameter.empty and k not in settings]
+        if missing:
+            raise SettingError(f"part {name!r} needs a value for {missing[0]}: write {name}:{missing[0]}=…")
+        part: Part = configured(PARTS[name], f"part {name!r}", settings)
+    except SettingError as error:
+        error.keys = ("add",)  # whatever the part calls its setting, the run knows it by this key
+        raise
     return part
-
-
-def _value(text: str) -> Any:
-    words: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

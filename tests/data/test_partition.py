@@ -15,10 +15,14 @@ CIFAR_LIKE = np.arange(50_000) % 10
 TOY = np.arange(1000) % 10
 EVERY_RULE = [
     "iid",
+    "iid_balanced",
     "sharding(2)",
+    "sharding_fedntd(2)",
     "lda(0.5)",
+    "lda_fedntd(0.5)",
     "dirichlet(0.3)",
     "dirichlet_replace(0.6)",
+    "dirichlet_once(0.6)",
     "pathological(3)",
     "longtail(0.5, 0.5)",
 ]
@@ -151,6 +155,7 @@ def test_the_global_generators_are_left_alone(rule):
         "lda(1000)",
         "dirichlet(0.00001)",
         "dirichlet_replace(0.00001)",
+        "dirichlet_once(0.01)",
         "pathological(1)",
         "longtail(0.00001)",
         "longtail(0.01, 0.1)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse, PullObjectResponse
+from flwr.proto.node_pb2 import Node, NodeInfo
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
@@ -20,9 +28,11 @@ from steppe.data import load
 from steppe.data.partition import make as make_partition
 from steppe.engine.build import build_experiment
 from steppe.engine.play_round import play_round
+from steppe.engine.progress import handling
 from steppe.executors.sequential import Sequential
-from steppe.flower import federation_file as charters
-from steppe.flower.client_app import app
+from steppe.flower import federation_file
+from steppe.flower.client_app import make_app
+from steppe.flower.federation_file import Own
 from steppe.flower.server_app import federated
 from steppe.runs.client_store import MemoryStore
 
@@ -43,12 +53,46 @@ def through_bytes(message: Message) -> tuple[Message, list[bytes]]:
     return again, raw
 
 
-class MemoryGrid(Grid):
-    """Nodes in this process. `spoil` may change a reply, or hold it back by giving None."""
+class MemoryLink:
+    """What the SuperLink's runtime API does for replies: messages by what they answer, their objects by name."""
 
-    def __init__(self, configs: dict[int, dict], spoil=None) -> None:
+    def __init__(self) -> None:
+        self.waiting: dict[str, tuple] = {}  # question -> reply, its tree
+        self.objects: dict[str, bytes] = {}
+        self.pulled = 0  # bytes that the server has asked for
+
+    def put(self, question: str, message: Message, objects: dict[str, bytes] | None = None, tree=None) -> None:
+        """A node's reply; with `objects`, whatever a node may put in the place of its content."""
+        message.metadata.__dict__["_message_id"] = message.object_id
+        proto = message_to_proto(remove_content_from_message(message))
+        self.waiting[question] = proto, tree or get_object_tree(message)
+        real = {name: thing.deflate() for name, thing in get_all_nested_objects(message).items()}
+        self.objects |= real if objects is None else objects
+
+    def PullMessages(self, request):
+        found = [self.waiting.pop(q) for q in request.message_ids if q in self.waiting]
+        return PullAppMessagesResponse(messages_list=[m for m, _ in found], message_object_trees=[t for _, t in found])
+
+    def PullObject(self, request):
+        content = self.objects.get(request.object_id)
+        if content is None:
+            return PullObjectResponse(object_found=False)
+        self.pulled += len(content)
+        return PullObjectResponse(object_found=True, object_available=content != b"", object_content=content)
+
+    def ConfirmMessageReceived(self, request):
+        return ConfirmMessageReceivedResponse()
+
+
+class MemoryGrid(Grid):
+    """Nodes in this process. `spoil` may change a reply, hold it back by giving None, or send what it likes itself."""
+
+    def __init__(self, configs: dict[int, dict], spoil=None, own: Own | None = None) -> None:
         self.configs, self.spoil = dict(configs), spoil or (lambda message, node: message)
-        self.replies: dict[str, Message] = {}
+        self.app = make_app(own or Own())
+        self.link = self._runtime_client = MemoryLink()
+        self.node = Node(node_id=SUPERLINK_NODE_ID)
+        self.keys: dict[int, bytes] = {}
         self.sent_up: list[bytes] = []
         self.log: list[tuple[str, int]] = []
 
@@ -56,7 +100,7 @@ class MemoryGrid(Grid):
 
     @property
     def run(self):
-        raise NotImplementedError
+        return Run.create_empty(1)
 
     def create_message(self, *_, **__):
         raise NotImplementedError
@@ -64,8 +108,14 @@ class MemoryGrid(Grid):
     def send_and_receive(self, *_, **__):
         raise NotImplementedError
 
+    def pull_messages(self, *_, **__):
+        raise NotImplementedError
+
     def get_node_ids(self):
         return list(self.configs)
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.configs]
 
     def push_messages(self, messages):
         ids = []
@@ -75,15 +125,11 @@ class MemoryGrid(Grid):
             ids.append(message.object_id)
             self.log.append((message.metadata.message_type, node))
             context = Context(1, node, self.configs[node], RecordDict(), {})
-            reply = self.spoil(app(arrived, context), node)
+            reply = self.spoil(self.app(arrived, context), node)
             if reply is not None:
-                back, raw = through_bytes(reply)
-                self.sent_up += raw
-                self.replies[ids[-1]] = back
+                self.sent_up += through_bytes(reply)[1]
+                self.link.put(ids[-1], reply)
         return ids
-
-    def pull_messages(self, message_ids):
-        return [self.replies.pop(i) for i in message_ids if i in self.replies]
 
 
 def node_folders(where: Path, config) -> dict[int, dict]:
@@ -101,18 +147,29 @@ def node_folders(where: Path, config) -> dict[int, dict]:
     return configs
 
 
-def charter_of(run: dict, **terms) -> tuple[charters.Charter, object]:
-    charter = charters.checked({"name": "test", "run": {**USUAL, **run}, "deadline": 0.5, "wait": 1.0, **terms})
-    return charter, charter.config()
+def settings_of(run: dict, **terms) -> tuple[federation_file.FederationFile, object]:
+    settings = federation_file.parse({"name": "test", "run": {**USUAL, **run}, "deadline": 0.5, "wait": 1.0, **terms})
+    return settings, settings.config()
 
 
-def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None, terms=None):
+class Into(logging.Handler):
+    """What is said, in a list."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self.told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+
+def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None, terms=None, keys=None):
     """A federation in memory; returns (result, grid, what was said)."""
-    charter, config = charter_of(run, **(terms or {}))
-    grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil)
+    settings, config = settings_of(run, **(terms or {}))
+    grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil, settings.own)
     told: list[str] = []
-    with _quietly():
-        return federated(grid, charter, config, out, resume, told.append), grid, told
+    with _quietly(), handling(Into(told)):
+        return federated(grid, settings, config, out, resume, keys), grid, told
 
 
 @contextmanager
@@ -133,7 +190,7 @@ def replay(config, schedule):
     server = Server(task.x0, algorithm.server_state(task.x0), task.buffers)
     work = Sequential(algorithm, task, built.federation)
     for t, ids in enumerate(schedule):
-        server = play_round(built, server, store, work, t, ids, built.lr(t), lambda _: None).after
+        server = play_round(built, server, store, work, t, ids, built.lr(t)).after
     return server, store
 
 

@@ -21,12 +21,12 @@ from steppe.core.cost import Cost
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.flower import launch as processes
 from steppe.flower.create import init
-from steppe.flower.federation_file import Sample, checked, read
-from steppe.flower.liveness import STATUS, locked, status
-from steppe.flower.node_data import arrays
+from steppe.flower.federation_file import Sample, parse, read
+from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
+from steppe.flower.server_status import STATUS, lock, write_status
 from steppe.runs.folder import RunFolder
-from tests.flower.memory import MemoryGrid, charter_of, launch, node_folders
+from tests.flower.memory import MemoryGrid, launch, node_folders, settings_of
 
 CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
 IMAGES = Sample(shape=[1, 8, 8], classes=2, class_names=["cat", "dog"], mean=[0.5], std=[0.5])
@@ -44,8 +44,8 @@ def test_loopback_needs_no_certificates(tmp_path):
     assert "--insecure" in scripts["superlink.sh"]
     assert "--host 127.0.0.1" in scripts["superlink.sh"]
     assert not list(tmp_path.glob("**/*.crt"))
-    charter, config = read(tmp_path / "a b" / "app")
-    assert charter.name == "a-b"
+    settings, config = read(tmp_path / "a b" / "app")
+    assert settings.name == "a-b"
     assert (config.algorithm, config.settings, config.clip) == ("fedsmoo", {"rho": 0.2}, 3.0)
     assert (config.clients, config.checkpoint_every) == (2, 1)
     with pytest.raises(SteppeError, match="already holds a federation"):
@@ -90,9 +90,9 @@ def test_the_app_that_is_shipped_is_a_shim(tmp_path):
 
 def test_own_data(tmp_path):
     init(tmp_path, CONFIG, own_data=True)
-    charter, config = read(tmp_path / "app")
-    assert charter.data is not None
-    assert config.data == "nodes of " + charter.name
+    settings, config = read(tmp_path / "app")
+    assert settings.data is not None
+    assert config.data == "nodes of " + settings.name
     assert not list(tmp_path.glob("nodes/*/data.npz"))
 
 
@@ -106,40 +106,40 @@ def image_folder(where, classes=("cat", "dog")):
 
 
 def test_a_folder_of_images(tmp_path):
-    """Numbers come from the charter's names, also where a node has one class only."""
+    """Numbers come from federation.toml's names, also where a node has one class only."""
     image_folder(tmp_path / "two")
-    x, y = arrays(str(tmp_path / "two"), IMAGES, "client 0")
+    x, y = read_data(str(tmp_path / "two"), IMAGES, "client 0")
     assert x.shape == (6, 1, 8, 8)
     assert y.tolist() == [0, 0, 0, 1, 1, 1]
     assert int(x[4, 0, 0, 0]) == 51
     image_folder(tmp_path / "one", ["dog"])
-    assert arrays(str(tmp_path / "one"), IMAGES, "client 0")[1].tolist() == [1, 1, 1]
+    assert read_data(str(tmp_path / "one"), IMAGES, "client 0")[1].tolist() == [1, 1, 1]
     image_folder(tmp_path / "odd", ["bird"])
-    with pytest.raises(SteppeError, match="has the class 'bird', which is not among the charter's class_names"):
-        arrays(str(tmp_path / "odd"), IMAGES, "client 0")
+    with pytest.raises(SteppeError, match=r"has the class .bird., which is not among federation\.toml.s class_names"):
+        read_data(str(tmp_path / "odd"), IMAGES, "client 0")
     (tmp_path / "none").mkdir()
     with pytest.raises(SteppeError, match="No image was found"):
-        arrays(str(tmp_path / "none"), IMAGES, "client 0")
+        read_data(str(tmp_path / "none"), IMAGES, "client 0")
     with pytest.raises(SteppeError, match="no class_names under"):
-        arrays(str(tmp_path / "two"), IMAGES.model_copy(update={"class_names": None}), "client 0")
+        read_data(str(tmp_path / "two"), IMAGES.model_copy(update={"class_names": None}), "client 0")
 
 
 def test_a_function_and_a_regression():
     ten = IMAGES.model_copy(update={"classes": 10, "class_names": None})
-    x, y = arrays("tests.flower.own:few_samples", ten, "client 0")
+    x, y = read_data("tests.flower.own:few_samples", ten, "client 0")
     assert (len(x), len(y)) == (30, 30)
     numbers = Sample(shape=[3], inputs="float32", targets="float32")
     with pytest.raises(SteppeError, match="labels"):
-        arrays("tests.flower.own:few_samples", ten.model_copy(update={"classes": 3}), "client 0")
+        read_data("tests.flower.own:few_samples", ten.model_copy(update={"classes": 3}), "client 0")
     with pytest.raises(SteppeError, match="inputs of shape"):
-        arrays("tests.flower.own:few_samples", numbers, "client 0")
+        read_data("tests.flower.own:few_samples", numbers, "client 0")
 
 
 def test_data_of_their_own_and_a_test_set_of_the_servers(tmp_path):
-    """The charter describes a sample; the server has test data, or none."""
+    """federation.toml describes a sample; the server has test data, or none."""
     terms = {"data": {"shape": [1, 8, 8], "classes": 10, "mean": [0.3], "std": [0.4]}}
     run = {"algorithm": "fedavg", "rounds": 1}
-    grid = MemoryGrid(node_folders(tmp_path / "nodes", charter_of(run)[1]))
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(run)[1]))
     result, _, _ = launch(tmp_path, run, grid=grid, terms=terms)
     assert "accuracy" not in result.history[0]
     assert result.summary["last"] is None
@@ -197,12 +197,12 @@ def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp
     where.mkdir()
     (where / "config.json").write_text("{}")
     if isinstance(told_of, dict):
-        status(where, "running")
+        write_status(where, "running")
         told_of = json.loads((where / STATUS).read_text()) | told_of
     if told_of is not None:
         (where / STATUS).write_text(json.dumps(told_of))
-    monkeypatch.setattr(processes, "reachable", lambda host, port: link)
-    with locked(where):
+    monkeypatch.setattr(processes, "is_reachable", lambda host, port: link)
+    with lock(where):
         told = command("resume", tmp_path / "f")
     assert "at work in" in told
     assert (f"kill -9 {os.getpid()}, then resume" in told, "kill" in told) == (advice, advice)
@@ -215,38 +215,36 @@ def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp
 ])  # fmt: skip
 def test_following_a_run_that_fails(state, alive, why, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "GONE", 0.0)
-    status(tmp_path, **state)
+    write_status(tmp_path, **state)
     with pytest.raises(RunFailed) as error:
-        processes.follow(tmp_path, lambda _: None, lambda _: None, lambda: alive)
+        processes.follow(tmp_path, lambda _: None, lambda: alive)
     assert str(error.value) == why
 
 
 def test_following_a_run_that_goes_on(tmp_path):
     """Old rounds are not told again, an old status is not believed."""
-    status(tmp_path, "failed", why="long ago")
+    write_status(tmp_path, "failed", why="long ago")
     asked = time.time() + 1e-3
     for t in range(1, 4):
         RunFolder(tmp_path).append({"round": t})
     seen = []
 
     def alive():
-        with locked(tmp_path):
+        with lock(tmp_path):
             RunFolder(tmp_path).append({"round": 4})
             time.sleep(0.01)
-            status(tmp_path, "finished")
+            write_status(tmp_path, "finished")
         return ""
 
-    processes.follow(tmp_path, seen.append, lambda _: None, alive, asked, resume=True)
+    processes.follow(tmp_path, seen.append, alive, asked, resume=True)
     assert [r["round"] for r in seen] == [4]
     assert json.loads((tmp_path / STATUS).read_text())["state"] == "finished"
 
 
 def test_terms_reach_a_node_unchanged():
-    from steppe.flower.federation_file import as_terms, from_terms
+    from steppe.flower.federation_file import Terms, read_terms, write_terms
 
-    charter = checked({"name": "x", "lost_state": "fresh", "run": {"clients": 2, "per_round": 1, "lr": 0.3}})
-    config = charter.config()
+    settings = parse({"name": "x", "lost_state": "fresh", "run": {"clients": 2, "per_round": 1, "lr": 0.3}})
     cost = Cost(1.0, 2.0, 0.5, 1.0, 4, 8, 2, 1, 0, 100)
-    told, *rest = from_terms(as_terms(charter, config, IMAGES, cost))
-    assert rest == [config, IMAGES, cost]
-    assert told.lost_state == "fresh"
+    terms = Terms(settings.name, settings.lost_state, settings.config(), IMAGES, cost)
+    assert read_terms(write_terms(terms)) == terms

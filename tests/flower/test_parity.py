@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
 from steppe.runs.client_store import flat
-from tests.flower.memory import charter_of, launch, replay, states_on_disk
+from tests.flower.memory import launch, replay, settings_of, states_on_disk
 
 FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
 
@@ -16,7 +16,7 @@ def test_equals_the_simulator(name, settings, tmp_path):
     """Global model, server state and the states on the nodes' disks, with clients that pause and come back."""
     run = {"algorithm": name, "settings": settings}
     result, grid, told = launch(tmp_path, run)
-    _, config = charter_of(run)
+    _, config = settings_of(run)
     server, store = replay(config, [result.experiment.sample(t) for t in range(config.rounds)])
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     assert {kind for kind, _ in grid.log} == {"query", "train"}
@@ -46,7 +46,7 @@ def test_batch_norm_is_averaged_as_in_the_simulator(tmp_path):
     from steppe.engine.rounds import simulate
     from tests.flower.own import norm_model
 
-    _, config = charter_of({"algorithm": "fedsam"})
+    _, config = settings_of({"algorithm": "fedsam"})
     torch.manual_seed(config.seed)
     whole = simulate(build_experiment(config, model=norm_model()))
     assert result.server.buffers
@@ -63,7 +63,7 @@ def test_own_part_and_model(tmp_path):
 
     result, _, _ = launch(tmp_path, {}, terms={"own": {"model": "tests.flower.own:model",
                                                        "parts": "tests.flower.own:parts"}})  # fmt: skip
-    _, config = charter_of({})
+    _, config = settings_of({})
     torch.manual_seed(config.seed)
     whole = simulate(build_experiment(config, parts(), model()))
     close(result.server.x, whole.server.x)
@@ -78,9 +78,10 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
 
     if part.startswith("dp"):
         pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+        part += f",secret={tmp_path / 'secret'}"
     run = {"algorithm": "scaffold", "clients": 5, "per_round": 5, "add": [part]}
     result, _, told = launch(tmp_path, run)
-    whole = simulate(build_experiment(charter_of(run)[1]))
+    whole = simulate(build_experiment(settings_of(run)[1]))
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     close(result.server.x, whole.server.x)
     assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from steppe.data import load
-from tests.flower.memory import MemoryGrid, charter_of, launch, node_folders
+from tests.flower.memory import MemoryGrid, launch, node_folders, settings_of
 
 RUN = {"algorithm": "scaffold", "per_round": 3, "rounds": 2, "dtype": "float32"}
 
@@ -37,7 +37,7 @@ def traces(sent: list[bytes], configs) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedsol", "fedscar", "moon"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedsol", pytest.param("fedscar", marks=pytest.mark.slow), "moon"])
 def test_no_sample_and_no_label_leaves(algorithm, tmp_path):
     _, grid, _ = launch(tmp_path, {**RUN, "algorithm": algorithm})
     assert sum(map(len, grid.sent_up)) > 100_000
@@ -59,7 +59,7 @@ def test_a_leak_would_be_seen(leak, tmp_path):
         message.content["arrays"] = ArrayRecord({**message.content["arrays"], "up/extra/x": Array(secret)})
         return message
 
-    _, config = charter_of(RUN)
+    _, config = settings_of(RUN)
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config))
     grid.spoil = spoil
     with pytest.raises(Exception, match="not those of the algorithm"):  # the server refuses it as well

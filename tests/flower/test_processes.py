@@ -14,16 +14,28 @@ import torch
 
 from steppe.config import resolve
 from steppe.core.errors import RunFailed
+from steppe.engine.progress import handling
 from steppe.flower.certificates import write_node_key
-from steppe.flower.create import CONNECTION, init
+from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.federation_file import read
-from steppe.flower.launch import Local, end, standing
+from steppe.flower.keeper import find_descendants
+from steppe.flower.launch import Local, end
 from steppe.flower.nodes import NodeStore
-from steppe.runs import checkpoint, folder
-from tests.flower.memory import USUAL, replay, states_on_disk
+from steppe.flower.server_status import is_alive, read_status
+from steppe.runs import checkpoint
+from steppe.runs.folder import RunFolder
+from tests.flower.memory import USUAL, Into, replay, states_on_disk
 
 pytestmark = pytest.mark.slow
 RUN = {**USUAL, "dtype": "float32", "per_round": 3}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is more than an entry in a table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class Trial:
@@ -32,7 +44,7 @@ class Trial:
     def __init__(self, where: Path) -> None:
         self.folder, self.said = where / "trial", []
         init(self.folder, resolve({k: v for k, v in RUN.items() if k != "executor"}), tls=True, name="test")
-        self.local = Local(self.folder, self.said.append)
+        self.local = Local(self.folder)
         self.local.start_superlink()
         for client in range(3):
             self.local.register(client)
@@ -40,13 +52,14 @@ class Trial:
         self.terms = (self.folder / "app" / "federation.toml").read_text()
         self.slow = 30.0  # what a round takes on this machine, measured by the first run
 
-    def charter(self, **terms) -> None:
+    def rules(self, **terms) -> None:
         lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in terms.items())
         (self.folder / "app" / "federation.toml").write_text(lines + self.terms)
 
     def unruly(self, faults: dict[int, dict[int, str]]) -> None:
         """From the next run on, nodes may misbehave."""
         shutil.copy(Path(__file__).parent / "unruly.py", self.folder / "app" / "steppe_app" / "client_app.py")
+        pin(self.folder)
         for client in range(3):
             home = self.folder / "nodes" / str(client)
             for old in (*home.glob("busy-*"), *home.glob("gate-*")):
@@ -85,7 +98,7 @@ class Trial:
         return (self.folder / "nodes" / str(client) / f"busy-{round_}").exists()
 
     def history(self, out: str) -> list[dict]:
-        return folder.history(self.folder / out)
+        return RunFolder(self.folder / out).history
 
     def check(self, out: str, sets: str, schedule: list[list[int]] | None = None) -> None:
         """The recorded model and server state are those of the simulator with the clients that were counted."""
@@ -108,7 +121,8 @@ class Trial:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     made = Trial(tmp_path_factory.mktemp("federation"))
-    yield made
+    with handling(Into(made.said)):
+        yield made
     made.local.stop()
 
 
@@ -130,7 +144,7 @@ def test_the_server_and_the_superlink_are_killed(trial):
     trial.unruly({})
     thread = trial.begin(out, sets)
     trial.until(lambda: trial.busy(1, 1))
-    os.kill(standing(trial.folder / out)["pid"], signal.SIGKILL)
+    os.kill(read_status(trial.folder / out)["pid"], signal.SIGKILL)
     thread.join(60)
     assert thread.error == "The server's process has died."
     assert len(trial.history(out)) == 1
@@ -143,20 +157,14 @@ def test_the_server_and_the_superlink_are_killed(trial):
     assert len(trial.history(out)) == 2
 
     with suppress(AssertionError):  # the server goes with it, but for Flower's client that now and then tries for ever
-        trial.until(lambda: standing(trial.folder / out) and not _lives(trial.folder / out), patience=60.0)
-    if _lives(trial.folder / out):
-        os.kill(standing(trial.folder / out)["pid"], signal.SIGKILL)
+        trial.until(lambda: read_status(trial.folder / out) and not is_alive(trial.folder / out), patience=60.0)
+    if is_alive(trial.folder / out):
+        os.kill(read_status(trial.folder / out)["pid"], signal.SIGKILL)
     trial.local.start_superlink()
     thread = trial.begin(out, sets, resume=True)
     thread.join(400)
     assert thread.error is None
     trial.check(out, sets)
-
-
-def _lives(where):
-    from steppe.flower.liveness import lives
-
-    return lives(where)
 
 
 def test_a_node_is_killed_in_its_round_and_comes_back(trial):
@@ -186,12 +194,12 @@ def test_bad_replies_and_a_straggler(trial):
     """NaN, a wrong shape, a stale round, another algorithm, too late: refused or dropped, named, never averaged."""
     sets, out = "algorithm=scaffold rounds=4", "run-bad"
     trial.unruly({1: {0: "nan", 1: "stale", 2: "wait"}, 2: {0: "shape", 1: "other"}})
-    trial.charter(deadline=max(20.0, 3 * trial.slow))
+    trial.rules(deadline=max(20.0, 3 * trial.slow))
     thread = trial.begin(out, sets)
     trial.until(lambda: len(trial.history(out)) == 3)
     (trial.folder / "nodes" / "1" / "gate-2").touch()
     thread.join(400)
-    trial.charter()
+    trial.rules()
     assert thread.error is None
     first, second = ({r["client"]: r["why"] for r in record["refused"]} for record in trial.history(out)[:2])
     assert "not finite" in first[1]
@@ -221,10 +229,10 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
     trial.until(lambda: "Failed to activate SuperNode" in (node / "node.log").read_text())
     trial.until(lambda: "All SuperNodes must be registered" in (keyless / "node.log").read_text())
     patience = max(15.0, 2 * trial.slow)
-    trial.charter(wait=patience)
+    trial.rules(wait=patience)
     thread = trial.begin("run-few", "algorithm=fedavg rounds=1 clients=4")
     thread.join(200)
-    trial.charter()
+    trial.rules()
     assert thread.error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
                             "Start what is missing, or lower `enough`.")  # fmt: skip
     assert _online(trial) == 3
@@ -233,18 +241,9 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
 
 
 def test_everything_stops(trial):
-    groups = {p.pid for p in (trial.local.superlink, *trial.local.nodes.values())}
-    assert _running(groups)
+    """Also what Flower's processes start in sessions of their own."""
+    keepers = [p.pid for p in (trial.local.superlink, *trial.local.nodes.values())]
+    all_of_them = [pid for keeper in keepers for pid in (keeper, *find_descendants(keeper))]
+    assert len(all_of_them) >= 4 * 4  # each a keeper, a shell or its Python, and Flower's own
     trial.local.stop()
-    assert not _running(groups)
-
-
-def _running(groups: set[int]) -> list[str]:
-    """Processes of these groups that are more than an entry in a table."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
-            if int(group) in groups and state != "Z":
-                found.append(path.parent.name)
-    return found
+    assert not [pid for pid in all_of_them if is_running(pid)]

@@ -11,9 +11,13 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 
-from steppe.flower.client_app import app as honest
+from steppe.flower.client_app import make
 
 app = ClientApp()
+
+
+def honest(message, context):
+    return make(Path(__file__).parent.parent)(message, context)
 
 
 @app.query()

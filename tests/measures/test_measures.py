@@ -16,7 +16,16 @@ from steppe.analysis import Analysis, Options
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape, Sample
 from steppe.measures.during_training import MEASURES, chosen, schedule
-from steppe.report.measure_tables import COLUMNS, PROFILES, fitting, labels, numbers, over_seeds, tables, told
+from steppe.report.formats import format_number
+from steppe.report.measure_tables import (
+    COLUMNS,
+    PROFILES,
+    average_seeds,
+    make_tables,
+    read_numbers,
+    shorten_paths,
+    split_to_width,
+)
 from tests.runs.test_resume import killed
 from tests.scene import bits, blobs, launch, listening, records, remains, seeded
 
@@ -348,13 +357,13 @@ def test_tables_have_every_number(tmp_path: Path) -> None:
     finished(tmp_path)
     analyze(tmp_path, "numbers", **own())
     content = json.loads((tmp_path / "analysis.json").read_text())
-    found = numbers(content)
+    found = read_numbers(content)
     assert len(found) == sum(map(len, COLUMNS.values()))
-    assert set(numbers(content, ["lambda1"])) == {"λ1", "λ1/λ5"}
-    made = tables({"a run of a long name": found})
+    assert set(read_numbers(content, ["lambda1"])) == {"λ1", "λ1/λ5"}
+    made = make_tables({"a run of a long name": found})
     assert [t.title for t in made] == list(COLUMNS)
     for table in made:
-        pieces = fitting(table, 80)
+        pieces = split_to_width(table, 80)
         assert [c for p in pieces for c in p.columns[1:]] == table.columns[1:]  # nothing is lost
         for p in pieces:
             assert sum(max(len(r[i]) for r in [p.columns, *p.rows]) + 2 for i in range(len(p.columns))) - 2 <= 80
@@ -362,17 +371,21 @@ def test_tables_have_every_number(tmp_path: Path) -> None:
 
 def test_over_seeds() -> None:
     each: list[dict[str, Any]] = [{"λ1": (1.0, None), "trace": (5.0, 1.0)}, {"λ1": (3.0, None)}]
-    assert over_seeds(each) == {"λ1": (2.0, pytest.approx(2**0.5)), "trace": (5.0, 1.0)}  # what only one seed has
-    assert over_seeds(each[:1]) == each[0]
+    assert average_seeds(each) == {"λ1": (2.0, pytest.approx(2**0.5)), "trace": (5.0, 1.0)}  # what only one seed has
+    assert average_seeds(each[:1]) == each[0]
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert told((76.3, 9.3)) == "76 ± 9"
-    assert told((140.2, 96.0)) == "140 ± 96"
-    assert told((0.0, None)) == "0.00"
-    assert told((1.5e-7, None)) == "1.50e-07"
-    assert told((float("nan"), None)) == "nan"
-    assert labels([Path("runs/a/seed-0"), Path("runs/a/seed-1"), Path("runs/b")]) == ["a/seed-0", "a/seed-1", "b"]
+    assert format_number((76.3, 9.3)) == "76 ± 9"
+    assert format_number((140.2, 96.0)) == "140 ± 96"
+    assert format_number((0.0, None)) == "0.00"
+    assert format_number((1.5e-7, None)) == "1.50e-07"
+    assert format_number((float("nan"), None)) == "nan"
+    assert shorten_paths([Path("runs/a/seed-0"), Path("runs/a/seed-1"), Path("runs/b")]) == [
+        "a/seed-0",
+        "a/seed-1",
+        "b",
+    ]
 
 
 def test_the_default_sample_is_never_of_the_run(tmp_path: Path) -> None:

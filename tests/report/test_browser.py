@@ -15,7 +15,7 @@ from steppe.report.write import write
 from tests.report.conftest import FIGURES
 from tests.report.test_report import change
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
 FLAGS = [

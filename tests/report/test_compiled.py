@@ -13,9 +13,10 @@ import pytest
 from steppe.report import report_tables
 from steppe.report.reading import read
 from steppe.report.report_tables import Table
-from steppe.report.texts import tabular
+from steppe.report.texts import render_latex_table
 from steppe.report.write import write
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
 PACKAGES = ("booktabs.sty", "graphicx.sty", "geometry.sty")
 TABLES = sorted((Path(__file__).parents[2] / "docs" / "reproductions").glob("*.tex"))
 
@@ -64,11 +65,11 @@ def test_names_of_any_letters_compile(pages, compared: Path, tmp_path: Path) -> 
 
 def test_a_table_can_be_copied_into_a_paper(pages, compared: Path) -> None:
     """Two columns, the packages that the documentation names, and nothing else."""
-    tables = [*report_tables.tables(read([compared])).values(), Table("Wide", ["a"] * 30, [["1.23 ± 0.45 %"] * 30])]
+    tables = [*report_tables.make_tables(read([compared])), Table("Wide", ["a"] * 30, [["1.23 ± 0.45 %"] * 30])]
     paper = (
         "\\documentclass[twocolumn]{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}{}\\end{{document}}"
     )
-    assert too_wide(pages(paper.format("\n\n".join(map(tabular, tables))))) == []
+    assert too_wide(pages(paper.format("\n\n".join(map(render_latex_table, tables))))) == []
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda p: p.stem)

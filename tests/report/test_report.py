@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shlex
@@ -10,7 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import reduce
-from html import escape
+from html import unescape
 from operator import getitem
 from pathlib import Path
 from statistics import mean, stdev
@@ -22,11 +24,12 @@ import pytest
 from steppe.cli import arguments
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape
-from steppe.report import charts, findings, layers, measure_tables, report_tables, spectra
+from steppe.report import charts, findings, formats, layers, report_tables, spectra
 from steppe.report.comparison import Comparison
-from steppe.report.landscapes import landscapes
+from steppe.report.landscapes import draw_landscapes
 from steppe.report.measure_tables import PROFILES
 from steppe.report.reading import read
+from steppe.report.repeat import explain_repeat, format_command
 from steppe.report.write import write
 from steppe.runs.folder import RunFolder
 from tests.report.conftest import FIGURES, config
@@ -62,15 +65,16 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
     assert [g.label for g in c.ranking] == order
     for g in c.groups:
         assert g.over("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
-    row = report_tables.results(c).rows[0]
+    row = report_tables.make_results(c).rows[0]
     assert row[:2] == [order[0], f"{100 * mean(last[order[0]]):.2f} ± {100 * stdev(last[order[0]]):.2f}"]
-    assert order[0] in findings.headline(c)
+    assert order[0] in findings.write_headline(c)
 
 
 def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
     for run in read([compared]).runs:
-        held = [len(c) for c in json.loads((run.folder / "partition.json").read_text())["clients"]]
+        held = [len(c) for c in json.loads((run.folder.path / "partition.json").read_text())["clients"]]
         chosen = [np.random.RandomState(t).choice(6, 3, replace=False) for t in range(4)]  # one epoch, batches of 20
+        assert [r["participants"] for r in run.records] == [ids.tolist() for ids in chosen]
         steps = sum(-(-held[i] // 20) for ids in chosen for i in ids)
         assert run.gradients is not None
         assert run.gradients[-1] == steps * (2 if run.config["algorithm"] == "fedsam" else 1)
@@ -96,17 +100,17 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
     for label, values in {"fedavg": (0.70, 0.72), "fedsam": (0.80, 0.81)}.items():
         for run, value in zip(runs[label], values, strict=True):
             rewrite(run, value)
-    told = findings.headline(read([copy]))
+    told = findings.write_headline(read([copy]))
     assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg")
-    assert "as many bytes and 2× its gradients" in told
-    lead = findings.lead(read([copy]))
-    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead[0]
+    assert "with the same traffic and 2× the gradients" in told
+    lead = findings.write_summary(read([copy]))
+    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead
     rewrite(runs["fedsam"][0], 0.69)  # ahead on average, behind on a seed
     rewrite(runs["fedsam"][1], 0.90)
-    assert findings.headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
-    single = findings.headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
+    assert findings.write_headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
+    single = findings.write_headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
     assert single.startswith("fedsam leads on a single seed: 90.00 % test accuracy, 20.00 points above fedavg")
-    assert findings.headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
+    assert findings.write_headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
 
 
 def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
@@ -120,12 +124,12 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
             change(run / "result.json", last=records[-1]["mse"], best=records[-1]["mse"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)
-    assert findings.headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
-    assert charts.classes(c) is None
+    assert findings.write_headline(c).startswith("fedsam won: 2.55 ± 0.07071 test mse, 1 below fedavg")
+    assert charts.draw_classes(c) is None
 
 
 def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
-    tables = report_tables.flatness(read([compared]))
+    tables = report_tables.make_flatness(read([compared]))
     assert [t.title for t in tables] == ["Hessian", "Sharpness", "Clients, one more round"]
     assert all(
         "digits/train, 100 class-balanced, seed 0; mean ± standard deviation over seeds" in t.note for t in tables
@@ -141,7 +145,7 @@ def test_flatness_is_that_of_the_analysis(compared: Path) -> None:
 
 def test_measures_during_training(compared: Path) -> None:
     c = read([compared])
-    panel = charts.measured(c)
+    panel = charts.draw_measures(c)
     assert panel is not None
     chart = next(ch for ch in panel.charts if ch.title == "λ1")
     line = next(t for t in chart.traces if t["meta"] == {"series": 0, "role": "line"})
@@ -161,7 +165,7 @@ def test_landscapes_share_one_scale(copy: Path) -> None:
             values, (np.linspace(-1, 1, 9), np.linspace(-1, 1, 7)), old.directions, "eigenvectors", "s"
         )
         lands[label].save(path)
-    surfaces, contours = landscapes(read([copy]))["landscape"]
+    surfaces, contours = draw_landscapes(read([copy]))["landscape"]
     for panel, low, high in ((surfaces, "cmin", "cmax"), (contours, "zmin", "zmax")):
         assert [ch.title for ch in panel.charts] == ["fedavg, seed 0", "fedsam, seed 0"]
         for ch in panel.charts:
@@ -171,13 +175,13 @@ def test_landscapes_share_one_scale(copy: Path) -> None:
     assert first["z"][2][5] == pytest.approx(lands["fedavg"].values[5, 2])
     sharp = replace(lands["fedsam"], values=1000 * lands["fedsam"].values)
     sharp.save(copy / "fedsam/seed-0/analysis/landscape.npz")  # then the scale is logarithmic
-    _, contours = landscapes(read([copy]))["landscape"]
+    _, contours = draw_landscapes(read([copy]))["landscape"]
     ends = [(ch.traces[0]["zmin"], ch.traces[0]["zmax"]) for ch in contours.charts]
     assert ends == [pytest.approx((0.0, np.log10(19200)))] * 2
 
 
 def test_the_partition_counts_every_sample(compared: Path) -> None:
-    panel = charts.partition(read([compared]))
+    panel = charts.draw_partitions(read([compared]))
     assert panel is not None
     counts = np.array(panel.charts[0].traces[0]["z"])
     assert counts.shape == (10, 6)
@@ -186,8 +190,8 @@ def test_the_partition_counts_every_sample(compared: Path) -> None:
 
 def test_labels_that_are_not_at_hand_leave_sizes(copy: Path) -> None:
     for run in copy.glob("*/seed-*"):
-        change(run / "about.json", inputs={"mean": [0.5], "std": [0.5]})  # other data than the digits here
-    panel = charts.partition(read([copy]))
+        change(run / "about.json", data={**RunFolder(run).about["data"], "hash": "0" * 16})  # other data
+    panel = charts.draw_partitions(read([copy]))
     assert panel is not None
     assert panel.charts[0].traces[0]["type"] == "bar"
 
@@ -198,7 +202,7 @@ def test_many_classes_become_a_map(copy: Path) -> None:
         for r in records:
             r["by_class"] = [i / 20 for i in range(15)] + [None]
         rewrite_records(run, records)
-    panel = charts.classes(read([copy]))
+    panel = charts.draw_classes(read([copy]))
     assert panel is not None
     assert [ch.traces[0]["type"] for ch in panel.charts] == ["heatmap", "heatmap"]
     assert "between 0 % (class 0) and 70 % (class 14)" in panel.caption
@@ -227,29 +231,26 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("chosen", COMMANDS, ids=lambda c: c.algorithm)
-def test_the_command_makes_the_same_run(chosen: Any, compared: Path) -> None:
-    run = read([compared]).runs[0]
-    run.config = chosen.model_dump(mode="json")
-    said = shlex.split(findings.command(run))
+def test_the_command_makes_the_same_run(chosen: Any) -> None:
+    said = shlex.split(format_command(chosen))
     assert said[:2] == ["steppe", "run"]
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(said[3::2], said[4::2], strict=True):
         options[option].append(value)
     again = arguments.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
-    assert again.model_dump(mode="json") == run.config
+    assert again == chosen
 
 
 # --- the page
 
 
 def page_without_library(path: Path) -> str:
-    from steppe.report.html import plotly_js
+    from plotly.offline import get_plotlyjs
 
-    text, library = path.read_text("utf-8"), plotly_js()
-    assert text.count(library) == 1
-    rest = text.replace(library, "")
-    assert "plotly.js v" not in rest
-    return rest
+    before, _, rest = path.read_text("utf-8").partition('id="library">')
+    packed, _, after = rest.partition("<")
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    return f'{before}id="library"><{after}'
 
 
 def test_the_page_needs_nothing_else(html: Path) -> None:
@@ -273,7 +274,7 @@ def test_every_figure_has_words(html: Path) -> None:
 def test_layers_are_those_of_the_analysis(compared: Path) -> None:
     c = read([compared])
     files = [json.loads(p.read_text())["measures"] for p in sorted(compared.glob("fedsam/*/analysis.json"))]
-    panel = layers.profiles(c)
+    panel = layers.draw_profiles(c)
     assert panel is not None
     assert [ch.title for ch in panel.charts] == [p.title for p in PROFILES]
     where = [("per_layer", "trace"), ("per_layer", "lambda1"), ("per_layer", "ratio"), ("radius_profile",)]
@@ -283,9 +284,9 @@ def test_layers_are_those_of_the_analysis(compared: Path) -> None:
         each = [[reduce(getitem, keys, m)[name]["value"] for m in files] for name in names]
         assert trace["x"] == pytest.approx([mean(v) for v in each], rel=1e-4)
         assert trace["error_x"]["array"] == pytest.approx([stdev(v) for v in each], rel=1e-4)
-        table = next(t for t in report_tables.profiles(c) if t.title == chart.title)
+        table = next(t for t in report_tables.make_profiles(c) if t.title == chart.title)
         assert [row[0] for row in table.rows] == names
-    clients = layers.clients(c)
+    clients = layers.draw_client_eigenvalues(c)
     assert clients is not None
     trace = next(t for t in clients.charts[0].traces if t["name"] == "fedsam")
     ids = files[0]["lambda1_clients"]["ids"]
@@ -300,30 +301,30 @@ def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None
     content = json.loads(path.read_text())
     del content["measures"]["trace"]
     path.write_text(json.dumps(content))
-    table = report_tables.flatness(read([copy]))[0]
+    table = report_tables.make_flatness(read([copy]))[0]
     one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
     row = next(r for r in table.rows if r[0] == "trace")
-    assert row[table.columns.index("fedsam")] == measure_tables.told((one["value"], one["error"]))
-    assert "of what one seed alone has" in table.note
+    assert row[table.columns.index("fedsam")] == formats.format_number((one["value"], one["error"]))
+    assert "where a single seed was measured, ± its standard error" in table.note
 
 
 def test_axes_say_their_unit(compared: Path) -> None:
-    made = landscapes(read([compared]))
+    made = draw_landscapes(read([compared]))
     titles = [ch.layout["xaxis"]["title"]["text"] for ch in made["lines"][0].charts]
-    assert titles == ["distance"] * 2 + ["share of the length of every filter"] * 2
+    assert titles == ["distance"] * 2 + ["multiples of each filter's norm"] * 2
     assert "Axes: distance" in made["landscape"][1].caption
     axes = made["landscape"][1].charts[0].layout
     assert axes["xaxis"]["range"] == axes["yaxis"]["range"] == [-1.0, 1.0]
-    classes = charts.classes(read([compared]))
+    classes = charts.draw_classes(read([compared]))
     assert classes is not None
-    assert "in % by class, over the rounds" in classes.caption
-    during = charts.measured(read([compared]))
+    assert "in % by class over the rounds" in classes.caption
+    during = charts.draw_measures(read([compared]))
     assert during is not None
     assert "FD: FedScar's flatness discrepancy" in during.caption
 
 
 def test_clients_landscapes_and_lines(compared: Path) -> None:
-    made = landscapes(read([compared]))
+    made = draw_landscapes(read([compared]))
     assert list(made) == ["landscape", "landscape_clients", "lines", "line_clients"]
     ends = {(ch.traces[0]["zmin"], ch.traces[0]["zmax"]) for panel in made["landscape_clients"] for ch in panel.charts}
     assert len(ends) == 1  # one scale for all clients of all algorithms
@@ -339,7 +340,7 @@ def test_clients_landscapes_and_lines(compared: Path) -> None:
 
 def test_the_density_shows_a_single_eigenvalue(compared: Path) -> None:
     c = read([compared])
-    panel = spectra.density(c)
+    panel = spectra.draw_density(c)
     assert panel is not None
     content = json.loads((compared / "fedavg/seed-0/analysis.json").read_text())["measures"]
     told = content["density"]
@@ -351,7 +352,7 @@ def test_the_density_shows_a_single_eigenvalue(compared: Path) -> None:
 
 
 def test_blocks_have_densities_of_their_own(compared: Path) -> None:
-    panel = spectra.of_blocks(read([compared]))
+    panel = spectra.draw_block_densities(read([compared]))
     assert panel is not None
     content = json.loads((compared / "fedsam/seed-0/analysis.json").read_text())["measures"]
     blocks = content["density_layers"]
@@ -364,7 +365,7 @@ def test_blocks_have_densities_of_their_own(compared: Path) -> None:
 
 
 def test_over_the_last_rounds(compared: Path) -> None:
-    table = report_tables.during(read([compared]))
+    table = report_tables.make_during_training(read([compared]))
     assert table is not None
     row = next(r for r in table.rows if r[0] == "FD")
     each = [[r["measures"]["flatness_discrepancy"]["code"]["value"] for r in RunFolder(run).history if "measures" in r]
@@ -373,14 +374,15 @@ def test_over_the_last_rounds(compared: Path) -> None:
     value, error = map(float, shown.split(" ± "))
     assert value == pytest.approx(mean(map(mean, each)), abs=error)
     assert float(least) == pytest.approx(mean(map(min, each)), rel=0.01)
-    assert "digits/train, all 1437" in charts.measured(read([compared])).caption
+    assert "digits/train, all 1437" in charts.draw_measures(read([compared])).caption
 
 
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
     text = page_without_library(html)
     for run in read([compared]).runs:
-        assert escape(findings.command(run)) in text
-    assert "&quot;partition&quot;: &quot;lda(0.3)&quot;" in text
+        assert explain_repeat(run).sentence == ""
+        assert f"<pre>{explain_repeat(run).command}</pre>" in unescape(text)
+    assert '"partition": "lda(0.3)"' in unescape(text)
 
 
 def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: Path) -> None:
@@ -396,7 +398,7 @@ def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
         write([tmp_path / strange], tmp_path / f"r.{kind}", figures=tmp_path if kind == "md" else None)
     text = page_without_library(tmp_path / "r.html")
     assert "<b>" not in text
-    assert "&lt;b&gt;&amp;&quot;$x_y^{$" in text
+    assert "&lt;b&gt;&amp;&#34;$x_y^{$" in text
     assert "\\u003cb>" in text  # in the data of the figures
     assert "<b>" not in (tmp_path / "r.md").read_text().split("```")[0]  # what follows is code
     assert r"\textless{}b\textgreater{}\&" in (tmp_path / "r.tex").read_text()
@@ -409,15 +411,15 @@ def test_markdown(compared: Path, tmp_path: Path) -> None:
     write([compared], tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
     c = read([compared])
-    assert text.startswith(f"# {findings.headline(c)}")
-    for table in report_tables.tables(c).values():
+    assert text.startswith(f"# {findings.write_headline(c)}")
+    for table in report_tables.make_tables(c):
         assert f"## {table.title}\n" in text
         for row in (table.columns, *table.rows):
             assert "| " + " | ".join(row) + " |" in text
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
-    assert len(blocks) == len(report_tables.tables(c))
+    assert len(blocks) == len(report_tables.make_tables(c))
     assert all(len({line.count("|") for line in block.splitlines()}) == 1 for block in blocks)
-    assert all(findings.command(run) in text for run in c.runs)
+    assert all(f"```sh\n{explain_repeat(run).command}\n```\n" in text for run in c.runs)
 
 
 COMMANDS_OF_TEX = {
@@ -426,7 +428,7 @@ COMMANDS_OF_TEX = {
     "ttfamily", "raggedright", "medskip", "par", "textbackslash", "textasciitilde", "textasciicircum", "textless",
     "textgreater", "textasciigrave", "textquotedbl", "textbar", "textendash", "textquotesingle", "ldots", "pm", "times",
     "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma", "alpha", "beta", "delta", "mu", "le", "ge", "surd",
-    "dag", "IfFileExists", "large", "bfseries", "smallskip", "clearpage",
+    "dag", "IfFileExists", "textbf", "large", "bfseries", "smallskip", "clearpage",
 }  # fmt: skip
 
 
@@ -488,9 +490,9 @@ def test_latex(compared: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.tex").read_text()
     compiled(text)
     c = read([compared])
-    for table in report_tables.tables(c).values():
+    for table in report_tables.make_tables(c):
         assert f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}" in text
-    best = report_tables.results(c).rows[0]
+    best = report_tables.make_results(c).rows[0]
     assert f"{best[0]} & {best[1].replace('±', chr(36) + chr(92) + 'pm' + chr(36))} &" in text
 
 
@@ -512,7 +514,7 @@ def test_the_reader_of_latex_stumbles() -> None:
             compiled(good.replace("y", bad))
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("ending", ["svg", *(pytest.param(e, marks=pytest.mark.slow) for e in ("png", "pdf"))])
 def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
     runs = [compared if ending == "png" else compared / "fedavg"]
     written = write(runs, tmp_path / "r.md", figures=tmp_path / "figures", picture=ending)
@@ -522,7 +524,7 @@ def test_figures(compared: Path, tmp_path: Path, ending: str) -> None:
     assert {p.name for p in written[1:]} == {f"{n}.{ending}" for n in names}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
     assert all(p.read_bytes().startswith(begins) for p in written[1:])
-    told = charts.curves(read(runs)).caption.encode("utf-16-be" if ending == "pdf" else "utf-8")
+    told = charts.draw_curves(read(runs)).caption.encode("utf-16-be" if ending == "pdf" else "utf-8")
     assert told[:20] in (tmp_path / f"figures/curves.{ending}").read_bytes()  # the picture carries its words
 
 
@@ -554,7 +556,7 @@ def test_runs_that_are_not_finished(copy: Path) -> None:
     assert "steppe run --resume --out" in sentence(copy / "fedavg/seed-0")
     c = read([copy])
     assert [(g.label, g.seeds) for g in c.groups] == [("fedavg", 1), ("fedsam", 2)]
-    told = findings.notes(c)
+    told = findings.list_notes(c)
     assert any("different numbers of seeds" in n for n in told)
     assert any(n.startswith("Left out:") and "has not finished" in n for n in told)
 
@@ -571,7 +573,7 @@ def test_runs_that_do_not_compare(copy: Path) -> None:
     assert "different data (digits, mnist)" in sentence(copy)
     change(copy / "fedsam/seed-0/config.json", data="digits", lr=0.5)
     c = read([copy])
-    assert findings.notes(c)[0] == "The runs were not made under one protocol: lr is 0.05 or 0.5."
+    assert findings.list_notes(c)[0] == "The runs do not share one protocol: lr is 0.05 or 0.5."
     assert len(c.groups) == 3
 
 
@@ -581,7 +583,7 @@ def test_a_run_given_twice_is_no_further_seed(compared: Path, tmp_path: Path) ->
     shutil.copytree(run, tmp_path / "again")
     c = read([run, tmp_path / "again"])
     assert c.groups[0].seeds == 1
-    assert "no further seed" in c.left_out[0]
+    assert "the same settings and the same seed" in c.left_out[0]
 
 
 @pytest.mark.parametrize("name", ["landscape", "density"])

@@ -22,8 +22,8 @@ CIFAR10 = {
 }
 COLUMNS = [f"cifar10/{c}" for c in ("sharding-2", "sharding-5", "sharding-10", "lda-0.05", "lda-0.1", "lda-0.5")]
 TABLES = ["fedgmt", "fedscar-costs", "fedsmoo-table1", "fedsmoo-table2", "fedsol-figure2", "fedsol-table1",
-          "fedsol-table5", "fedsol-table6", "fedsol-table7", "fedsol-table8", "fedsol-table9", "fl-simulator",
-          "man-accuracy", "man-hessian", "man-rounds"]  # fmt: skip
+          "fedsol-table5", "fedsol-table6", "fedsol-table7", "fedsol-table8", "fedsol-table8-flops", "fedsol-table9",
+          "fl-simulator", "man-accuracy", "man-hessian", "man-rounds"]  # fmt: skip
 
 
 def cell(name, id_):
@@ -102,7 +102,9 @@ def test_the_statistic_is_fixed_for_each_table():
 
 
 def test_cells_of_different_tables_share_a_run():
-    assert cell("fedsol-table8", "rho-1/full").hash == cell("fedsol-table1", "cifar10/lda-0.1/fedsol").hash
+    assert cell("fedsol-table8", "rho-1.5/head").hash == cell("fedsol-table1", "cifar10/lda-0.1/fedsol").hash
+    assert cell("fedsol-table8", "rho-1/full").hash == cell(
+        "fedsol-table1", "tried/cifar10/lda-0.1/fedsol-released").hash  # fmt: skip
     assert cell("fedsol-table6", "cifar10/lda-0.1/a0").hash == cell("fedsol-table1", "cifar10/lda-0.1/fedavg").hash
     assert cell("fedsol-table5", "cifar10/fedavg-5").hash == cell("fedsol-table1", "cifar10/lda-0.1/fedavg").hash
     assert cell("fedsmoo-table2", "dir-0.6/fedsam-trace").hash == cell(
@@ -134,7 +136,8 @@ def test_selection():
     assert len(select(cells, ["cifar10/*"])) == 48
     assert not [c for c in select(cells, []) if c.of]
     assert {c.id for c in select(cells, ["tried/cifar10/lda-0.1/fedsam-*"])} == {
-        f"tried/cifar10/lda-0.1/fedsam-{v}" for v in ("uniform", "rho0.5", "fp32", "tf32", "rho0.05")}  # fmt: skip
+        f"tried/cifar10/lda-0.1/fedsam-{v}" for v in ("uniform", "rho0.5", "fp32", "tf32", "rho0.05",
+                                                "fedntd-draw")}  # fmt: skip
     with pytest.raises(SteppeError, match="no cell matches"):
         select(cells, ["cifar11/*"])
 

@@ -6,124 +6,83 @@ import os
 from pathlib import Path
 from typing import Any
 
-from steppe.core.errors import SteppeError
+import click
 
+from steppe.core.errors import SteppeError, quote
+from steppe.settings import parse_assignment, parse_grid, split_algorithm, tell_where
 
-def first_complaint(error: Any, known: dict[str, list[str]]) -> str:
-    from steppe.core.errors import nearest
-
-    first = error.errors()[0]
-    where = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "extra_forbidden":
-        there = known.get(str(first["loc"][0]), known["Problem"])
-        return f"there is no key {where!r}{nearest(str(first['loc'][-1]), there)}"
-    return (f"{where}: " if where else "") + str(first["msg"]).removeprefix("Value error, ")
+spelled_out = split_algorithm
 
 
 def configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
-            begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
-    """A checked configuration from a file (or a run that was begun), then the command line's words on top."""
-    from steppe.config import assign, read
-    from steppe.registry import catalogue_settings
-
-    below = read(path) if path else begun or {}
-    values = dict(below)
-    if algorithm:
-        algorithm, own_sets, parts = spelled_out(algorithm)
-        sets, add = [*own_sets, *sets], [*parts, *add]
-        if algorithm != values.get("algorithm", "fedavg"):
-            values.pop("settings", None)  # they were meant for another algorithm
-        values["algorithm"] = algorithm
-    settings = values.get("settings", {})
-    for text in sets:
-        key, value = assign(text, catalogue_settings(values.get("algorithm", "fedavg")))
-        own = {key.removeprefix("settings."): value} if key.startswith("settings.") else value
-        if not key.startswith("settings"):
-            values[key] = value
-        elif isinstance(own, dict) and isinstance(settings, dict):
-            settings = values["settings"] = {**settings, **own}
-        else:
-            raise SteppeError(f"--set {text}: settings is a table, such as settings.rho=0.1")
-    if add:
-        values["add"] = [*values.get("add", []), *add]
-    if rounds is not None:
-        values["rounds"] = rounds
-    try:
-        return _checked(values, "")
-    except SteppeError as error:
-        if path:  # the same complaint about the file alone: then that is where the mistake stands
-            try:
-                _checked(below, "")
-            except SteppeError as alone:
-                if str(alone) == str(error):
-                    raise SteppeError(f"{path}: {error}") from None
-        raise
-
-
-def _checked(values: dict[str, Any], source: str) -> Any:
-    """Keys, types and ranges, then names and settings."""
-    from steppe.config import resolve
+                  begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
+    """A checked configuration from a file (or a run that was begun), with the words of the command line on top."""
+    from steppe.config import as_option, nest, put, read, renamed, resolve
     from steppe.engine.build import check_names
 
-    config = resolve(values, source)
-    check_names(config)
+    values = renamed(read(path) if path else begun or {})
+    table = values.get("settings")
+    said = dict.fromkeys([*values, *(table if isinstance(table, dict) else ())], str(path or "config.json"))
+    words = [(text, as_option(text)) for text in sets]
+    with tell_where(said):
+        if algorithm:
+            name, own_sets, parts = split_algorithm(algorithm)
+            words = [*((text, quote(algorithm)) for text in own_sets), *words]
+            add = [*parts, *add]
+            if name != values.get("algorithm", "fedavg"):
+                values.pop("settings", None)  # they were meant for another algorithm
+            values = renamed({**values, "algorithm": name})
+            said.pop("algorithm", None)
+        values = nest(values)
+        for text, how in words:
+            key, value = parse_assignment(text)
+            bare = key.removeprefix("settings.")
+            said.pop(bare, None)  # so that it is the last
+            said[bare] = how
+            values = nest(put(values, key, value))
+        if add:
+            given = values.get("add", [])
+            values["add"] = [*given, *add] if isinstance(given, list) else given
+            said["add"] = f"--add {add[-1]}"
+        if rounds is not None:
+            values["rounds"], said["rounds"] = rounds, f"--rounds {rounds}"
+        config = resolve(values, "")
+        check_names(config)
     return config
 
 
-def spelled_out(name: str) -> tuple[str, list[str], list[str]]:
-    """`fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings, and further parts.
-
-    >>> spelled_out("fedsam:rho=0.5,eps=0+man:weight=0.1+ema")
-    ('fedsam', ['rho=0.5', 'eps=0'], ['man:weight=0.1', 'ema'])
-    """
-    first, *add = name.split("+")
-    algorithm, _, settings = first.partition(":")
-    return algorithm, [s for s in settings.split(",") if s], add
-
-
 def shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
-    """Of the words given to all, those that each algorithm knows; one that none knows is an error."""
+    """Of the settings given to all, those that each algorithm knows; one that none knows is an error."""
     from steppe.config import Config, assign
     from steppe.registry import catalogue_settings
 
     known = {a: catalogue_settings(a) for a in algorithms}
-    key_of = {text: text.partition("=")[0].strip().removeprefix("settings.") for text in sets}
-    for text, key in key_of.items():
-        if key not in Config.model_fields and not any(key in settings for settings in known.values()):
-            assign(text, {k: None for settings in known.values() for k in settings})
+    for text in sets:
+        assign(text, {k for settings in known.values() for k in settings})
+    key_of = {text: parse_assignment(text)[0].removeprefix("settings.") for text in sets}
     return {a: [t for t in sets if key_of[t] in {*Config.model_fields, *known[a]}] for a in algorithms}
 
 
 def grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
-    """`key=value,value` as a key and its values; a comma within brackets divides nothing.
+    """Every `key=value,value` as a key and its values.
 
     >>> grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
     {'rho': ['0.1', '0.5'], 'partition': ['lda(0.1)', 'dirichlet(1,2)']}
     """
     found: dict[str, list[str]] = {}
     for text in texts:
-        key, _, raw = text.partition("=")
-        key = key.strip().removeprefix("settings.")
-        values, depth = [""], 0
-        for letter in raw:
-            depth += (letter in "([{") - (letter in ")]}")
-            if letter == "," and depth == 0:
-                values.append("")
-            else:
-                values[-1] += letter
-        values = [value.strip() for value in values]
-        if not key or not all(values):
-            raise SteppeError(f"{option} {text}: write it as key=value,value")
+        with tell_where({"grid": f"{option} {text}"}):
+            key, values = parse_grid(text)
         if key in found:
             raise SteppeError(f"{option} {text}: {key} is there twice; give all its values at once")
         if key == "seed":
-            raise SteppeError(f"{option} {text}: seeds are no setting to choose; ask for several with --seeds 3")
+            raise SteppeError(f"{option} {text}: a seed is not chosen by its result; ask for several with --seeds 3")
         found[key] = values
     return found
 
 
 def free_folder(name: str, resume: bool) -> Path:
-    """runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
+    """Find runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
     from itertools import count
 
     taken = []
@@ -143,22 +102,26 @@ def free_folder(name: str, resume: bool) -> Path:
 
 
 def check_picture(path: Path) -> None:
+    """Refuse a file name that says no format of pictures."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg", ".webp"):
         raise SteppeError(f"{path}: a picture's name ends in .png, .svg, .pdf, .jpg or .webp.")
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(n) for n in text.replace("×", "x").split("x"))
-    except ValueError:
-        raise SteppeError(f"--shape {text}: write it as 3x32x32.") from None
+    """Read 3x32x32."""
+    words = text.replace("×", "x").split("x")
+    if not all(word.strip().isdecimal() and len(word) <= 7 and int(word) for word in words) or len(words) > 6:
+        raise SteppeError(f"--shape {text[:80]}: write it as 3x32x32, with numbers from 1 to 9999999.")
+    return tuple(map(int, words))
 
 
 def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
     """What `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
-    from steppe.runs.folder import RunFolder
+    from steppe.runs.folder import RunFolder, check_place
 
+    if out is not None:
+        check_place(out)
     begun = RunFolder(out).read("config.json") if resume and out and RunFolder(out).exists else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
         chosen = configuration(None, None, sets, add, rounds, begun)
@@ -173,11 +136,44 @@ def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add:
     return chosen, label, where
 
 
+def options_as_sets(words: list[str], command: click.Command) -> list[str]:
+    """Write every option that is no option of its command, such as --lr 0.1, as --set=--lr=0.1: it may be a key.
+
+    Only for commands that have --set; which keys there are is found out later, where the algorithm is known.
+    """
+    at = 0
+    while isinstance(command, click.Group) and at < len(words) and words[at] in command.commands:
+        command, at = command.commands[words[at]], at + 1
+    takes_value = {name: not (isinstance(p, click.Option) and p.is_flag)
+                   for p in command.params for name in (*p.opts, *p.secondary_opts)}  # fmt: skip
+    if "--set" not in takes_value:
+        return words
+    done, left = words[:at], words[at:]
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*done, word, *left]
+        if name in takes_value or name in ("-h", "--help") or not name.startswith("--"):
+            done.append(word)
+            if takes_value.get(word) and left:
+                done.append(left.pop(0))
+        else:
+            if not equals:
+                if not left or left[0].startswith("--"):
+                    raise SteppeError(f"{word} needs a value: write {word} VALUE")
+                value = left.pop(0)
+            done.append(f"--set={name}={value}")
+    return done
+
+
 def under_torchrun() -> bool:
+    """Whether torchrun started this process, and others beside it."""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def check_torchrun(arguments: list[str]) -> None:
+    """Refuse commands that work in one process."""
     if under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
         raise SteppeError(f"steppe {arguments[0]} works in one process: call it without torchrun, which is for "
                           "steppe run.")  # fmt: skip

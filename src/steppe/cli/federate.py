@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,7 +42,8 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
                                                  "gets a share of a known data set.")] = False,
           telemetry: Telemetry = False, debug: Debug = False) -> None:  # fmt: skip
     """Write a federation's folder: the app, scripts for the operator and the nodes, certificates for a trial."""
-    from steppe.flower.create import init, is_loopback
+    from steppe.flower.create import init
+    from steppe.flower.own_user import is_loopback
 
     if tls is False and not is_loopback(host):
         terminal.show(f"[bold]warning:[/] without TLS, anybody on the way to {terminal.escaped(host)} can read the "
@@ -76,6 +77,28 @@ def resume(folder: Folder = Path("federation"), as_json: Json = False, debug: De
 
 
 @federate.command()
+def pin(folder: Folder = Path("federation"), debug: Debug = False) -> None:
+    """Write the app's hash into each node's folder: a node runs the app with that hash only."""
+    from steppe.flower.create import pin
+
+    read_folder(folder)
+    terminal.show(f"nodes run the app with hash {pin(folder)} and no other")
+
+
+@federate.command()
+def register(folder: Folder = Path("federation"),
+             client: Annotated[int | None, typer.Option("--client", min=0, help="One client only.")] = None,
+             debug: Debug = False) -> None:  # fmt: skip
+    """Bind each client to the key in nodes/<client>/key.pub, and make the keys known to the running SuperLink."""
+    from steppe.flower import launch
+
+    clients = range(read_folder(folder).clients) if client is None else [client]
+    for each in clients:
+        launch.register(folder, each)
+        terminal.show(f"client {each} is the node with the key nodes/{each}/key.pub")
+
+
+@federate.command()
 def status(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
     """How a federation stands: its server, its rounds, its nodes."""
     from steppe.flower.status import look
@@ -91,6 +114,13 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
     terminal.show(f"SuperLink {told['address']}: {'running' if told['superlink'] else 'not running'}")
     for node in told["nodes"]:
         terminal.show(f"  node {node['id']}: {node['status']}")
+
+
+def read_folder(folder: Path) -> Config:
+    """A federation's configuration; an error where the folder is none."""
+    from steppe.flower.federation_file import read
+
+    return read(folder / "app")[1]
 
 
 def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: list[str], add: list[str],
@@ -110,15 +140,15 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
 
 def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower import launch
-    from steppe.flower.create import is_loopback
     from steppe.flower.federation_file import FILE, read
-    from steppe.flower.liveness import lives, server
-    from steppe.flower.overhead import sentences
-    from steppe.flower.status import address
+    from steppe.flower.overhead import describe
+    from steppe.flower.own_user import is_loopback
+    from steppe.flower.server_status import find_server, is_alive
+    from steppe.flower.status import find_address, find_control
     from steppe.runs.folder import RunFolder
 
-    charter, config = read(folder / "app")
-    where = folder / charter.out
+    settings, config = read(folder / "app")
+    where = folder / settings.out
     run = RunFolder(where)
     begun = run.exists
     if begun and not resume:
@@ -132,10 +162,10 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
                           f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
-    host, port = address(folder)
-    running = resume and launch.reachable(host, port)
-    if lives(where):
-        pid = server(where) if resume and not running else None
+    host, port = find_address(folder)
+    running = resume and launch.is_reachable(*find_control(folder))
+    if is_alive(where):
+        pid = find_server(where) if resume and not running else None
         gone = (f", but its SuperLink does not answer on {host}, port {port}: if that is gone for good, end the server "
                 f"with kill -9 {pid}, then resume.") if pid else f": steppe federate status {folder}."  # fmt: skip
         raise SteppeError(f"A server is at work in {where} already{gone}")
@@ -150,7 +180,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
         local = None if running else launch.Local(folder)
         try:
             if local is not None:
-                _start(local, config.clients, progress)
+                _start(local, config.clients)
             asked = time.time()
             number = launch.submit(folder, resume)
             log.info(f"Flower's run {number} is submitted")
@@ -175,12 +205,15 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     judged = f"{metric.text(told['last'])}, loss {told['loss']:.4f}" if told["last"] is not None else "no test data"
     terminal.show(f"[bold]{config.algorithm}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
                   f"{told['seconds']:.1f} s")  # fmt: skip
-    for line in sentences(told["nodes"]) if "nodes" in told else []:
+    for line in describe(told["nodes"]) if "nodes" in told else []:
         terminal.show(line)
     terminal.show(f"records and model are in {where}")
 
 
-def _start(local: Local, clients: int, progress: Any) -> None:
+def _start(local: Local, clients: int) -> None:
+    from steppe.flower.create import pin
+
+    pin(local.folder)  # whoever starts the nodes here says what they run
     log.info(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
                  f"{', with TLS and node keys' if local.tls else ''}")  # fmt: skip
     local.start_superlink(fresh=True)

@@ -79,10 +79,9 @@ class Algorithm:
     def alone(self) -> bool:
         return any(p.alone for p in self.parts)
 
-    @cached_property
-    def update_differs(self) -> bool:
-        """Whether a client's update is something else than w − x."""
-        return bool(self.using("start")) or any(p.alters_update for p in self.parts)
+    def update_differs(self, part: Part) -> bool:
+        """Whether a client's update is not w − x, or another part moves its start."""
+        return any(p is not part for p in self.using("start")) or any(p.alters_update for p in self.parts)
 
     @cached_property
     def guards(self) -> tuple[Part, ...]:

@@ -8,16 +8,25 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class SteppeError(Exception):
-    """A problem the user can fix; its text is a full sentence that says what is wrong and what to do."""
+    """A problem the user can fix; its text is a full sentence that says what is wrong and what to do.
+
+    `keys` are the settings that it is about. Whoever read them from the user adds how they were written.
+    """
 
     exit_code = 2
+    keys: tuple[str, ...] = ()
 
 
 class SettingError(SteppeError, ValueError):
     """A setting has the wrong type, or is out of its range; the text names it and whose it is."""
+
+    def __init__(self, text: str, *keys: str) -> None:
+        super().__init__(text)
+        self.keys = keys
 
 
 class CompositionError(SteppeError, ValueError):
@@ -31,7 +40,7 @@ class RunFailed(SteppeError):
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """What to append to a sentence about an unknown word.
+    """What to append to a sentence about an unknown word. A long list is told only if nothing in it is close.
 
     >>> nearest("ldaa", ["iid", "lda"])
     "; did you mean 'lda'? Known: iid, lda"
@@ -39,9 +48,26 @@ def nearest(word: str, options: Iterable[str]) -> str:
     '; known: iid, lda'
     """
     known = sorted(options)
-    close = get_close_matches(word, known, n=1)
+    close = get_close_matches(word[:80], known)
     listed = ", ".join(known)
-    return f"; did you mean {close[0]!r}? Known: {listed}" if close else f"; known: {listed}"
+    if not close:
+        return f"; known: {listed}"
+    return f"; did you mean {' or '.join(map(repr, close))}?" + (f" Known: {listed}" if len(known) <= 20 else "")
+
+
+def quote(value: Any) -> str:
+    """A value as a sentence quotes it: short, whatever it is.
+
+    >>> quote("lda"), quote(10**5000), quote([1] * 1000)[-9:]
+    ("'lda'", 'a whole number of about 5000 digits', '1, 1, 1…]')
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return f"a whole number of about {value.bit_length() * 0.30103:.0f} digits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python does not print what is too long or too deep
+        text = f"a {type(value).__name__} too long to print"
+    return text if len(text) <= 80 else f"{text[:77]}…{text[-1]}"
 
 
 def missing(what: str, extra: str, otherwise: str = "") -> SteppeError:

@@ -62,8 +62,12 @@ class Federation:
                 torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
 
     def steps(self, client: int, local_steps: Callable[[int, int], int]) -> int:
-        """Return the number of local steps of a client; `local_steps` maps (epochs, batches per epoch) to steps."""
-        count = local_steps(self.epochs, ceil(self.sizes[client] / self.batch_size)) if self.epochs else 0
+        """Return the number of local steps of a client per round; `local_steps` maps (epochs, batches per epoch)."""
+        return self.steps_over(self.sizes[client], local_steps)
+
+    def steps_over(self, samples: int, local_steps: Callable[[int, int], int]) -> int:
+        """Return the number of local steps per round of a client with this many samples."""
+        count = local_steps(self.epochs, ceil(samples / self.batch_size)) if self.epochs else 0
         return count if self.max_steps is None else min(count, self.max_steps)
 
     def plan(self, ids: Sequence[int], round_: int, local_steps: Callable[[int, int], int],

@@ -10,9 +10,7 @@ A partition is made from a rule, a short text such as `lda(0.1)`. The rules are 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.random import RandomState
 
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
+from steppe.settings import parse_rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,19 +132,10 @@ def replay(partition: Partition, targets: Any) -> RandomState:
 
 def parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
     """Parse a rule such as `lda(0.1)` into its function and its numbers."""
-    match = re.fullmatch(r"\s*([a-z_]+)\s*(?:\(([^()]*)\))?\s*", rule)
-    name = match[1] if match else rule
-    if name not in PARTITIONS:
-        raise SteppeError(f"The partition {rule!r} is unknown{nearest(name, PARTITIONS)}")
-    function, help_ = PARTITIONS[name]
-    try:
-        arguments = [float(text) for text in (match[2] or "").split(",") if text.strip()]  # type: ignore[index]
-        inspect.signature(function).bind(None, None, None, *arguments)
-    except (ValueError, TypeError) as error:
-        raise SteppeError(f"The partition {rule!r} has wrong arguments; write {help_}") from error
-    if not all(np.isfinite(a) and a > 0 for a in arguments):
-        raise SteppeError(f"The numbers in the partition {rule!r} must be positive; write {help_}")
-    return function, arguments
+    function, numbers = parse_rule(rule, "partition", PARTITIONS, given=3)
+    if not all(numbers):
+        raise SettingError(f"partition is {quote(rule)}: its numbers must be positive", "partition")
+    return function, numbers
 
 
 def as_array(targets: Any) -> np.ndarray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from random import Random
 
 import numpy as np
 from numpy.random import RandomState
@@ -39,10 +40,10 @@ def _proportions(rng: RandomState, alpha: float, size: int) -> np.ndarray:
 def _trials(best: list[int], wanted: float) -> Iterator[int]:
     """Count trials up to the limit; the rule appends the size of each trial's smallest client to `best`.
 
-    The official LDA(0.05) of CIFAR-10 needs 3,482 trials, so the limit is high. A rule gives up after 500 trials if its
-    best is below a quarter of the wanted size.
+    LDA(0.05) of CIFAR-10 needs 3,482 trials in FedSoL's code and 19,126 in FedNTD's, so the limit is high. A rule gives
+    up after 500 trials if its best is below a quarter of the wanted size.
     """
-    for trial in range(10_000):
+    for trial in range(20_000):
         if trial == 500 and max(best, default=0) < wanted / 4:
             return
         yield trial
@@ -67,6 +68,12 @@ def iid(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
     return parts
 
 
+def iid_balanced(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
+    """Every class in equal shares: CIFAR-100's IID in FedDyn's and MAN's code, which takes images as they come."""
+    shares = [np.array_split(rng.permutation(pool), clients) for pool in _pools(labels)]
+    return [np.concatenate(own) for own in zip(*shares, strict=True)]
+
+
 def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
     """Cut each class into ⌊s·N/C⌋ contiguous shards, and give each client s shards (FedSoL's code).
 
@@ -75,6 +82,25 @@ def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) 
     the same samples as the client before it. All draws come from numpy (the released code also seeds Python's `random`,
     but does not use it).
     """
+    pools = _shards(labels, clients, shards)
+    wanted = np.repeat(np.arange(len(pools)), len(pools[0]))
+    rng.shuffle(wanted)
+    missing = -len(wanted) % clients
+    return _dealt(rng, pools, np.concatenate([wanted, wanted[1 : missing + 1]]), clients)
+
+
+def sharding_fedntd(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
+    """As `sharding`, but Python's generator, of the same seed, says who gets which class (FedNTD's code)."""
+    pools = _shards(labels, clients, shards)
+    wanted = [*range(len(pools))] * len(pools[0])
+    Random(int(rng.get_state()[1][0])).shuffle(wanted)  # type: ignore[index]  # a fresh state begins with its seed
+    if len(wanted) % clients:
+        raise SteppeError(f"sharding_fedntd({shards:g}) needs shards for {clients} clients, and has {len(wanted)}.")
+    return _dealt(rng, pools, np.array(wanted), clients)
+
+
+def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[int]]]:
+    """The shards of each class."""
     classes = labels.max() + 1
     each = int(int(shards) * clients / classes)
     if shards != int(shards) or each == 0:
@@ -89,10 +115,11 @@ def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) 
         for shard, extra in zip(cut, tail, strict=False):
             shard.append(extra)
         pools.append(cut)
-    wanted = np.repeat(np.arange(classes), each)
-    rng.shuffle(wanted)
-    missing = -len(wanted) % clients
-    wanted = np.concatenate([wanted, wanted[1 : missing + 1]])
+    return pools
+
+
+def _dealt(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, clients: int) -> Clients:
+    """Random shards of the classes that each client is to get."""
     parts: Clients = []
     for row in wanted.reshape(clients, -1):
         drawn = [pools[c].pop(rng.choice(len(pools[c]), replace=False)) for c in row if pools[c]]
@@ -105,16 +132,27 @@ def lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimu
 
     Everything is drawn again until each client has `minimum` samples; the number of trials is limited.
     """
+    return _lda(rng, labels, clients, alpha, minimum, afresh=False)
+
+
+def lda_fedntd(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 10) -> Clients:
+    """As `lda`, but every trial starts from the order of the data set, and failed ones are not shuffled (FedNTD's)."""
+    return _lda(rng, labels, clients, alpha, minimum, afresh=True)
+
+
+def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float, afresh: bool) -> Clients:
     fair = len(labels) // clients
     if fair < minimum:
         raise SteppeError(
             f"{len(labels)} samples cannot give {clients} clients {minimum:g} each; ask for at most "
             f"{int(len(labels) // minimum)} clients or write lda({alpha:g}, {fair})."
         )
-    pools = _pools(labels)  # shuffled in place, so a retry continues from the previous order
+    pools = ordered = _pools(labels)  # shuffled in place, so a retry continues from the previous order
     spent = np.empty(len(labels), np.int64)
     best: list[int] = []
     for _ in _trials(best, minimum):
+        if afresh:
+            pools = [pool.copy() for pool in ordered]
         sizes = np.zeros(clients, np.int64)
         cuts = []
         for pool in pools:
@@ -127,7 +165,7 @@ def lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimu
             for part in parts:
                 rng.shuffle(part)
             return parts
-        for size in sizes:  # the released code also shuffles a failed trial, which advances the generator
+        for size in [] if afresh else sizes:  # FedSoL's code also shuffles a failed trial, which advances the generator
             rng.shuffle(spent[:size])
     change = f"dirichlet({alpha:g}), which moves samples instead of trying again"
     if max(best):
@@ -183,11 +221,21 @@ def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, 
 def dirichlet_replace(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
     """Give each client its own Dirichlet(α) over classes; equal sizes, samples may repeat (FedSMOO)."""
     order = rng.permutation(len(labels))
+    return _filled(rng, labels, order, np.cumsum(_priors(rng, labels, clients, alpha), axis=1), recycle=True)
+
+
+def dirichlet_once(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
+    """FedDyn's, as in MAN's code: each client has its own Dirichlet(α) over classes; equal sizes, no sample twice."""
+    cum = np.cumsum(_priors(rng, labels, clients, alpha), axis=1)
+    return _filled(rng, labels, np.arange(len(labels)), cum, recycle=False)
+
+
+def _priors(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> np.ndarray:
     classes = labels.max() + 1
     prior = rng.dirichlet(np.repeat(alpha, classes), clients)
     for row in np.flatnonzero(~np.isfinite(prior).all(axis=1)):
         prior[row] = _corner(classes, rng.randint(classes))
-    return _fill_with_replacement(rng, labels, order, np.cumsum(prior, axis=1))
+    return prior
 
 
 def pathological(rng: RandomState, labels: np.ndarray, clients: int, active: float) -> Clients:
@@ -199,14 +247,14 @@ def pathological(rng: RandomState, labels: np.ndarray, clients: int, active: flo
     rows = np.tile(np.arange(classes) < active, (clients, 1)).astype(np.int64)
     for row in rows:
         rng.shuffle(row)
-    return _fill_with_replacement(rng, labels, order, np.cumsum(rows, axis=1) / active * rows)
+    return _filled(rng, labels, order, np.cumsum(rows, axis=1) / active * rows, recycle=True)
 
 
-def _fill_with_replacement(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.ndarray) -> Clients:
+def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.ndarray, recycle: bool) -> Clients:
     """Give one sample at a time to a random client, of a class drawn from its row of `cum`.
 
-    A class that runs out starts again from the full pool, and the class is drawn again; this is what "with replacement"
-    means in that recipe. Clients are filled from their last slot backwards.
+    If a class has run out, the class is drawn again. With `recycle` it also starts again from its full pool; this is
+    what "with replacement" means in FedSMOO's recipe. Clients are filled from their last slot backwards.
     """
     clients = len(cum)
     share = len(labels) // clients
@@ -221,11 +269,16 @@ def _fill_with_replacement(rng: RandomState, labels: np.ndarray, order: np.ndarr
             continue
         free[client] -= 1
         unfilled -= 1
-        while True:
+        for _ in range(1_000_000):
             c = int(np.argmax(rng.uniform() <= cum[client]))  # 0 when rounding leaves the last below 1
             if left[c] > 0:
                 break
-            left[c] = len(pools[c])
+            left[c] = len(pools[c]) if recycle else 0
+        else:
+            raise SteppeError(
+                f"The classes of client {client} are used up with {unfilled + 1} samples to go; ask for a larger "
+                "alpha, another seed, or dirichlet, which moves samples instead of drawing again."
+            )
         left[c] -= 1
         parts[client, free[client]] = pools[c][left[c]]
     return list(parts)
@@ -298,20 +351,28 @@ def _balanced_block(
 # name -> (rule, how to write it)
 PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
     "iid": (iid, "iid: equal random shares"),
+    "iid_balanced": (iid_balanced, "iid_balanced: equal shares of every class, as MAN has CIFAR-100"),
     "sharding": (sharding, "sharding(s): s one-class shards per client, as in FedSoL"),
+    "sharding_fedntd": (sharding_fedntd, "sharding_fedntd(s): the same, with the draws of FedNTD's code"),
     "lda": (lda, "lda(alpha[, min]): size-capped Dirichlet, as in FedSoL; at least min=10 samples per client"),
+    "lda_fedntd": (lda_fedntd, "lda_fedntd(alpha[, min]): the same, with the draws of FedNTD's code"),
     "dirichlet": (dirichlet, "dirichlet(alpha[, min]): plain Dirichlet; at least min=1 samples per client"),
     "dirichlet_replace": (dirichlet_replace, "dirichlet_replace(alpha): equal sizes, repeats, as in FedSMOO"),
+    "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, no repeats, as in FedDyn and MAN"),
     "pathological": (pathological, "pathological(c): c classes per client, equal sizes, repeats, as in FedSMOO"),
     "longtail": (longtail, "longtail(alpha[, imbalance[, share]]): thinned classes, then blocks, as in FL-SAM"),
 }
 
 OFFICIAL_SEEDS = {
     "iid": 19940817,
+    "iid_balanced": 0,
     "sharding": 19940817,
+    "sharding_fedntd": 19940817,
     "lda": 19940817,
+    "lda_fedntd": 19940817,
     "dirichlet": 0,
     "dirichlet_replace": 20,
+    "dirichlet_once": 23217,  # the first of the three in MAN's code; the others are 43217 and 83217
     "pathological": 20,
     "longtail": 1,
 }

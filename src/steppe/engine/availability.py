@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable
 from statistics import median
 from typing import Any, NamedTuple
@@ -34,10 +33,12 @@ import torch
 from torch import Tensor
 
 from steppe.config import Config
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SettingError, quote
 from steppe.core.keyed import key, uniform
 from steppe.experiment import Experiment
+from steppe.settings import parse_rule
 
+WIDEST = 20.0  # of a logarithm: e²⁰ seconds are 15 years
 FAILS, SPEED, JITTER = 0xFA11, 0x59EED, 0x717  # keep these uses of a key apart from every other
 
 
@@ -108,18 +109,11 @@ def parse(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
     >>> parse("lognormal(0.5, 0.1)")[1:], parse("uniform(1, 2)")[1:]
     (([0.5], 0.1), ([1.0, 2.0], 0.0))
     """
-    match = re.fullmatch(r"\s*([a-z]+)\s*\(([^()]*)\)\s*", text)
-    name = match[1] if match else text.partition("(")[0].strip()
-    if name not in RULES:
-        raise SteppeError(f"speed is {text!r}: there is no rule {name!r}{nearest(name, RULES)}")
-    function, example = RULES[name]
+    function, numbers = parse_rule(text, "speed", RULES, given=1, more=1)
     wanted = len(inspect.signature(function).parameters) - 1
-    try:
-        numbers = [float(word) for word in match[2].split(",")]  # type: ignore[index]
-    except (ValueError, TypeError):
-        numbers = []
-    if len(numbers) not in (wanted, wanted + 1) or not all(math.isfinite(n) and n >= 0 for n in numbers):
-        raise SteppeError(f"speed is {text!r}: write {example}, with finite numbers that are not negative")
+    spread = numbers[wanted - (function is lognormal) :]
+    if any(n > WIDEST for n in spread):
+        raise SettingError(f"speed is {quote(text)}: a spread or jitter must be at most {WIDEST:g}", "speed")
     return function, numbers[:wanted], [*numbers, 0.0][wanted]
 
 
@@ -138,8 +132,8 @@ def _number(deadline: float | str) -> tuple[float, bool]:
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        raise SteppeError(f"deadline is {deadline!r}: write seconds, such as 60, or 1.5x for one and a half times "
-                          "the median time of the round's clients")  # fmt: skip
+        raise SettingError(f"deadline is {quote(deadline)}: write seconds, such as 60, or 1.5x for one and a half "
+                           "times the median time of the round's clients", "deadline")  # fmt: skip
     return number, text.endswith("x")
 
 
@@ -150,4 +144,5 @@ def check(config: Config) -> None:
     if config.deadline is not None:
         _number(config.deadline)
         if config.speed is None:
-            raise SteppeError("deadline needs the speed of the clients: set speed, for instance to lognormal(0.5)")
+            raise SettingError("deadline needs the speed of the clients: set speed, for instance to lognormal(0.5)",
+                               "deadline", "speed")  # fmt: skip

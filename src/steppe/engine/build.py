@@ -23,6 +23,7 @@ from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import uploading_models
 from steppe.measures.during_training import needs_clients, schedule
@@ -76,11 +77,18 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         if config.buffers == "refuse":
             raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
-        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}")
+        judged = next((p.name for p in chosen.using("evaluated")), None)
+        if judged and at_nodes:
+            raise SteppeError(f"{judged} judges another model than the trained one, whose batch norm statistics would "
+                              "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
+        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
+                     + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
-    return Experiment(config, chosen, task, federation, costs, notes)
+    experiment = Experiment(config, chosen, task, federation, costs, notes)
+    check_rate(experiment)
+    return experiment
 
 
 def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:
@@ -140,27 +148,38 @@ def _own_parts(own: Any) -> tuple[Part, ...]:
 
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
-    checks: list[Callable[[], Any]] = [
-        lambda: _name_what_is_own(config, None, None, None),
-        lambda: privacy.check_accountant(build_algorithm(config)),
-        lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
-        lambda: Path(config.partition).is_file() or partition.parse(config.partition),
-        lambda: datasets.augmentation(config.augmentation),
-        lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        lambda: schedule(config.measure),
-        lambda: availability.check(config),
-        lambda: trackers.check(config.track),
-    ]
-    for check in checks:
-        check()
+    checks: dict[str, Callable[[], Any]] = {
+        "own": lambda: _name_what_is_own(config, None, None, None),
+        "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
+        "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
+        "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
+        "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
+        "measure": lambda: schedule(config.measure),
+        "speed deadline": lambda: availability.check(config),
+        "track": lambda: trackers.check(config.track),
+    }
+    for keys, check in checks.items():
+        try:
+            check()
+        except SteppeError as error:
+            error.keys = error.keys or tuple(keys.split())
+            raise
 
 
 def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
+def _is_file(partition: str) -> bool:
+    try:
+        return Path(partition).is_file()
+    except OSError:  # too long for a name, for instance
+        return False
+
+
 def _partition(config: Config, data: Data) -> Partition:
-    if Path(config.partition).is_file():
+    if _is_file(config.partition):
         split = Partition.load(config.partition)
         if len(split.clients) != config.clients:
             raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")

@@ -6,9 +6,9 @@ import os
 
 import torch
 
-from steppe.config import Config
+from steppe.config import Config, check_device
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.distributed import torchrun
 from steppe.parts.proximal_ascent import ProximalAscent
@@ -25,14 +25,16 @@ def count_cores() -> int:
 
 def find_device(name: str) -> torch.device:
     """Return the device of this name; under torchrun, each rank gets its own GPU."""
+    check_device(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SteppeError(f"device is {name!r}{nearest(name, ['auto', 'cpu', 'cuda', 'cuda:0'])}") from None
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no GPU here: use cpu or auto.")
+    if (device.index or 0) >= (torch.cuda.device_count() if device.type == "cuda" else 1):
+        raise SteppeError(f"device is {name!r}, but PyTorch sees only {torch.cuda.device_count()} GPUs here.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SteppeError(f"device is {name!r}, but PyTorch sees no Apple GPU here: use cpu or auto.")
     if device.type == "cuda" and device.index is None and torchrun.launched():
         return torch.device("cuda", torchrun.local_gpu())
     return device

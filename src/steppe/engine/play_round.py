@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_map
 from steppe.core.client import Reply, Sent, nobody
 from steppe.core.errors import RunFailed
 from steppe.core.server import Portion, Server, aggregate, broadcast
-from steppe.core.stacking import row, stack
-from steppe.core.validate import faults, finite, flat, sifted
+from steppe.core.stacking import flat, row, stack
+from steppe.core.validate import faults, finite, sifted
 from steppe.distributed.ranks import Ranks, no_rows
 from steppe.executors.executor import Answers, Executor
 from steppe.experiment import Experiment
@@ -45,7 +45,7 @@ class Played(NamedTuple):
 def play_round(experiment: Experiment, server: Server, store: Store, executor: Executor, t: int, ids: list[int],
                rate: float, ranks: Ranks | None = None) -> Played:  # fmt: skip
     """Run round t with these clients and this learning rate, and store the clients' states."""
-    config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
+    config, algorithm, task, called = experiment.config, experiment.algorithm, experiment.task, ids
     ranks = ranks or Ranks(store.fresh, False)
     work = [max(1, experiment.steps(i)) for i in ids] if ranks.on else [1] * len(ids)
     owners = ranks.owners(ids, work)
@@ -74,6 +74,9 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
         mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
+    if algorithm.using("prepare") and len(ids) < len(called):  # what was sent counts on those who did not reply
+        again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
+        return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
     ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
     trained = time.perf_counter()
     portion = None
@@ -96,6 +99,12 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     ranks.check_same(after.x)
     losses = [loss for why, loss, _ in each if not why]
     return Played(ids, sent, replies, losses, after, refused, answers.facts, trained)
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a round that was played twice: lists of clients are joined, the rest is the second one's."""
+    both = {k: [*first[k], *v] for k, v in second.items() if isinstance(v, list) and isinstance(first.get(k), list)}
+    return first | second | both
 
 
 def _adds_up(experiment: Experiment) -> bool:

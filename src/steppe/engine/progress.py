@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from steppe.core.metric import Metric
 
@@ -48,7 +48,7 @@ class Progress(logging.Handler):
         self.task: Any = None
         self.stack = ExitStack()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if not self.quiet:
             self.stack.enter_context(handling(self))
             from rich.console import Console
@@ -85,11 +85,6 @@ class Progress(logging.Handler):
         elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
             left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
             self._print(f"{self.label}  round {done}/{self.rounds}  {state}  {left:.0f} s left")
-
-    def so_far(self, done: int, state: str) -> None:
-        """Show the progress of several runs together, in rounds; only a bar shows it."""
-        if self.bar:
-            self.bar.update(self.task, completed=done, state=state)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a log message."""

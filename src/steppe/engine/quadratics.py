@@ -51,9 +51,9 @@ class Problem(BaseModel):
     steps: int | list[int] = 1
     lr: float = Field(gt=0)
     lr_decay: float = Field(1.0, gt=0)
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float | None = Field(None, gt=0)
     weighting: Literal["samples", "uniform"] = "samples"
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
 from steppe.distributed.torchrun import agreed, first
 from steppe.engine import privacy, resources
-from steppe.engine.availability import find_available
+from steppe.engine.availability import Available, find_available
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.early_stopping import Best
 from steppe.engine.play_round import Played, play_round
@@ -94,6 +94,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
                 server = played.after
             else:
                 log.info(f"round {t + 1}: no client answered, so the model stays as it was")
+            record |= _count_steps(experiment, called, played)
             trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
                 record |= agreed(partial(evaluate, experiment, server, t))
@@ -200,6 +201,17 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
     if folder is not None:
         folder.finish(experiment.task.module(x, buffers).state_dict(), records, summary)
     return (*tree_map(lambda t: t.cpu(), (server, x, buffers)), summary)
+
+
+def _count_steps(experiment: Experiment, called: Available, played: Played | None) -> Record:
+    """The local steps of all clients that trained, late ones too; a secret where participation is one."""
+    if experiment.privacy and experiment.privacy.secret:
+        return {}
+    federation = experiment.federation
+    sizes = played.facts.get("samples") if played else None  # the nodes of a real federation know their own
+    if sizes is None:
+        sizes = [federation.sizes[i] for i in (*called.ids, *called.facts.get("late", ()))]
+    return {"steps": sum(federation.steps_over(size, experiment.algorithm.local_steps) for size in sizes)}
 
 
 def _describe_round(experiment: Experiment, before: Server, played: Played, names: list[str], t: int) -> Record:

@@ -21,9 +21,7 @@ DEFAULT = [1, 5]  # epochs of fine-tuning, as in FedSoL's Table 5
 def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
     """Return mean and standard deviation over all clients for each number of epochs; {} if not asked for."""
     config, federation, algorithm = experiment.config, experiment.federation, experiment.algorithm
-    epochs = config.personal
-    if epochs is None:
-        epochs = DEFAULT if is_personal(algorithm) and federation.data.classes is not None else []
+    epochs = _epochs(experiment)
     data, split = federation.data, federation.partition
     if not epochs or split is None:  # the nodes of a real federation evaluate their models themselves
         return {}
@@ -40,10 +38,29 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
 
     if any(isinstance(p, OwnModel) for p in algorithm.parts):
         x = torch.stack([row[OwnModel.name]["w"].to(device) for row in store.gather(range(config.clients))])
-    lr = experiment.lr(config.rounds) if config.personal_lr is None else config.personal_lr
+    lr = _rate(experiment)
     people = (client(mine, test) for mine, test in zip(split.clients, tests, strict=True))
     found = personal_accuracy(
         algorithm, experiment.task, x, people, lr, epochs, config.batch, max(config.epochs, 1), seed=config.seed,
         buffers=buffers, plain=federation.plain, augment=federation.augmented,
     )  # fmt: skip
     return {"personal": {str(e): {"mean": p.mean, "std": p.std} for e, p in found.items()}}
+
+
+def check_rate(experiment: Experiment) -> None:
+    """Refuse fine-tuning with a learning rate of 0, before anything is trained."""
+    tuned = any(_epochs(experiment)) and not experiment.algorithm.alone
+    if tuned and _rate(experiment) <= 1e-9 * experiment.config.lr:
+        raise SteppeError("Clients' own models are tuned with the learning rate after the last round, which is 0 under "
+                          "a cosine schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
+
+
+def _epochs(experiment: Experiment) -> list[int]:
+    if experiment.config.personal is not None:
+        return experiment.config.personal
+    return DEFAULT if is_personal(experiment.algorithm) and experiment.federation.data.classes is not None else []
+
+
+def _rate(experiment: Experiment) -> float:
+    own = experiment.config.personal_lr
+    return experiment.lr(experiment.config.rounds) if own is None else own

@@ -18,8 +18,9 @@ def judged_model(experiment: Experiment, server: Server, t: int, exported: bool 
     """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now)
-    return x, statistics(experiment, x, server.buffers, exported)
+    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
+    another = bool(server.buffers) and not torch.equal(x, server.x)
+    return x, statistics(experiment, x, server.buffers, exported, another)
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
@@ -46,13 +47,15 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     return record
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False) -> Tensors:
+def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
+               another: bool = False) -> Tensors:  # fmt: skip
     """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
-    With the policy `local`, clients keep their own statistics and the global model has none. When it is exported,
-    they are measured.
+    With the policy `local`, clients keep their own statistics and the global model has none; when it is exported, they
+    are measured. They are also measured for a model that is `another` than the trained one (a mean of several models),
+    because averaged statistics belong to the trained one.
     """
-    policies = ("recalibrate", "local") if exported else ("recalibrate",)
+    policies = {"recalibrate"} | ({"local"} if exported else set()) | ({"average"} if another else set())
     if not buffers or experiment.config.buffers not in policies:
         return buffers
     inputs = experiment.federation.data.train_inputs

@@ -21,88 +21,102 @@ from steppe.core.errors import SteppeError
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
-from steppe.flower.build import check_same, node_side
-from steppe.flower.federation_file import Charter, from_terms
-from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, read_work, refusal, reply_arrays
-from steppe.flower.node_data import arrays
+from steppe.flower.both_sides import build_node, check_same
+from steppe.flower.federation_file import Own, Terms, read, read_terms
+from steppe.flower.messages import ARRAYS, TERMS, TOLD, list_reply, pack, pack_refusal, read_work
+from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
-
-app = ClientApp()
-
-
-@app.query()
-def introduce(message: Message, context: Context) -> Message:
-    """Who this node is, after everything that could be wrong with it has been looked at."""
-
-    def told() -> RecordDict:
-        terms = message.content.config_records[TERMS]
-        charter, built, client = _node(str(terms["terms"]), context.node_config)
-        check_same(built, str(terms["fingerprint"]))
-        record = {"federation": charter.name, "client": client, "samples": built.federation.sizes[client],
-                  "steppe": steppe.__version__, "torch": torch.__version__}  # fmt: skip
-        return RecordDict({TOLD: ConfigRecord(record)})  # type: ignore[arg-type]
-
-    return _answer(message, told)
+from steppe.flower.refusals import Refusal
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def make(app_folder: Path) -> ClientApp:
+    """The ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
+
+    What is imported by name comes from the app's own federation.toml, never from a message.
+    """
+    return make_app(read(app_folder)[0].own)
+
+
+def make_app(own: Own) -> ClientApp:
+    app = ClientApp()
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        return _answer(message, lambda: _introduce(message, context, own))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _answer(message, lambda: _train(message, context, own))
+
+    return app
+
+
+def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
+    """Say who this node is, after everything that could be wrong with it has been looked at."""
+    asked = message.content.config_records[TERMS]
+    terms, built, client = _build(str(asked["terms"]), context.node_config, own)
+    check_same(built, str(asked["fingerprint"]))
+    record = {"federation": terms.name, "client": client, "samples": built.federation.sizes[client],
+              "steppe": steppe.__version__, "torch": torch.__version__}  # fmt: skip
+    return RecordDict({TOLD: ConfigRecord(record)})  # type: ignore[arg-type]
+
+
+def _train(message: Message, context: Context, own: Own) -> RecordDict:
     """One client's round."""
-
-    def trained() -> RecordDict:
-        device = find_device(str(context.node_config.get("device", "auto")))
-        work = read_work(message.content, device)
-        charter, built, client = _node(work.terms, context.node_config)
-        check_same(built, work.fingerprint)
-        task, round_ = built.task, int(work.sent.round)
-        place = context.node_config.get("state")
-        if place is None:
-            raise SteppeError("the node's config has no state=\"<folder>\", where its client's state is kept.")
-        states = NodeState(Path(str(place)).expanduser(), charter.name, client)
-        # The first state is made of the federation's first model, which only the server is sure to have; it is sent
-        # along where the model of the round is another one.
-        first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
-        state = states.read(work.counted, first, charter.lost_state)
-        state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}
-        if built.small and device.type == "cpu":
-            torch.set_num_threads(1)
-        began = time.perf_counter()
-        reply = train_client(built.algorithm, task, built.federation, work.sent, client, state)
-        seconds = time.perf_counter() - began
-        states.write(round_, work.counted, reply.state)
-        told = {"federation": charter.name, "client": client, "round": round_, "fingerprint": work.fingerprint,
-                "samples": built.federation.sizes[client], "loss": float(reply.loss), "drift": float(reply.drift),
-                "seconds": seconds}  # fmt: skip
-        arrays_ = pack(reply_arrays(reply, work.mirrored))
-        return RecordDict({ARRAYS: arrays_, TOLD: ConfigRecord(told)})  # type: ignore[arg-type]
-
-    return _answer(message, trained)
+    device = find_device(str(context.node_config.get("device", "auto")))
+    work = read_work(message.content, device)
+    terms, built, client = _build(work.terms, context.node_config, own)
+    check_same(built, work.fingerprint)
+    task, round_ = built.task, int(work.sent.round)
+    place = context.node_config.get("state")
+    if place is None:
+        raise Refusal("config", "the node's config has no state=\"<folder>\", where its client's state is kept.")
+    states = NodeState(Path(str(place)).expanduser(), terms.name, client)
+    # The first state is made of the federation's first model, which only the server is sure to have; it is sent
+    # along where the model of the round is another one.
+    first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
+    state = states.read(work.counted, first, terms.lost_state)
+    state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}
+    if built.small and device.type == "cpu":
+        torch.set_num_threads(1)
+    began = time.perf_counter()
+    reply = train_client(built.algorithm, task, built.federation, work.sent, client, state)
+    seconds = time.perf_counter() - began
+    states.write(round_, work.counted, reply.state)
+    told = {"federation": terms.name, "client": client, "round": round_, "fingerprint": work.fingerprint,
+            "samples": built.federation.sizes[client], "loss": float(reply.loss), "drift": float(reply.drift),
+            "seconds": seconds}  # fmt: skip
+    arrays = pack(list_reply(reply, work.mirrored))
+    return RecordDict({ARRAYS: arrays, TOLD: ConfigRecord(told)})  # type: ignore[arg-type]
 
 
-def _node(terms: str, node_config: Any) -> tuple[Charter, Experiment, int]:
-    charter, config, sample, cost = from_terms(terms)
+def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, int]:
+    try:
+        terms = read_terms(text)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refusal("terms", f"the server's terms cannot be read: {error}") from error
+    config = terms.config
     client, place = node_config.get("client"), node_config.get("data")
     if not isinstance(client, int) or not 0 <= client < config.clients:
-        raise SteppeError(f"the node's config says client={client!r}, but this federation's clients are 0 to "
-                          f"{config.clients - 1}.")  # fmt: skip
+        raise Refusal("client", f"the node's config says client={client!r}, but this federation's clients are 0 to "
+                                f"{config.clients - 1}.")  # fmt: skip
     if place is None:
-        raise SteppeError(f'the config of client {client}\'s node has no data="<folder, .npz or module:function>".')
-    pair = arrays(str(place), sample, f"client {client}")
+        raise Refusal(
+            "config", f'the config of client {client}\'s node has no data="<folder, .npz or module:function>".'
+        )
+    pair = read_data(str(place), terms.sample, f"client {client}")
     config = config.model_copy(update={"device": str(node_config.get("device", "auto"))})
-    return charter, node_side(charter, config, sample, cost, pair, client), client
+    return terms, build_node(own, config, terms.sample, terms.cost, pair, client), client
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """The reply; what goes wrong goes to the operator as a sentence.
-
-    Of what was not foreseen only the kind is told, because an exception's text may quote data.
-    """
+    """The reply. What goes wrong is told in this node's log; the server hears a code."""
     try:
         return Message(work(), reply_to=message)
     except SteppeError as error:
         print(f"steppe: {error}", flush=True)
-        return Message(refusal(str(error)), reply_to=message)
-    except Exception as error:
+        code = error.code if isinstance(error, Refusal) else "other"
+    except Exception:
         traceback.print_exc()
-        reason = f"{type(error).__name__} on the node, which its own log explains"
-        return Message(refusal(reason), reply_to=message)
+        code = "other"
+    return Message(pack_refusal(code), reply_to=message)

@@ -1,17 +1,21 @@
 """A federation's folder: an app for `flwr run`, scripts and configs for the operator and for each node, a README.
 
-app/        what Flower ships to the nodes: two lines of Python and the charter
-operator/   the SuperLink's script, certificates and database; how to submit a run
-nodes/0/    all that one node needs: its script, its key, the CA's certificate; its data and its client's state
+app/        what Flower ships to the nodes: a few lines of Python and federation.toml
+operator/   the SuperLink's script, certificates and database; which key is whose; how to submit a run
+nodes/0/    all that one node needs: its script, its key, the CA's certificate, the hash of the app that it may run;
+            its data and its client's state
 run/        the records, once there are some
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
+import os
 import shlex
 import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,24 @@ import numpy as np
 from steppe.config import Config
 from steppe.core.errors import SteppeError, missing
 from steppe.data import load, partition
-from steppe.flower.federation_file import FILE, Charter, read
+from steppe.flower import keys
+from steppe.flower.app_hash import FILE as HASH
+from steppe.flower.app_hash import hash_app
+from steppe.flower.federation_file import FILE, FederationFile, parse
+from steppe.flower.own_user import is_loopback
 
-CONNECTION, PORT, NODE_PORT = "federation", 8000, 9094
+CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Whatever is written meanwhile is for its owner alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
@@ -33,32 +51,48 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
-    app = folder / "app" / "steppe_app"
-    app.mkdir(parents=True)
-    (app / "__init__.py").write_text('"""The app that Flower ships: everything else is in the package steppe."""\n')
-    (app / "client_app.py").write_text("from steppe.flower.client_app import app\n\n__all__ = ['app']\n")
-    (app / "server_app.py").write_text("from pathlib import Path\n\nfrom steppe.flower.server_app import make\n\n"
-                                       "app = make(Path(__file__).parent.parent)\n")  # fmt: skip
-    (folder / "app" / "LICENSE").write_text(
-        "This app was generated for its operator, who may do with it as they like.\n"
-    )
-    (folder / "app" / "pyproject.toml").write_text(_project(version))
-    (folder / "app" / FILE).write_text(_charter(config, name or folder.resolve().name, own_data, terms))
-    read(folder / "app")  # what was written must be readable
-    operator = folder / "operator"
-    operator.mkdir()
-    if tls:
-        from steppe.flower.certificates import write_certificates
+    content = _write_file(config, name or folder.resolve().name, own_data, terms)
+    parse(tomllib.loads(content)).config()  # before anything is written
+    with private():
+        _write_app(folder / "app", version, content)
+        operator = folder / "operator"
+        operator.mkdir()
+        if tls:
+            from steppe.flower.certificates import write_certificates
 
-        write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
-    connect(folder, host, PORT)
-    _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
-    _script(operator / "flwr.sh", _flwr(telemetry))
-    for client in range(config.clients):
-        _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
-    if not own_data:
-        write_shares(folder, config)
-    (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+            write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
+        connect(folder, host, PORT, CONTROL_PORT)
+        _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
+        _script(operator / "flwr.sh", _flwr(telemetry))
+        for client in range(config.clients):
+            _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+            if tls:
+                keys.bind(folder, client)
+        if not own_data:
+            write_shares(folder, config)
+        pin(folder)
+        (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+
+
+def _write_app(app: Path, version: str, content: str) -> None:
+    code = app / "steppe_app"
+    code.mkdir(parents=True)
+    (code / "__init__.py").write_text('"""The app that Flower ships: everything else is in the package steppe."""\n')
+    for side in ("client", "server"):
+        text = f"from pathlib import Path\n\nfrom steppe.flower.{side}_app import make\n\n"
+        (code / f"{side}_app.py").write_text(text + "app = make(Path(__file__).parent.parent)\n")
+    (app / "LICENSE").write_text("This app was generated for its operator, who may do with it as they like.\n")
+    (app / "pyproject.toml").write_text(_project(version))
+    (app / FILE).write_text(content)
+
+
+def pin(folder: Path) -> str:
+    """Tell every node in this folder which app it may run; returns the app's hash."""
+    found = hash_app(folder / "app")
+    with private():
+        for node in folder.glob("nodes/*/"):
+            (node / HASH).write_text(found + "\n")
+    return found
 
 
 def write_shares(folder: Path, config: Config) -> None:
@@ -71,27 +105,22 @@ def write_shares(folder: Path, config: Config) -> None:
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
 
 
-def connect(folder: Path, host: str, port: int) -> None:
-    """Tell Flower's command line where the SuperLink is."""
+def connect(folder: Path, host: str, port: int, control: int) -> None:
+    """Write down where nodes find the SuperLink, and tell Flower's command line where its own door is."""
     operator = folder.resolve() / "operator"
     home = operator / ".flower"
-    home.mkdir(parents=True, exist_ok=True)
-    certificate = operator / "ca.crt"
-    safe = f"root-certificates = {json.dumps(str(certificate))}" if certificate.exists() else "insecure = true"
-    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{host}:{port}"\n{safe}\n'
-    (home / "config.toml").write_text(text)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    with private():
+        home.mkdir(parents=True, exist_ok=True)
+        (operator / "address").write_text(f"{host}:{port}\n")
+        certificate = operator / "ca.crt"
+        safe = f"root-certificates = {json.dumps(str(certificate))}" if certificate.exists() else "insecure = true"
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+                                          f'address = "127.0.0.1:{control}"\n{safe}\n')  # fmt: skip
 
 
 def _script(path: Path, text: str) -> None:
     path.write_text(text)
-    path.chmod(0o755)
+    path.chmod(0o700)
 
 
 def _exports(telemetry: bool) -> str:
@@ -106,11 +135,14 @@ def _superlink(host: str, tls: bool, telemetry: bool) -> str:
     safe = ("--ssl-ca-certfile operator/ca.crt --ssl-certfile operator/server.crt --ssl-keyfile operator/server.key "
             "--enable-supernode-auth") if tls else "--insecure"  # fmt: skip
     return f"""#!/bin/sh
-# The SuperLink: nodes and `flwr run` connect to it; the server of a run is its child. Stop it with Ctrl-C.
+# The SuperLink. Nodes come in by the first port, and by nothing else; the operator by the second, on this machine and
+# as this user only. The server of a run is its child. Stop it with Ctrl-C.
+umask 077
 cd "$(dirname "$0")/.." || exit 1
 export FLWR_HOME="$PWD/operator/.flower"
 {_exports(telemetry)}
-exec flower-superlink --host {bound} --port "${{PORT:-{PORT}}}" {safe} \\
+exec python3 -P -m steppe.flower.superlink --nodes {bound}:"${{PORT:-{PORT}}}" --max-reply "${{MAX_REPLY_MB:-1024}}" \\
+  --host 127.0.0.1 --port "${{CONTROL_PORT:-{CONTROL_PORT}}}" {safe} \\
   --database operator/state.db --disable-runtime-dependency-installation
 """
 
@@ -118,6 +150,7 @@ exec flower-superlink --host {bound} --port "${{PORT:-{PORT}}}" {safe} \\
 def _flwr(telemetry: bool) -> str:
     return f"""#!/bin/sh
 # Flower's command line, for this federation: operator/flwr.sh supernode list {CONNECTION}, for instance.
+umask 077
 cd "$(dirname "$0")/.." || exit 1
 export FLWR_HOME="$PWD/operator/.flower"
 {_exports(telemetry)}
@@ -137,13 +170,16 @@ def _node(folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_
     note = "# DATA is a folder of images by class, an .npz with x and y, or module:function.\n"
     _script(folder / "node.sh", f"""#!/bin/sh
 # The node of client {client}. It needs this folder, its data, and: pip install 'steppe[flower]'. Stop it with Ctrl-C.
+# It runs the app whose hash is in {HASH}, and no other.
+umask 077
 cd "$(dirname "$0")" || exit 1
 export FLWR_HOME="$PWD/.flower"
 {_exports(telemetry)}
 {note if own_data else ""}DATA="${{DATA:-{data}}}"
 trap 'kill "$child" 2>/dev/null; exit 0' INT TERM
 while :; do
-  flower-supernode --superlink "${{SUPERLINK:-{host}:{PORT}}}" --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
+  python3 -P -m steppe.flower.supernode --app-hash {HASH} --superlink "${{SUPERLINK:-{host}:{PORT}}}" \\
+    --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
     --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG" &
   child=$!
   wait "$child" && exit 0
@@ -182,7 +218,7 @@ clientapp = "steppe_app.client_app:app"
 
 [tool.flwr.app.config]
 set = ""        # keys of the run on top of {FILE}, with spaces between: "algorithm=scaffold rounds=5"
-out = ""        # the folder for records, instead of the charter's
+out = ""        # the folder for records, instead of federation.toml's
 resume = false  # go on from the last finished round
 """
 
@@ -196,11 +232,11 @@ def _flower_version() -> str:
         raise missing("A federation needs Flower", "flower") from None
 
 
-def _charter(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
-    """The charter with every key explained; keys that have their defaults are comments."""
+def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
+    """federation.toml with every key explained; keys that have their defaults are comments."""
     given = {"name": _safe(name), **terms}
-    lines = ["# The federation's charter. The server reads it; nodes are told what they need of it."]
-    for key, field in Charter.model_fields.items():
+    lines = ["# The federation's settings. The server reads it; nodes are told what they need of it."]
+    for key, field in FederationFile.model_fields.items():
         if key in ("run", "data", "own"):
             continue
         value = given.get(key, field.default)
@@ -235,10 +271,12 @@ def _safe(name: str) -> str:
 
 def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
     here = shlex.quote(str(folder))
-    register = "".join(f"operator/flwr.sh supernode register nodes/{i}/key.pub {CONNECTION}\n"
-                       for i in range(config.clients)) if tls else ""  # fmt: skip
+    register = (
+        f"steppe federate register {here}       # the nodes' public keys, and which client each is\n" if tls else ""
+    )
     keys = ("`nodes/*/key` are private keys for a trial. In earnest, each node makes its own (`ssh-keygen -t ecdsa "
-            "-b 384 -N '' -f key`) and gives away `key.pub` alone.\n\n") if tls else ""  # fmt: skip
+            "-b 384 -N '' -f key`) and gives away `key.pub` alone; you put it into `nodes/<number>/` and register "
+            "it.\n\n") if tls else ""  # fmt: skip
     data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
             f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
     one_machine = f"On one machine, everything at once: `steppe federate up {here}`. " if is_loopback(host) else ""
@@ -246,7 +284,10 @@ def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) 
 
 {one_machine}How it stands: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
 
-{data}{keys}By hand, or on several machines:
+{data}{keys}A node runs the app whose hash is in its `{HASH}`. After you have put Python of your own into `app/`, write
+the hashes anew (`steppe federate pin {here}`) before you give the nodes their folders.
+
+By hand, or on several machines:
 
 ```sh
 operator/superlink.sh                      # on the operator's machine ({host})
@@ -255,5 +296,5 @@ operator/flwr.sh run app {CONNECTION} --stream
 operator/flwr.sh run app {CONNECTION} --stream --run-config 'resume=true'   # after a crash
 ```
 
-`app/{FILE}` is the charter: algorithm, rounds, deadlines. Flower's telemetry and update checks are off in all scripts.
+`app/{FILE}` has the algorithm, rounds and deadlines. Flower's telemetry and update checks are off in all scripts.
 """

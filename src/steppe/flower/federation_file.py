@@ -11,20 +11,23 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from steppe.config import Config, assign, resolve
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError, nearest
+from steppe.engine.build import build_algorithm
+from steppe.engine.privacy import privacy
 from steppe.registry import catalogue_settings
 
 FILE = "federation.toml"
 
 
 class Sample(BaseModel):
-    """One sample, described: all that the server knows of the data on the nodes."""
+    """One sample, describe_data: all that the server knows of the data on the nodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +63,7 @@ class Own(BaseModel):
     head: str | None = Field(None, description="the name of the module that is the head")
 
 
-class Charter(BaseModel):
+class FederationFile(BaseModel):
     """The federation's terms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -79,6 +82,11 @@ class Charter(BaseModel):
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds a round may take; later replies are dropped")
     least: int = Field(1, ge=1, description="good replies without which a round fails")
+    max_samples: int = Field(
+        1_000_000, ge=1, lt=2**53, description="what a node may say that it has; its weight in the mean goes by it"
+    )
+    refusals: int = Field(3, ge=1, description="refused replies after which a client is left out")
+    leave_out: int = Field(10, ge=0, description="rounds for which it then is")
     lost_state: Literal["refuse", "fresh"] = Field(
         "refuse", description="when a node lost a client's state: stop using the client, or let it start afresh"
     )
@@ -100,10 +108,12 @@ class Charter(BaseModel):
                                   "their owners: leave it out.")  # fmt: skip
         if config.dropout or config.speed or config.deadline:
             raise SteppeError("[run]: dropout, speed and deadline are for simulated failures, and here they are real: "
-                              "leave them out; the charter has a deadline of its own.")  # fmt: skip
+                              "leave them out; federation.toml has a deadline of its own.")  # fmt: skip
         if config.buffers in ("local", "recalibrate"):
             raise SteppeError(f"[run]: buffers = {config.buffers} measures batch norm's statistics on training data, "
                               "which stay on the nodes: use average, or a model with group norm.")  # fmt: skip
+        if self.own.parts is None:
+            check_secret(build_algorithm(config))
         if self.enough is not None and self.enough > config.clients:
             raise SteppeError(f"enough is {self.enough}, but there are only {config.clients} clients.")
         # Every round is a checkpoint, because real nodes are too slow to repeat ten; nobody's bad reply stops the rest.
@@ -119,8 +129,8 @@ class Charter(BaseModel):
         )  # fmt: skip
 
 
-def read(folder: Path, sets: Sequence[str] = ()) -> tuple[Charter, Config]:
-    """The charter in a folder, and its configuration."""
+def read(folder: Path, sets: Sequence[str] = ()) -> tuple[FederationFile, Config]:
+    """federation.toml in a folder, and its configuration."""
     path = folder / FILE
     try:
         content = tomllib.loads(path.read_text())
@@ -131,27 +141,35 @@ def read(folder: Path, sets: Sequence[str] = ()) -> tuple[Charter, Config]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SteppeError(f"{path} is not valid TOML: {error}.") from None
     try:
-        charter = checked(content)
-        return charter, charter.config(sets)
+        settings = parse(content)
+        return settings, settings.config(sets)
     except SteppeError as error:
         raise SteppeError(f"{path}: {error}") from None
 
 
-def checked(content: dict[str, Any]) -> Charter:
+def parse(content: dict[str, Any]) -> FederationFile:
     try:
-        return Charter.model_validate(content)
+        return FederationFile.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             kinds: dict[str, type[BaseModel]] = {"data": Sample, "own": Own}
-            known = kinds[str(first["loc"][0])] if len(first["loc"]) > 1 else Charter
+            known = kinds[str(first["loc"][0])] if len(first["loc"]) > 1 else FederationFile
             text = f"there is no key {where!r}{nearest(str(first['loc'][-1]), known.model_fields)}"
             raise SteppeError(text) from None
         raise SteppeError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def found(name: str, what: str) -> Any:
+def check_secret(algorithm: Algorithm) -> None:
+    """Noise that follows from the seed protects nobody where every node is told the seed."""
+    dp = privacy(algorithm)
+    if dp is not None and dp.noise and dp.secret is None:
+        raise SteppeError("dp without a secret makes its noise from the seed, which every node is told: give it one, "
+                          'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
+
+
+def find_named(name: str, what: str) -> Any:
     """The thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
@@ -165,23 +183,32 @@ def found(name: str, what: str) -> Any:
     return thing
 
 
-def made(name: str | None, what: str) -> Any:
+def call_named(name: str | None, what: str) -> Any:
     """What the function behind "module:name" gives; None where nothing is named."""
     if name is None:
         return None
-    function: Callable[[], Any] = found(name, what)
+    function: Callable[[], Any] = find_named(name, what)
     return function()
 
 
-def as_terms(charter: Charter, config: Config, sample: Sample, cost: Cost) -> str:
-    """What a node is told, as JSON. The cost is told because tracing it takes a new process a second."""
-    return json.dumps({"name": charter.name, "own": charter.own.model_dump(), "lost_state": charter.lost_state,
-                       "config": config.model_dump(mode="json"), "sample": sample.model_dump(),
-                       "cost": asdict(cost)})  # fmt: skip
+class Terms(NamedTuple):
+    """What a node is told: names of its own code are not among it."""
+
+    name: str
+    lost_state: str
+    config: Config
+    sample: Sample
+    cost: Cost  # because tracing it takes a new process a second
 
 
-def from_terms(text: str) -> tuple[Charter, Config, Sample, Cost]:
+def write_terms(terms: Terms) -> str:
+    """As JSON."""
+    told = {"config": terms.config.model_dump(mode="json"), "sample": terms.sample.model_dump()}
+    return json.dumps({"name": terms.name, "lost_state": terms.lost_state, "cost": asdict(terms.cost), **told})
+
+
+def read_terms(text: str) -> Terms:
     told = json.loads(text)
-    charter = Charter.model_validate({k: told[k] for k in ("name", "own", "lost_state")})
+    checked = FederationFile.model_validate({k: told[k] for k in ("name", "lost_state")})
     config, sample = Config.model_validate(told["config"]), Sample.model_validate(told["sample"])
-    return charter, config, sample, Cost(**told["cost"])
+    return Terms(checked.name, checked.lost_state, config, sample, Cost(**told["cost"]))

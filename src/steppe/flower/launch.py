@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import RunFailed, missing
-from steppe.flower.create import CONNECTION, connect
+from steppe.flower import keeper, keys
+from steppe.flower.create import CONNECTION, connect, private
 from steppe.flower.federation_file import read
-from steppe.flower.liveness import LOG, STATUS, lives
+from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
@@ -34,9 +33,9 @@ class Local:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.charter, self.config = read(self.folder / "app")
+        self.settings, self.config = read(self.folder / "app")
         self.tls = (self.folder / "operator" / "ca.crt").exists()
-        self.port = free_port()
+        self.port, self.control = find_port(), find_port()
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -44,22 +43,20 @@ class Local:
         """With `fresh`, nothing is remembered: where all nodes are new too, old ones must not be taken for alive."""
         for old in self.folder.glob("operator/state.db*") if fresh else ():
             old.unlink()
-        connect(self.folder, HOST, self.port)
-        self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port))
+        connect(self.folder, HOST, self.port, self.control)
+        self.superlink = self._start(self.folder / "operator" / "superlink.sh", "superlink.log", PORT=str(self.port),
+                                     CONTROL_PORT=str(self.control))  # fmt: skip
         until = time.monotonic() + 60
-        while not reachable(HOST, self.port):
+        while not is_reachable(HOST, self.control):
             if self.superlink.poll() is not None or time.monotonic() > until:
                 raise RunFailed(f"The SuperLink did not start; its log: {self.folder / 'operator' / 'superlink.log'}.")
             time.sleep(0.1)
 
     def register(self, client: int) -> None:
-        """Make a node's public key known; that it is known already is fine."""
-        done = self.flwr("supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
-        if done.returncode != 0 and "already" not in done.stdout + done.stderr:
-            raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
+        register(self.folder, client)
 
     def start_node(self, client: int, **environment: str) -> None:
-        port = str(free_port())
+        port = str(find_port())
         self.nodes[client] = self._start(self.folder / "nodes" / str(client) / "node.sh", "node.log", PORT=port,
                                          SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
 
@@ -72,13 +69,13 @@ class Local:
     def follow(
         self, watch: Callable[[dict[str, Any]], None], begun: float, resume: bool = False, out: str = ""
     ) -> None:
-        follow(self.folder / (out or self.charter.out), watch, self._alive, begun, resume)
+        follow(self.folder / (out or self.settings.out), watch, self._alive, begun, resume)
 
     def _alive(self) -> str:
         """What has stopped that a run cannot do without; nodes that stop are only told of."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
-                end(self.nodes.pop(client), kill=True)  # what it has left behind
+                self.nodes.pop(client)
                 log.warning(f"the node of client {client} has stopped; its log: nodes/{client}/node.log")
         if self.superlink is not None and self.superlink.poll() is not None:
             return "The SuperLink has stopped (its log: operator/superlink.log)"
@@ -86,30 +83,41 @@ class Local:
 
     def stop(self) -> None:
         """The nodes first, so that they do not look for a SuperLink that has gone."""
+        for process in self.nodes.values():
+            process.terminate()
         for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
             end(process)
         self.nodes, self.superlink = {}, None
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
+        """The script under a keeper, so that nothing of it stays when this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
             raise missing("A federation needs Flower", "flower")
-        with (script.parent / log).open("ab") as file:
-            return subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]
+        with private(), (script.parent / log).open("ab") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                     env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
-                                    start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
+                                    start_new_session=True)  # fmt: skip
 
 
 def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
-    """Stop a process and its children: politely, then not; with `kill`, as a power cut would."""
-    for sign in [signal.SIGKILL] if kill else [signal.SIGTERM, signal.SIGKILL]:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-            until = time.monotonic() + 8
-            while time.monotonic() < until:
-                process.poll()  # a child that nobody asked about stays in its group
-                os.killpg(process.pid, 0)  # an error when nobody is left
-                time.sleep(0.05)
+    """Stop a keeper and all below it: politely, then not; with `kill`, as a power cut would."""
+    if not kill:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(keeper.POLITE + 15)
+    keeper.end(process.pid, polite=0)
+    process.kill()
     process.wait()
+
+
+def register(folder: Path, client: int) -> None:
+    """Bind a client to its node's public key, and make the key known to the SuperLink; that it is known is fine."""
+    with private():
+        keys.bind(folder, client)
+    done = flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
+    if done.returncode != 0 and "already" not in done.stdout + done.stderr:
+        raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
 
 
 def flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -124,7 +132,7 @@ def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") ->
     asked = {"resume": resume, "set": sets, "out": out}
     words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
     done = flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
-    told = parsed(done.stdout)
+    told = parse_json(done.stdout)
     if done.returncode != 0 or not told.get("success"):
         raise RunFailed(f"Flower did not take the run: {told.get('error-message') or _last(done)}")
     return str(told["run-id"])
@@ -139,7 +147,7 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
     seen, lines = len(RunFolder(where).history) if resume else 0, len(_lines(where / LOG))
     sign = time.monotonic()  # when the server last gave one of life
     while True:
-        state = standing(where)
+        state = read_status(where)
         here = state.get("time", 0.0) >= begun
         for line in _lines(where / LOG)[lines:]:
             lines += 1
@@ -155,7 +163,7 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
             raise RunFailed(state["why"])
         if gone := alive():
             raise RunFailed(f"{gone}.")
-        if here and lives(where):
+        if here and is_alive(where):
             sign = time.monotonic()
         elif time.monotonic() - sign > (GONE if here else LATE):
             raise RunFailed("The server's process has died." if here else
@@ -164,22 +172,13 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
         time.sleep(0.3)
 
 
-def standing(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
-    try:
-        found: dict[str, Any] = json.loads((where / STATUS).read_text())
-        return found
-    except (OSError, ValueError):
-        return {}
-
-
-def free_port() -> int:
+def find_port() -> int:
     with socket.socket() as s:
         s.bind((HOST, 0))
         return int(s.getsockname()[1])
 
 
-def reachable(host: str, port: int) -> bool:
+def is_reachable(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -192,13 +191,7 @@ def _path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def _die_with_parent() -> None:
-    """On Linux, whoever kills this command does not leave its processes behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def parsed(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> dict[str, Any]:
     begin = text.find("{")
     try:
         found: dict[str, Any] = json.loads(text[begin:]) if begin >= 0 else {}

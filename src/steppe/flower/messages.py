@@ -1,10 +1,10 @@
 """Tensors and terms as Flower's records, and back: the one place that knows how things are named on the wire.
 
 to a node      arrays   x, down/<part>/<name>, buffers/<name>; x0 for a client that has no state yet
-               terms    the charter's terms, fingerprint, round, lr, the round of the client's last counted reply
+               terms    the federation's terms, fingerprint, round, lr, the round of the client's last counted reply
 to the server  arrays   update, up/<part>/<name>, buffers/<name>; state/<part>/<name> where the server mirrors it
                told     federation, client, round, fingerprint, samples, loss, drift, seconds
-               refusal  or nothing but the reason why not
+               refusal  or nothing but a code: why not
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Reply, Sent
-from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 
 ARRAYS, TERMS, TOLD, REFUSAL = "arrays", "terms", "told", "refusal"
@@ -43,16 +42,16 @@ def unpack(record: ArrayRecord) -> Tensors:
     return {k: torch.from_numpy(v.numpy().copy()) for k, v in record.items()}
 
 
-def size(content: RecordDict) -> int:
+def count_bytes(content: RecordDict) -> int:
     """Bytes of all records."""
     return sum(record.count_bytes() for record in content.values())
 
 
-def terms_record(terms: str, fingerprint: str, **more: Any) -> ConfigRecord:
+def pack_terms(terms: str, fingerprint: str, **more: Any) -> ConfigRecord:
     return ConfigRecord({"terms": terms, "fingerprint": fingerprint, **more})
 
 
-def work_arrays(sent: Sent) -> Tensors:
+def list_work(sent: Sent) -> Tensors:
     down = {f"down/{part}/{name}": v for part, tensors in sent.down.items() for name, v in tensors.items()}
     return {"x": sent.x, **down, **{f"buffers/{name}": v for name, v in sent.buffers.items()}}
 
@@ -62,12 +61,12 @@ def read_work(content: RecordDict, device: torch.device) -> Work:
     arrays = {k: v.to(device) for k, v in arrays.items()}
     x = arrays["x"]
     lr, now = x.new_tensor(float(terms["lr"])), x.new_tensor(float(terms["round"]))  # type: ignore[arg-type]
-    sent = Sent(x, _by_part(arrays, "down"), _below(arrays, "buffers"), lr, now)
+    sent = Sent(x, _group(arrays, "down"), _strip(arrays, "buffers"), lr, now)
     return Work(sent, str(terms["terms"]), str(terms["fingerprint"]), int(terms["counted"]),  # type: ignore[arg-type]
                 bool(terms["mirrored"]), arrays.get("x0"))  # fmt: skip
 
 
-def reply_arrays(reply: Reply, mirrored: bool) -> Tensors:
+def list_reply(reply: Reply, mirrored: bool) -> Tensors:
     trees = {"up": reply.up} | ({"state": reply.state} if mirrored else {})
     named = {f"{kind}/{part}/{name}": v for kind, tree in trees.items() for part, tensors in tree.items()
              for name, v in tensors.items()}  # fmt: skip
@@ -78,31 +77,22 @@ def read_reply(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> R
     """A reply from its arrays, which have been checked."""
     empty: States = {p.name: {} for p in algorithm.parts}
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
-    mirrored = _by_part(arrays, "state")
+    mirrored = _group(arrays, "state")
     state = empty | mirrored if mirrored else {}
-    return Reply(arrays["update"], empty | _by_part(arrays, "up"), _below(arrays, "buffers"), loss, drift, state)
+    return Reply(arrays["update"], empty | _group(arrays, "up"), _strip(arrays, "buffers"), loss, drift, state)
 
 
-def refusal(reason: str) -> RecordDict:
-    return RecordDict({REFUSAL: ConfigRecord({"reason": reason})})
+def pack_refusal(code: str) -> RecordDict:
+    return RecordDict({REFUSAL: ConfigRecord({"code": code})})
 
 
-def told_by(content: RecordDict) -> dict[str, Any]:
-    """What a reply says beside its arrays; a refusal is an error with its reason."""
-    if REFUSAL in content:
-        raise SteppeError(str(content.config_records[REFUSAL]["reason"]))
-    if TOLD not in content:
-        raise SteppeError("the reply is of another program: it lacks the record 'told'")
-    return dict(content.config_records[TOLD])
-
-
-def _below(tensors: Tensors, prefix: str) -> Tensors:
+def _strip(tensors: Tensors, prefix: str) -> Tensors:
     return {k.removeprefix(prefix + "/"): v for k, v in tensors.items() if k.startswith(prefix + "/")}
 
 
-def _by_part(tensors: Tensors, prefix: str) -> States:
+def _group(tensors: Tensors, prefix: str) -> States:
     tree: States = {}
-    for name, value in _below(tensors, prefix).items():
+    for name, value in _strip(tensors, prefix).items():
         part, _, key = name.partition("/")
         tree.setdefault(part, {})[key] = value
     return tree

@@ -1,4 +1,4 @@
-"""A node's own data: what its config names, read there, checked against what the charter says, never sent."""
+"""A node's own data: what its config names, read there, checked against what federation.toml says, never sent."""
 
 from __future__ import annotations
 
@@ -14,34 +14,40 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.data import image_folder
 from steppe.data.dataset import as_inputs
-from steppe.flower.federation_file import Sample, found
+from steppe.flower.federation_file import Sample, find_named
+from steppe.flower.refusals import Refusal
 
 
-def arrays(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
+def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
     """Inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
     path = Path(place).expanduser()
-    if path.is_dir():
-        x, y = _folder(path, sample)
-    elif path.suffix == ".npz":
-        x, y = _npz(path)
-    elif ":" in place:
-        x, y = _given(found(place, f"{whose}: the function")())
-    else:
-        raise SteppeError(f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function.")
-    return _checked(as_inputs(x), torch.as_tensor(y), sample, f"{whose} ({place})")
+    try:
+        if path.is_dir():
+            x, y = _read_images(path, sample)
+        elif path.suffix == ".npz":
+            x, y = _read_npz(path)
+        elif ":" in place:
+            x, y = _read_pair(find_named(place, f"{whose}: the function")())
+        else:
+            raise SteppeError(
+                f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
+            )
+    except SteppeError as error:
+        raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
+    return _check(as_inputs(x), torch.as_tensor(y), sample, f"{whose} ({place})")
 
 
-def _folder(path: Path, sample: Sample) -> tuple[Any, Any]:
+def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
     if sample.class_names is None:
-        raise SteppeError(f"{path} is a folder of images, and the charter has no class_names under [data], so nobody "
-                          "knows which class is which number.")  # fmt: skip
+        raise Refusal("classes", f"{path} is a folder of images, and federation.toml has no class_names under [data], "
+                                 "so nobody knows which class is which number.")  # fmt: skip
     images, names = image_folder.by_class(path)
     if odd := sorted(set(names) - set(sample.class_names)):
-        raise SteppeError(f"{path} has the class {odd[0]!r}, which is not among the charter's class_names.")
+        raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
     return images, np.array([sample.class_names.index(name) for name in names], np.int64)
 
 
-def _npz(path: Path) -> tuple[Any, Any]:
+def _read_npz(path: Path) -> tuple[Any, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             if missing := [k for k in ("x", "y") if k not in file.files]:
@@ -53,7 +59,7 @@ def _npz(path: Path) -> tuple[Any, Any]:
         raise SteppeError(f"{path} cannot be read ({error}).") from error
 
 
-def _given(pair: Any) -> tuple[Any, Any]:
+def _read_pair(pair: Any) -> tuple[Any, Any]:
     if isinstance(pair, tuple | list) and len(pair) == 2:
         return pair[0], pair[1]
     if hasattr(pair, "__getitem__") and hasattr(pair, "__len__"):  # a map-style torch data set
@@ -63,22 +69,22 @@ def _given(pair: Any) -> tuple[Any, Any]:
     raise SteppeError("the function for a node's data must give a pair (x, y), or a map-style data set of such pairs.")
 
 
-def _checked(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:
+def _check(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:
     y = y.to(getattr(torch, sample.targets)) if y.is_floating_point() == (sample.targets == "float32") else y
     if len(x) == 0 or len(y) == 0:
-        raise SteppeError(f"{what} has no sample: an empty node cannot take part.")
+        raise Refusal("empty", f"{what} has no sample: an empty node cannot take part.")
     if len(x) != len(y):
-        raise SteppeError(f"{what} has {len(x)} inputs but {len(y)} targets.")
+        raise Refusal("samples", f"{what} has {len(x)} inputs but {len(y)} targets.")
     for name, tensor, shape, kind in (("inputs", x, sample.shape, sample.inputs),
                                       ("targets", y, sample.target_shape, sample.targets)):  # fmt: skip
         mine = str(tensor.dtype).removeprefix("torch.")
         if list(tensor.shape[1:]) != list(shape) or mine != kind:
-            raise SteppeError(f"{what} has {name} of shape {list(tensor.shape[1:])} and type {mine}, but the charter "
-                              f"says {list(shape)} and {kind}.")  # fmt: skip
+            raise Refusal("samples", f"{what} has {name} of shape {list(tensor.shape[1:])} and type {mine}, but "
+                                     f"federation.toml says {list(shape)} and {kind}.")  # fmt: skip
     if sample.classes is not None and not 0 <= int(y.min()) <= int(y.max()) < sample.classes:
-        raise SteppeError(f"{what} has labels from {int(y.min())} to {int(y.max())}, but the charter's "
-                          f"{sample.classes} classes are 0 to {sample.classes - 1}.")  # fmt: skip
+        raise Refusal("classes", f"{what} has labels from {int(y.min())} to {int(y.max())}, but federation.toml's "
+                                 f"{sample.classes} classes are 0 to {sample.classes - 1}.")  # fmt: skip
     for name, tensor in (("inputs", x), ("targets", y)):
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise SteppeError(f"{what} has {name} that are not finite.")
+            raise Refusal("finite", f"{what} has {name} that are not finite.")
     return x, y

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from steppe.core.algorithm import States
-from steppe.core.errors import SteppeError
+from steppe.flower.refusals import Refusal
 from steppe.runs.client_store import flat
 
 KEPT = 3  # counted states: the server may fall back by two checkpoints
@@ -33,9 +33,9 @@ class NodeState:
         except (OSError, SafetensorError) as error:
             if lost == "fresh":
                 return like
-            raise SteppeError(f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): put "
-                              'it back, or set lost_state = "fresh" in the charter to let the client start '
-                              "afresh.") from error  # fmt: skip
+            raise Refusal("state", f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): "
+                                   'put it back, or set lost_state = "fresh" in federation.toml to let the client '
+                                   "start afresh.") from error  # fmt: skip
         found = {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
         return found
 
@@ -43,7 +43,7 @@ class NodeState:
         """Keep what round `stamp` made of the state `counted`; what was never counted goes."""
         if not flat(state):
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
         save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
         _sync(aside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,23 +27,26 @@ from steppe.core.stacking import stack
 from steppe.core.validate import faults
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
-from steppe.flower.build import blank, fingerprint
-from steppe.flower.federation_file import Charter, Sample, as_terms
+from steppe.flower.both_sides import compute_fingerprint, trace_reply
+from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
+from steppe.flower.keys import take_fingerprint
 from steppe.flower.messages import (
     ARRAYS,
+    REFUSAL,
     TERMS,
+    count_bytes,
+    list_reply,
+    list_work,
+    pack_terms,
     read_reply,
-    reply_arrays,
-    size,
-    terms_record,
-    told_by,
-    work_arrays,
 )
-from steppe.flower.reply_checks import checked
+from steppe.flower.pull import Inbox, Unreadable
+from steppe.flower.refusals import Strikes
+from steppe.flower.reply_checks import check_reply, largest, read_introduction
 from steppe.runs.client_store import MemoryStore, flat
 
 log = logging.getLogger("steppe")
-GONE = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
+AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
 
 
@@ -89,33 +93,41 @@ class Nodes:
 
     trusted = False  # whatever a node says is checked
 
-    def __init__(self, grid: Grid, charter: Charter, built: Experiment, sample: Sample, store: NodeStore) -> None:
-        self.grid, self.charter, self.built, self.store = grid, charter, built, store
-        self.terms, self.fingerprint = as_terms(charter, built.config, sample, built.cost), fingerprint(built)
-        reply, self.mirrored = blank(built.algorithm, built.task)
-        self.like: Tensors = reply_arrays(reply, self.mirrored)
+    def __init__(self, grid: Grid, settings: FederationFile, built: Experiment, sample: Sample, store: NodeStore,
+                 keys: dict[int, str] | None = None,
+                 where: Path | None = None) -> None:  # fmt: skip
+        self.grid, self.settings, self.built, self.store = grid, settings, built, store
+        self.keys = keys  # client -> its node's key; None where nodes have none
+        self.terms = write_terms(Terms(settings.name, settings.lost_state, built.config, sample, built.cost))
+        self.fingerprint = compute_fingerprint(built)
+        reply, self.mirrored = trace_reply(built.algorithm, built.task)
+        self.like: Tensors = list_reply(reply, self.mirrored)
         self.stateful = bool(flat(reply.state))
+        self.inbox = Inbox(grid, largest(self.like))
+        self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
         self.who: dict[int, int] = {}  # client -> node
         self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was put
         self.met: set[int] = set()  # nodes that have been asked who they are
         self.gathered = False
-        self.refusals: dict[int, str] = {}  # node -> why it takes no part
+        self.refused: dict[int, tuple[str, float]] = {}  # node -> why it takes no part, and since when
+        self.declined: set[int] = set()  # of these, the ones that said so themselves
+        self.excused: set[int] = set()  # nodes that were away when they were asked
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
                                "with every reply")  # fmt: skip
 
     def gather(self) -> None:
         """Wait for enough nodes; say who is missing when the time is over."""
-        clients, enough = self.built.config.clients, self.charter.enough or self.built.config.clients
-        until = time.monotonic() + self.charter.wait
+        clients, enough = self.built.config.clients, self.settings.enough or self.built.config.clients
+        until = time.monotonic() + self.settings.wait
         while True:
             self._greet()
             if len(self.who) >= enough:
                 break
             away = [i for i in range(clients) if i not in self.who]
-            why = "".join(f"; node {node}: {text.rstrip('.')}" for node, text in self.refusals.items())
-            if time.monotonic() > until or (not self.asked and len(self.who) + len(self.refusals) >= enough):
-                waited = f" after {self.charter.wait:g} s" if time.monotonic() > until else ""
+            why = "".join(f"; node {node}: {text.rstrip('.')}" for node, (text, _) in self.refused.items())
+            if time.monotonic() > until or (not self.asked and len(self.who) + len(self.declined) >= enough):
+                waited = f" after {self.settings.wait:g} s" if time.monotonic() > until else ""
                 raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node of "
                                 f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
@@ -129,42 +141,44 @@ class Nodes:
         began = time.monotonic()
         round_, x0 = int(sent.round), self.built.task.x0
         self.store.round = round_
-        present = self._present(ids)
-        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in work_arrays(sent).items()}
+        present = self._present(ids, round_)
+        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
         # A client's first state is made of the first model, which is what everybody receives in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
         first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
         messages, down = {}, 0
         for i in present:
             counted = self.store.counted.get(i, -1)
-            terms = terms_record(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
-                                 mirrored=self.mirrored)  # fmt: skip
+            terms = pack_terms(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
+                               mirrored=self.mirrored)  # fmt: skip
             arrays = ArrayRecord({**shared, **(first if counted < 0 else {})})
             content = RecordDict({ARRAYS: arrays, TERMS: terms})
-            down += size(content)
+            down += count_bytes(content)
             messages[i] = Message(content, self.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
-                                  ttl=self.charter.deadline + 60)  # fmt: skip
+                                  ttl=self.settings.deadline + 60)  # fmt: skip
         refused: dict[int, str] = {}
         good: dict[int, Answer] = {}
-        for client, message in self._replies(messages):
-            if message.has_error():  # of Flower's: the node has gone, or its app did not start
-                log.warning(f"round {round_ + 1}: client {client}: Flower says: {message.error.reason}")
-                continue
+        for client, node, message in self._replies(messages):
             try:
-                good[client] = self._read(message, client, round_)
+                good[client] = self._read(message, client, node, round_)
+            except Gone as error:  # the node is away, or its app did not start: nothing that it said
+                log.warning(f"round {round_ + 1}: client {client}: {error}")
             except SteppeError as error:
                 refused[client] = str(error)
                 log.warning(f"round {round_ + 1}: client {client} was refused: {error}")
+                if self.strikes.add(client, round_):
+                    log.warning(f"client {client} is left out for {self.settings.leave_out} rounds")
         missing = [i for i in ids if i not in good and i not in refused]
         if missing:
             log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
-        if len(good) < min(self.charter.least, len(ids)):
+        if len(good) < min(self.settings.least, len(ids)):
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.charter.least} are "
+            raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are "
                             f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
         answered = [i for i in ids if i in good]
-        sizes = [self.store.sizes.get(i, 0) for i in answered]
-        training = max(a.seconds for a in good.values())
+        sizes = [self.store.sizes[i] for i in answered]
+        passed = time.monotonic() - began
+        training = max(min(max(a.seconds, 0.0), passed) for a in good.values())
         facts: dict[str, Any] = ({"dropped": missing} if missing else {}) | (
             {"refused": [{"client": i, "why": why} for i, why in refused.items()]} if refused else {}
         )  # fmt: skip
@@ -172,7 +186,7 @@ class Nodes:
             "samples": sizes,
             "nodes": {"asked": len(ids), "bytes_down": down // max(len(present), 1),
                       "bytes_up": sum(a.size for a in good.values()) // len(good),
-                      "training": round(training, 4), "overhead": round(time.monotonic() - began - training, 4)},
+                      "training": round(training, 4), "overhead": round(passed - training, 4)},
         }  # fmt: skip
         replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
         known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
@@ -181,89 +195,137 @@ class Nodes:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _present(self, ids: Sequence[int]) -> list[int]:
-        """Those of the round's clients whose nodes are here; wait while they are too few."""
-        until = time.monotonic() + self.charter.wait
-        least = min(self.charter.least, len(ids))
+    def _present(self, ids: Sequence[int], round_: int) -> list[int]:
+        """Those of the round's clients whose nodes are here and not left out; wait while they are too few."""
+        until = time.monotonic() + self.settings.wait
+        least = min(self.settings.least, len(ids))
+        out = [i for i in ids if self.strikes.is_out(i, round_)]
         while True:
             self._greet()
-            present = [i for i in ids if i in self.who]
+            present = [i for i in ids if i in self.who and i not in out]
             if len(present) >= least:
                 return present
-            if time.monotonic() > until:
+            if time.monotonic() > until or len(ids) - len(out) < least:
+                without = f", and client {_listed(out)} is left out for its refused replies" if out else ""
                 raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, and {len(present)} are "
-                                f"here after {self.charter.wait:g} s.")  # fmt: skip
+                                f"here after {self.settings.wait:g} s{without}.")  # fmt: skip
             time.sleep(POLL)
 
     def _greet(self) -> None:
         """Ask nodes that are new who they are, hear what others have answered, forget those that have gone."""
-        online, now = set(self.grid.get_node_ids()), time.monotonic()
+        nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
+        online, now = set(nodes), time.monotonic()
         self.who = {client: node for client, node in self.who.items() if node in online}
-        self.refusals = {node: text for node, text in self.refusals.items() if node in online}
-        overdue = {node for node, asked in self.asked.values() if now - asked > AGAIN}  # it may have died over it
-        self.asked = {q: (node, asked) for q, (node, asked) in self.asked.items() if node in online - overdue}
-        self.met = (self.met & online) - overdue
+        self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}
+        self.declined &= online
+        self.excused &= online
+        # It may have died over the question, or what was wrong with it may have been mended.
+        again = {node for node, at in (*self.asked.values(), *((n, at) for n, (_, at) in self.refused.items()))
+                 if now - at > AGAIN}  # fmt: skip
+        self.asked = {q: (node, at) for q, (node, at) in self.asked.items() if node in online - again}
+        self.met = (self.met & online) - again
         new = sorted(online - self.met)
         if new:
-            content = RecordDict({TERMS: terms_record(self.terms, self.fingerprint)})
-            questions = [Message(content, node, MessageType.QUERY, ttl=self.charter.deadline + 60) for node in new]
+            content = RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
+            questions = [Message(content, node, MessageType.QUERY, ttl=self.settings.deadline + 60) for node in new]
             self.asked |= {q: (n, now) for q, n in zip(self.grid.push_messages(questions), new, strict=True) if q}
             self.met |= set(new)
-        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
-            node, _ = self.asked.pop(reply.metadata.reply_to_message_id, (0, 0.0))
-            if node:
-                self._hear(node, reply)
+        for question, message in self.inbox.pull(list(self.asked)) if self.asked else ():
+            node, _ = self.asked.pop(question)
+            self._hear(node, nodes.get(node, b""), message)
 
-    def _hear(self, node: int, message: Message) -> None:
-        """A node says which client it is, or why it is none."""
-        if message.has_error() and message.error.code in GONE:
-            self.met.discard(node)  # it is asked again when it is back
-            return
+    def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
+        """A node says which client it is, or why it is none; nothing that it says ends the run."""
         try:
-            if message.has_error():
-                raise SteppeError(f"Flower says: {message.error.reason}")
-            told = told_by(message.content)
-            client, samples = told.get("client"), told.get("samples")
-            if not isinstance(client, int) or not isinstance(samples, int) or samples < 1:
-                raise SteppeError("it does not say which client it is")
-        except SteppeError as error:
-            self.refusals[node] = str(error)
-            log.warning(f"node {node} takes no part: {error}")
+            told = check_origin(message, node)
+            client, samples = read_introduction(told, self.settings.name, self.built.config.clients,
+                                                self.settings.max_samples)  # fmt: skip
+            self._check_claim(client, node, key)
+        except Gone as error:
+            if error.away and node not in self.excused:
+                self.excused.add(node)  # it is asked again at once, and once
+                self.met.discard(node)
+                return
+            self._refuse(node, error)
+        except Exception as error:
+            self._refuse(node, error if isinstance(error, SteppeError) else Unreadable(error))
+        else:
+            if self.gathered and client not in self.who:
+                log.info(f"client {client} is here, at node {node}")
+            self.refused.pop(node, None)
+            self.declined.discard(node)
+            self.excused.discard(node)
+            self.who[client], self.store.sizes[client] = node, samples
             return
-        before = self.who.get(client)
-        if before is not None and not self.gathered:
-            raise RunFailed(f"nodes {before} and {node} both say that they are client {client}: give each node a "
-                            "client=<number> of its own.")  # fmt: skip
-        if self.gathered:
-            log.info(f"client {client} is here, at node {node}{f' and no longer at {before}' if before else ''}")
-        self.who[client], self.store.sizes[client] = node, samples
+        if isinstance(message, Message) and message.has_content() and REFUSAL in message.content:
+            self.declined.add(node)
 
-    def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, Message]]:
-        """(client, reply) as they come in, until all are here or time is over; a later one is never looked at."""
+    def _check_claim(self, client: int, node: int, key: bytes) -> None:
+        """A client is the node whose key the operator has bound to it; without keys, whoever came first and is here."""
+        if self.keys is not None and self.keys.get(client) != take_fingerprint(key):
+            raise SteppeError(f"it says that it is client {client}, which is another node's key")
+        if self.who.get(client, node) != node:
+            raise SteppeError(f"it says that it is client {client}, which node {self.who[client]} is")
+
+    def _refuse(self, node: int, error: SteppeError) -> None:
+        if self.refused.get(node, ("", 0.0))[0] != str(error):
+            log.warning(f"node {node} takes no part: {error}")
+        self.refused[node] = str(error), time.monotonic()
+        self.who = {client: other for client, other in self.who.items() if other != node}
+
+    def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
+        """(client, node, reply) as they come in, until all are here or time is over; a later one is never looked at."""
         ids = self.grid.push_messages(list(messages.values()))
-        waiting = {text: client for text, client in zip(ids, messages, strict=True) if text}
-        until = time.monotonic() + self.charter.deadline
+        waiting = {text: (client, message.metadata.dst_node_id)
+                   for text, (client, message) in zip(ids, messages.items(), strict=True) if text}  # fmt: skip
+        until = time.monotonic() + self.settings.deadline
         greeted = time.monotonic()
         while waiting and time.monotonic() < until:
-            for reply in self.grid.pull_messages(list(waiting)):
-                client = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if client is not None:
-                    yield client, reply
+            for question, reply in self.inbox.pull(list(waiting)):
+                yield *waiting.pop(question), reply
             if waiting:
                 time.sleep(POLL)
             if time.monotonic() - greeted > GREET:
                 self._greet()
                 greeted = time.monotonic()
+        self.inbox.forget(list(waiting))
 
-    def _read(self, message: Message, client: int, round_: int) -> Answer:
-        content = message.content
-        expected = {"federation": self.charter.name, "client": client, "round": round_,
-                    "fingerprint": self.fingerprint}  # fmt: skip
-        arrays, told = checked(content, expected, self.like)
-        reply = read_reply(arrays, told, self.built.algorithm)
-        if why := faults(stack([reply]), self.built.config.refuse_above)[0]:
+    def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
+        """A good reply; whatever is wrong with it is an error of ours."""
+        expected = {"federation": self.settings.name, "client": client, "round": round_,
+                    "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
+        try:
+            message = check_origin(message, node)
+            arrays, told = check_reply(message, expected, self.like)
+            reply = read_reply(arrays, told, self.built.algorithm)
+            why = faults(stack([reply]), self.built.config.refuse_above)[0]
+        except SteppeError:
+            raise
+        except Exception as error:
+            raise Unreadable(error) from error
+        if why:
             raise SteppeError(f"its update {why}")
-        return Answer(reply, told["seconds"], size(content))
+        return Answer(reply, told["seconds"], count_bytes(message.content))
+
+
+class Gone(SteppeError):
+    """Flower's word that a node has not answered: it is away, or could not run the app."""
+
+    def __init__(self, code: int) -> None:
+        named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
+        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}")
+        self.away = code in AWAY
+
+
+def check_origin(message: Message | SteppeError, node: int) -> Message:
+    """The message that came from this node; an error where there is none. Flower's texts may quote the node's files."""
+    if isinstance(message, SteppeError):
+        raise message
+    if message.has_error():
+        raise Gone(message.error.code)
+    if message.metadata.src_node_id != node:
+        raise SteppeError("it came from another node")
+    return message
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from steppe.core.cost import Cost
 
 
-def overhead(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
+def measure(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
     """Means over the rounds, and how often clients were missing or refused."""
     rounds = [r["nodes"] for r in history if "nodes" in r]
     if not rounds:
@@ -25,7 +25,7 @@ def overhead(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sentences(told: dict[str, Any]) -> list[str]:
+def describe(told: dict[str, Any]) -> list[str]:
     def against(kind: str) -> str:
         real, table = told[f"bytes_{kind}"], told[f"table_{kind}"]
         return (

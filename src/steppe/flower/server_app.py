@@ -12,18 +12,19 @@ from flwr.serverapp import Grid, ServerApp
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.result import Result
 from steppe.engine.rounds import simulate
-from steppe.flower import federation_file as charters
-from steppe.flower.build import described, server_side
-from steppe.flower.liveness import LOG, locked, status, telling
+from steppe.flower import federation_file
+from steppe.flower.both_sides import build_server, describe_data
+from steppe.flower.keys import read_keys
 from steppe.flower.nodes import Nodes, NodeStore
-from steppe.flower.overhead import overhead
+from steppe.flower.overhead import measure
+from steppe.flower.server_status import LOG, lock, log_to, write_status
 from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
 
 
 def make(app_folder: Path) -> ServerApp:
-    """The ServerApp of the federation whose charter lies in this folder."""
+    """The ServerApp of the federation whose federation.toml lies in this folder."""
     app = ServerApp()
 
     @app.main()
@@ -37,35 +38,36 @@ def make(app_folder: Path) -> ServerApp:
 
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
     """Run the federation; its folder tells how it stands, also when this process is killed."""
-    charter, config = charters.read(app_folder, sets)
-    where = Path(out or charter.out)
+    settings, config = federation_file.read(app_folder, sets)
+    where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)
-    with locked(where), telling(where / LOG):
-        status(where, "running", federation=charter.name, rounds=config.rounds)
+    with lock(where), log_to(where / LOG):
+        write_status(where, "running", federation=settings.name, rounds=config.rounds)
         try:
             begun = RunFolder(where).exists
             if begun and not resume:
                 raise SteppeError(f"{where} already holds a run: resume it, or choose another folder with `out`.")
-            result = federated(grid, charter, config, where, resume and begun)
+            result = federated(grid, settings, config, where, resume and begun, read_keys(Path()))
         except SteppeError as error:
             log.error(f"error: {error}")
-            status(where, "failed", why=str(error), code=error.exit_code)
+            write_status(where, "failed", why=str(error), code=error.exit_code)
             raise
         except Exception as error:
-            status(where, "failed", why=f"{type(error).__name__}: {error}", code=RunFailed.exit_code)
+            write_status(where, "failed", why=f"{type(error).__name__}: {error}", code=RunFailed.exit_code)
             raise
-        told = overhead(result.history, result.experiment.cost)
+        told = measure(result.history, result.experiment.cost)
         RunFolder(where).write("result.json", {**result.summary, **({"nodes": told} if told else {})})
-        status(where, "finished")
+        write_status(where, "finished")
         return result
 
 
-def federated(grid: Grid, charter: charters.Charter, config: Any, where: Path | None, resume: bool) -> Result:
-    """Play the federation's rounds, with the nodes that the grid reaches."""
-    sample, test = described(charter, config)
-    built = server_side(charter, config, sample, test)
+def federated(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
+              keys: dict[int, str] | None = None) -> Result:  # fmt: skip
+    """Play the rounds; `keys` says which node's key each client is."""
+    sample, test = describe_data(settings, config)
+    built = build_server(settings, config, sample, test)
     store = NodeStore(lambda: built.algorithm.client_state(built.task.x0))
-    nodes = Nodes(grid, charter, built, sample, store)
+    nodes = Nodes(grid, settings, built, sample, store, keys, where)
 
     def watch(record: dict[str, Any]) -> None:
         # For Flower's log alone: the folder has the records.

@@ -6,34 +6,43 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from steppe.flower.create import CONNECTION, PORT
+from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
 from steppe.flower.federation_file import read
-from steppe.flower.launch import flwr, parsed, reachable, standing
-from steppe.flower.liveness import lives
+from steppe.flower.launch import flwr, is_reachable, parse_json
+from steppe.flower.server_status import is_alive, read_status
 from steppe.runs.folder import RunFolder
 
 
-def address(folder: Path) -> tuple[str, int]:
-    """Where the SuperLink is, or was last."""
+def find_address(folder: Path) -> tuple[str, int]:
+    """Where nodes find the SuperLink, or did last."""
+    try:
+        host, _, port = (folder / "operator" / "address").read_text().strip().rpartition(":")
+        return host, int(port)
+    except (OSError, ValueError):
+        return "127.0.0.1", PORT
+
+
+def find_control(folder: Path) -> tuple[str, int]:
+    """Where the operator finds it, on its own machine."""
     try:
         told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
         host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")
         return host, int(port)
     except (OSError, KeyError, ValueError):
-        return "127.0.0.1", PORT
+        return "127.0.0.1", CONTROL_PORT
 
 
 def look(folder: Path) -> dict[str, Any]:
-    charter, config = read(folder / "app")
-    where = folder / charter.out
-    history, state, alive = RunFolder(where).history, standing(where), lives(where)
+    settings, config = read(folder / "app")
+    where = folder / settings.out
+    history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = state.get("state", "not started")
     server = {"running": "the server is at work" if alive else "the server has died: resume it",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
-    host, port = address(folder)
-    running = reachable(host, port)
+    host, port = find_address(folder)
+    running = is_reachable(*find_control(folder))
     told: dict[str, Any] = {
-        "name": charter.name, "algorithm": config.algorithm, "clients": config.clients, "rounds": config.rounds,
+        "name": settings.name, "algorithm": config.algorithm, "clients": config.clients, "rounds": config.rounds,
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
         "superlink": running, "nodes": _nodes(folder) if running else [],
     }  # fmt: skip
@@ -45,5 +54,5 @@ def look(folder: Path) -> dict[str, Any]:
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:
-    told = parsed(flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
+    told = parse_json(flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
     return [{"id": str(n.get("node-id")), "status": str(n.get("status"))} for n in told.get("nodes", [])]

@@ -1,6 +1,6 @@
-"""The figures of a report, as the JSON that plotly.js draws. Colours are left to those who draw them.
+"""The figures of a report, as the JSON that plotly.js draws, without colours: page and pictures have their own.
 
-A trace's `meta` says what is to be painted: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
+A trace's `meta` says what is to be coloured: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
 or "bar"}, or {"scale": "counts"} for a map of counts.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from steppe.report import findings, report_tables
 from steppe.report.comparison import Axis, Comparison, Curve
-from steppe.report.measure_tables import explained
+from steppe.report.formats import capitalize
+from steppe.report.measure_tables import explain
 
 # Viridis: even steps of brightness, readable without colour vision; the page draws one bar of it for all landscapes.
 VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
@@ -26,13 +27,14 @@ MANY_CLASSES = 12  # above, a map of classes over rounds instead of a panel each
 
 @dataclass
 class Chart:
-    """One drawing. `words` tells it to those who do not see it."""
+    """One drawing. `words` describes it to those who do not see it."""
 
     title: str
     traces: list[dict[str, Any]]
     layout: dict[str, Any]
     words: str
     height: int | None = 300  # None: as high as it is wide
+    number: int = 0  # its place on the page
 
 
 @dataclass
@@ -48,39 +50,50 @@ class Panel:
     screen_only: bool = False
 
     @property
+    def series(self) -> set[int]:
+        """The places of the algorithms in it."""
+        return {trace["meta"]["series"] for chart in self.charts for trace in chart.traces}
+
+    @property
     def across(self) -> int:
-        """Charts in a row of a wide page: two are two or three, as they fill it."""
+        """How many charts stand in a row of a wide page: where two are asked for, two or three, as fills the row."""
         return self.columns if self.columns != 2 or len(self.charts) == 4 else min(3, len(self.charts))
 
 
-def numbers(values: Iterable[float]) -> list[float | None]:
-    """Six digits are more than a screen shows; what is not finite is a gap."""
+def list_values(values: Iterable[float]) -> list[float | None]:
+    """Round to six digits, more than a screen shows; what is not finite becomes a gap."""
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
 
-def titled(title: str, **more: Any) -> dict[str, Any]:
+def make_axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
-def _line(
-    curve: Curve, place: int, label: str, times: float, hover: str, band: bool = True, width: float = 2
-) -> list[dict[str, Any]]:
-    x, mean, spread = numbers(curve.x), curve.mean * times, curve.spread * times
-    dash = DASHES[place // 8 % len(DASHES)]
-    traces: list[dict[str, Any]] = []
-    if band and curve.seeds > 1:
-        around = [*numbers(mean + spread), *reversed(numbers(mean - spread))]
-        traces.append({"type": "scatter", "x": x + x[::-1], "y": around, "fill": "toself", "mode": "lines",
-                       "line": {"width": 0}, "hoverinfo": "skip",
-                       "meta": {"series": place, "role": "band"}})  # fmt: skip
-    shown = {"customdata": numbers(spread), "hovertemplate": f"{escape(label)}: {hover}<extra></extra>"}
-    traces.append({"type": "scatter", "mode": "lines", "name": label, "x": x, "y": numbers(mean),
-                   "line": {"width": width, "dash": dash}, **shown,
-                   "meta": {"series": place, "role": "line"}})  # fmt: skip
-    return traces
+def draw_line(label: str, place: int, x: Iterable[float], y: Iterable[float], hover: str, role: str = "line",
+              width: float = 2.0, **more: Any) -> dict[str, Any]:  # fmt: skip
+    """Draw a line of the algorithm at this place."""
+    return {"type": "scatter", "mode": "lines", "name": label, "x": list_values(x), "y": list_values(y),
+            "line": {"width": width, "dash": DASHES[place // 8 % len(DASHES)]},
+            "meta": {"series": place, "role": role}, **more,
+            "hovertemplate": f"{escape(label)}: {hover}<extra></extra>"}  # fmt: skip
 
 
-def _over(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title: str, words: str,
+def draw_band(place: int, x: Iterable[float], low: Iterable[float], high: Iterable[float]) -> dict[str, Any]:
+    """Draw the area between two lines, there and back."""
+    there = list_values(x)
+    return {"type": "scatter", "x": there + there[::-1], "y": [*list_values(high), *reversed(list_values(low))],
+            "fill": "toself", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip",
+            "meta": {"series": place, "role": "band"}}  # fmt: skip
+
+
+def _draw_curve(curve: Curve, place: int, label: str, times: float, hover: str) -> list[dict[str, Any]]:
+    """Draw the mean over seeds and, where there are several, a band of one standard deviation."""
+    mean, spread = curve.mean * times, curve.spread * times
+    band = [draw_band(place, curve.x, mean - spread, mean + spread)] if curve.seeds > 1 else []
+    return [*band, draw_line(label, place, curve.x, mean, hover, customdata=list_values(spread))]
+
+
+def _draw_chart(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title: str, words: str,
           **x_axis: Any) -> Chart | None:  # fmt: skip
     percent = key == c.metric.name and c.metric.percent
     traces = []
@@ -89,36 +102,41 @@ def _over(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title
         if curve is not None:
             spread = " ± %{customdata:.3g}" if curve.seeds > 1 else ""
             hover = "%{y:.4g}" + spread + (" %" if percent else "")
-            traces += _line(curve, place, g.label, 100.0 if percent else 1.0, hover)
+            traces += _draw_curve(curve, place, g.label, 100.0 if percent else 1.0, hover)
     if not traces:
         return None
     layout = {
-        "xaxis": titled(x_title, rangemode="tozero", **(_whole(traces) if axis == "round" else {}), **x_axis),
-        "yaxis": titled(y_title),
+        "xaxis": make_axis(x_title, rangemode="tozero", **(_tick_rounds(traces) if axis == "round" else {}), **x_axis),
+        "yaxis": make_axis(y_title),
         "hovermode": "x unified",
     }
     return Chart(title, traces, layout, words)
 
 
-def _whole(traces: list[dict[str, Any]]) -> dict[str, int]:
-    """Few rounds get a tick each: there is no round 1.5."""
+def _tick_rounds(traces: list[dict[str, Any]]) -> dict[str, int]:
+    """Give each of a few rounds a tick: there is no round 1.5."""
     return {"dtick": 1} if max(trace["x"][-1] for trace in traces if trace["meta"]["role"] == "line") <= 10 else {}
 
 
-def curves(c: Comparison) -> Panel:
-    name = f"test {c.metric.name}"
-    accuracy = findings.in_words(c, c.metric.name, name.capitalize(), c.metric.percent)
-    loss = findings.in_words(c, "loss", "Test loss", False)
-    made = [_over(c, c.metric.name, "round", name.capitalize(), "round", f"{name}{c.metric.unit and ' (%)'}", accuracy),
-            _over(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
+def draw_curves(c: Comparison) -> Panel:
+    """Draw the metric and the loss on the test set over the rounds."""
+    title = f"test {c.metric.name}"
+    metric = findings.describe_curves(c, c.metric.name, capitalize(title), c.metric.percent)
+    loss = findings.describe_curves(c, "loss", "Test loss", False)
+    made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", _title_metric(c), metric),
+            _draw_chart(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
-    return Panel([m for m in made if m], f"{accuracy} {loss}{band}", legend=True)
+    return Panel([m for m in made if m], f"{metric} {loss}{band}", legend=True)
 
 
-def budgets(c: Comparison) -> Panel:
-    """The metric against what it cost."""
-    y_title = f"test {c.metric.name}{' (%)' if c.metric.percent else ''}"
-    table = report_tables.total_cost(c)
+def _title_metric(c: Comparison) -> str:
+    return f"test {c.metric.name}{' (%)' if c.metric.percent else ''}"
+
+
+def draw_costs(c: Comparison) -> Panel:
+    """Draw the metric against its cost: bytes, gradients, simulated time."""
+    y_title = _title_metric(c)
+    table = report_tables.make_run_costs(c)
     goal = table.columns[4].removeprefix("rounds to ")
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
     computed = "; ".join(f"{r[0]} {r[6]}" for r in table.rows)
@@ -126,21 +144,21 @@ def budgets(c: Comparison) -> Panel:
     unit, scale = next(
         ((u, s) for u, s in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)) if most >= s), ("KiB", 2**10)
     )
-    by_bytes = _over(c, c.metric.name, "bytes", "For the bytes sent", f"traffic of all clients ({unit})", y_title,
-                     f"Traffic to reach {goal}: {sent}.")  # fmt: skip
+    by_bytes = _draw_chart(c, c.metric.name, "bytes", "By traffic", f"traffic of all clients ({unit})", y_title,
+                           f"Traffic to reach {goal}: {sent}.")  # fmt: skip
     if by_bytes:
         for trace in by_bytes.traces:
-            trace["x"] = numbers(v / scale for v in trace["x"])
-    by_work = _over(c, c.metric.name, "gradients", "For the gradients computed", "batch gradients of all clients",
-                    y_title, f"Gradients to reach {goal}: {computed}.")  # fmt: skip
-    by_time = _over(c, c.metric.name, "simulated", "For the time that it would take", "simulated seconds", y_title,
-                    "Simulated time, with slow clients and a deadline where there is one.")  # fmt: skip
+            trace["x"] = list_values(v / scale for v in trace["x"])
+    by_work = _draw_chart(c, c.metric.name, "gradients", "By gradients computed", "batch gradients of all clients",
+                          y_title, f"Gradients to reach {goal}: {computed}.")  # fmt: skip
+    by_time = _draw_chart(c, c.metric.name, "simulated", "By simulated time", "simulated seconds", y_title,
+                          "Simulated time counts slow clients, and the deadline if there is one.")  # fmt: skip
     made = [m for m in (by_bytes, by_work, by_time) if m]
     return Panel(made, " ".join(m.words for m in made), legend=True)
 
 
-def partition(c: Comparison) -> Panel | None:
-    """Clients × classes, or the clients' sizes where the labels are not at hand."""
+def draw_partitions(c: Comparison) -> Panel | None:
+    """Draw clients × classes, or the clients' sizes where the labels are not on this machine."""
     charts = []
     for hash_, split in list(c.partitions.items())[:4]:
         sizes = split.sizes
@@ -150,86 +168,94 @@ def partition(c: Comparison) -> Panel | None:
             counts, names = c.labels[hash_]
             held = (counts > 0).sum(1)
             top = counts.max(1) / counts.sum(1)
-            words += (f", of {int(held.min())} to {int(held.max())} of {counts.shape[1]} classes; the commonest class "
-                      f"makes up {100 * float(np.median(top)):.0f} % of a typical client's samples.")  # fmt: skip
+            words += (f", of {int(held.min())} to {int(held.max())} of {counts.shape[1]} classes; one class makes up "
+                      f"{100 * float(np.median(top)):.0f} % of a client's samples (median).")  # fmt: skip
             labels = list(names or map(str, range(counts.shape[1])))
             trace = {"type": "heatmap", "x": list(range(len(sizes))), "y": labels, "z": counts.T.tolist(), "xgap": 1,
                      "ygap": 1, "meta": {"scale": "counts"}, "colorbar": {"title": {"text": "samples"},
                      "thickness": 10, "outlinewidth": 0},
                      "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>"}  # fmt: skip
-            layout = {"xaxis": titled("client", showgrid=False),
-                      "yaxis": titled("class", type="category", showgrid=False)}  # fmt: skip
+            layout = {"xaxis": make_axis("client", showgrid=False),
+                      "yaxis": make_axis("class", type="category", showgrid=False)}  # fmt: skip
             height = min(620, 110 + 22 * len(labels))
         else:
             words += "."
             trace = {"type": "bar", "x": list(range(len(sizes))), "y": sizes.tolist(),
                      "meta": {"series": 0, "role": "bar"},
                      "hovertemplate": "client %{x}: %{y} samples<extra></extra>"}  # fmt: skip
-            layout, height = {"xaxis": titled("client"), "yaxis": titled("samples")}, 260
+            layout, height = {"xaxis": make_axis("client"), "yaxis": make_axis("samples")}, 260
         charts.append(Chart(f"{split.rule}, seed {split.seed}", [trace], layout, words, height))
     return Panel(charts, " ".join(ch.words for ch in charts), columns=1) if charts else None
 
 
-def classes(c: Comparison) -> Panel | None:
-    """A panel for every class; with many classes, a map for every algorithm."""
+def draw_classes(c: Comparison) -> Panel | None:
+    """Draw the metric by class: a chart per class or, where there are many, a map per algorithm."""
     count = max((len(r["by_class"]) for run in c.runs for r in run.records if "by_class" in r), default=0)
     if count == 0:
         return None
+    m = c.metric
     names = next((n for _, n in c.labels.values() if n), None)
+    labels = [names[i] if names and i < len(names) else f"class {i}" for i in range(count)]
+    curves = {g.label: [g.class_curve(i) for i in range(count)] for g in c.groups}
 
-    def name(i: int) -> str:
-        return names[i] if names and i < len(names) else f"class {i}"
+    def shorten(value: float) -> str:
+        return f"{100 * value:.0f} %" if m.percent else f"{value:.3g}"
 
-    told = []
+    ends = {}
     for g in c.ranking:
-        last = [(k.mean[-1], i) for i in range(count) if (k := g.class_curve(i)) is not None]
-        (low, worst), (high, best) = min(last), max(last)
-        told.append(f"{g.label} ends between {100 * low:.0f} % ({name(worst)}) and {100 * high:.0f} % ({name(best)})")
+        last = [(k.mean[-1], labels[i]) for i, k in enumerate(curves[g.label]) if k is not None]
+        (low, lowest), (high, highest) = min(last), max(last)
+        ends[g.label] = f"{g.label} ends between {shorten(low)} ({lowest}) and {shorten(high)} ({highest})"
     over = ", mean over seeds" if any(g.seeds > 1 for g in c.groups) else ""
-    caption = f"Test accuracy in % by class, over the rounds{over}: {'; '.join(told)}."
-    charts = []
+    title = f"test {m.name}"
+    unit = " in %" if m.percent else ""
+    caption = f"{capitalize(title)}{unit} by class over the rounds{over}: {'; '.join(ends.values())}."
+    times = 100.0 if m.percent else 1.0
     if count <= MANY_CLASSES:
-        for i in range(count):
-            traces, words = [], []
-            for place, g in enumerate(c.groups):
-                curve = g.class_curve(i)
-                if curve is not None:
-                    traces += _line(curve, place, g.label, 100.0, "%{y:.3g} %", band=False, width=1.5)
-                    words.append(f"{g.label} {100 * curve.mean[-1]:.0f} %")
-            halves = {"tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]}
-            layout = {"xaxis": {"nticks": 4}, "yaxis": {"range": [0, 102], **halves}, "hovermode": "x unified",
-                      "margin": {"l": 28, "r": 6, "t": 4, "b": 22}}  # fmt: skip
-            charts.append(Chart(name(i), traces, layout, f"Accuracy on {name(i)} at the end: {', '.join(words)}.", 140))
+        fixed = {"range": [0, 102], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]} if m.percent else {}
+        layout = {"xaxis": {"nticks": 4}, "yaxis": {"nticks": 4, **fixed}, "hovermode": "x unified",
+                  "margin": {"l": 28, "r": 6, "t": 4, "b": 22}}  # fmt: skip
+        charts = []
+        for i, label in enumerate(labels):
+            shown = [(place, g, k) for place, g in enumerate(c.groups) if (k := curves[g.label][i]) is not None]
+            traces = [draw_line(g.label, place, k.x, times * k.mean, f"%{{y:.3g}}{m.unit}", width=1.5)
+                      for place, g, k in shown]  # fmt: skip
+            words = ", ".join(f"{g.label} {shorten(k.mean[-1])}" for _, g, k in shown)
+            charts.append(Chart(label, traces, layout, f"{capitalize(title)} on {label} at the end: {words}.", 140))
         return Panel([ch for ch in charts if ch.traces], caption, columns=5, legend=True)
+    known = [k.mean for several in curves.values() for k in several if k is not None]
+    low, high = (0.0, 1.0) if m.percent else (min(v.min() for v in known), max(v.max() for v in known))
+    charts = []
     for g in c.ranking:
-        rows = [g.class_curve(i) for i in range(count)]
-        some = next(r for r in rows if r is not None)
-        z = [numbers(100 * r.mean) if r is not None else [None] * len(some.x) for r in rows]
-        trace = {"type": "heatmap", "x": numbers(some.x), "z": z, "zmin": 0, "zmax": 100, "colorscale": SCALE,
-                 "showscale": False, "hovertemplate": "round %{x}, class %{y}: %{z:.0f} %<extra></extra>"}  # fmt: skip
-        layout = {"xaxis": titled("round"), "yaxis": titled("class")}
-        summary = next(t for t in told if t.startswith(f"{g.label} "))
-        charts.append(Chart(g.label, [trace], layout, f"Accuracy by class over rounds: {summary}.", 320))
-    return Panel(charts, caption, bar=[(v / 100, f"{v} %") for v in (0, 25, 50, 75, 100)], bar_name="test accuracy")
+        rows = curves[g.label]
+        x = next(k.x for k in rows if k is not None)
+        z = [list_values(times * k.mean) if k is not None else [None] * len(x) for k in rows]
+        trace = {"type": "heatmap", "x": list_values(x), "z": z, "zmin": times * low, "zmax": times * high,
+                 "colorscale": SCALE, "showscale": False,
+                 "hovertemplate": f"round %{{x}}, class %{{y}}: %{{z:.3g}}{m.unit}<extra></extra>"}  # fmt: skip
+        layout = {"xaxis": make_axis("round"), "yaxis": make_axis("class")}
+        charts.append(Chart(g.label, [trace], layout, f"{capitalize(title)} by class: {ends[g.label]}.", 320))
+    ticks = [(v, shorten(low + v * (high - low))) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return Panel(charts, caption, bar=ticks, bar_name=title)
 
 
-def measured(c: Comparison) -> Panel | None:
-    """Measures taken during training, a panel each."""
+def draw_measures(c: Comparison) -> Panel | None:
+    """Draw measures taken during training, a chart each."""
     headings = dict.fromkeys(h for run in c.runs for _, found in run.measured for h in found)
     charts = []
     for heading in headings:
-        traces, told = [], []
+        traces, ends = [], []
         for place, g in enumerate(c.groups):
             curve = g.measured_curve(heading)
             if curve is not None:
-                traces += _line(curve, place, g.label, 1.0, "%{y:.4g}")
-                told.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")
+                traces += _draw_curve(curve, place, g.label, 1.0, "%{y:.4g}")
+                ends.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")
         if traces:
-            xaxis = titled("round", rangemode="tozero", **_whole(traces))
-            layout = {"xaxis": xaxis, "yaxis": titled(heading), "hovermode": "x unified"}
-            charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(told)}.", 260))
+            xaxis = make_axis("round", rangemode="tozero", **_tick_rounds(traces))
+            layout = {"xaxis": xaxis, "yaxis": make_axis(heading), "hovermode": "x unified"}
+            charts.append(Chart(heading, traces, layout, f"{heading}: {'; '.join(ends)}.", 260))
     samples = dict.fromkeys(str(r["sample"]) for run in c.runs for r in run.records if "sample" in r)
     on = f", measured on {' and on '.join(samples)}" if samples else ""
-    means = "".join(f"{text[0].upper()}{text[1:]}. " for text in explained(headings))
+    means = "".join(f"{capitalize(text)}. " for text in explain(headings))
     caption = f"During training{on}. {means}" + " ".join(chart.words for chart in charts)
     return Panel(charts, caption, legend=True) if charts else None

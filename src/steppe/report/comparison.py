@@ -1,29 +1,26 @@
-"""What a report is made of: runs, grouped by algorithm over their seeds, and their curves."""
+"""What a report is made of: runs, grouped by algorithm over seeds, and their curves."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from steppe import data as datasets
-from steppe.config import Config, resolve
+from steppe.config import OWN, Config, keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
-from steppe.data import Partition
-from steppe.data.federation import Federation
-from steppe.engine.build import build_algorithm
-from steppe.experiment import Experiment
+from steppe.data import Data, Partition
 from steppe.flatness.landscape import Landscape
-from steppe.report.measure_tables import Number, Profile, numbers, over_seeds, profile
-from steppe.report.tables import size
+from steppe.report.formats import Number
+from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
+from steppe.report.seeds import mean_and_spread
 from steppe.runs.folder import RunFolder
 
 Axis = Literal["round", "bytes", "gradients", "simulated"]
@@ -42,7 +39,7 @@ class DensityCurve(NamedTuple):
     grid: np.ndarray
     density: np.ndarray
     error: np.ndarray
-    ends: tuple[float, float]  # smallest and largest eigenvalue that were met
+    ends: tuple[float, float]  # the smallest and the largest eigenvalue found
     one: float  # the height of a single eigenvalue
 
 
@@ -61,10 +58,6 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
-
-    @cached_property
-    def checked(self) -> Config:
-        return resolve(self.config, str(self.folder.path / "config.json"))
 
     @cached_property
     def partition(self) -> Partition | None:
@@ -87,21 +80,24 @@ class Run:
 
     @cached_property
     def gradients(self) -> np.ndarray | None:
-        """Gradients of a batch computed up to the end of each round: who took part is a function of the settings."""
-        split, config = self.partition, self.checked
-        if split is None:
+        """Batch gradients computed up to the end of each round; None where a round's steps were not recorded."""
+        steps = [r.get("steps") for r in self.records]
+        return None if None in steps else np.cumsum(np.array(steps, int)) * int(self.about["cost"]["gradients"])
+
+    @cached_property
+    def data(self) -> Data | None:
+        """The run's data, if this machine has them under their name; the content must be the same."""
+        name, recorded = self.config["data"], self.about.get("data")
+        if name.startswith(OWN):
             return None
-        built = build_algorithm(config)
-        known = built.name == self.about["algorithm"]  # otherwise it was made of the user's own parts
-        if any(p["part"] == "dp" and p["amplified"] and (p["secret"] or not known) for p in self.about["parts"]):
-            return None  # who took part is a secret, or was drawn by a part that is not here
-        local_steps = built.local_steps if known else (lambda epochs, batches: epochs * batches)
-        # Neither question needs the data or the model.
-        held = Federation(None, split, config.batch, config.epochs, None, config.seed, max_steps=config.max_steps)  # type: ignore[arg-type]
-        schedule = Experiment(config, built, None, held, None)  # type: ignore[arg-type]
-        steps = np.array([held.steps(i, local_steps) for i in range(held.clients)])
-        each = [int(steps[schedule.sample(r["round"] - 1) or slice(0)].sum()) for r in self.records]
-        return np.cumsum(each) * int(self.about["cost"]["gradients"])
+        validation = self.config["validation"]
+        found = find_data(name, self.config["data_folder"], validation, self.seed if validation else 0)
+        if found is None:
+            return None
+        if recorded:
+            return found if found.hash == recorded["hash"] else None
+        inputs = self.about.get("inputs", {})  # all that version 0.1.0 recorded
+        return found if [list(found.mean), list(found.std)] == [inputs.get("mean"), inputs.get("std")] else None
 
     @cached_property
     def simulated(self) -> np.ndarray | None:
@@ -113,45 +109,44 @@ class Run:
     def landscapes(self) -> dict[str, dict[str, Landscape]]:
         """By measure: the only one under the empty name, several by their own names."""
 
-        def loaded(told: dict[str, Any]) -> Landscape:
-            path = self.folder.path / told["file"]
-            return _intact(path, lambda: Landscape.load(path))
+        def load(entry: dict[str, Any]) -> Landscape:
+            path = self.folder.path / entry["file"]
+            return _check_intact(path, lambda: Landscape.load(path))
 
         found = {}
-        for name, told in self.analysis.get("measures", {}).items():
-            several = {"": told} if isinstance(told, dict) and "file" in told else told
-            if (
-                isinstance(several, dict)
-                and several
-                and all(isinstance(v, dict) and "kind" in v for v in several.values())
-            ):
-                found[name] = {key: loaded(v) for key, v in several.items()}
+        for name, entry in self.analysis.get("measures", {}).items():
+            several = {"": entry} if isinstance(entry, dict) and "file" in entry else entry
+            if isinstance(several, dict) and several and all(isinstance(v, dict) and "kind" in v
+                                                             for v in several.values()):  # fmt: skip
+                found[name] = {key: load(v) for key, v in several.items()}
         return found
 
     @cached_property
     def densities(self) -> dict[str, DensityCurve]:
         """Of the whole Hessian under the empty name, of its blocks by their own names."""
         measures = self.analysis.get("measures", {})
-        told = ({"": measures["density"]} if "density" in measures else {}) | measures.get("density_layers", {})
+        entries = ({"": measures["density"]} if "density" in measures else {}) | measures.get("density_layers", {})
 
-        def loaded(one: dict[str, Any]) -> DensityCurve:
+        def load(one: dict[str, Any]) -> DensityCurve:
             height = 1 / (one["size"] * one["sigma"] * (2 * np.pi) ** 0.5)
             with np.load(self.folder.path / one["file"], allow_pickle=False) as file:
                 met = file["nodes"][file["weights"] > 0]
                 ends = float(met.min()), float(met.max())
                 return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
 
-        return {name: _intact(self.folder.path / one["file"], partial(loaded, one)) for name, one in told.items()}
+        return {name: _check_intact(self.folder.path / one["file"], partial(load, one))
+                for name, one in entries.items()}  # fmt: skip
 
     @cached_property
     def measures(self) -> dict[str, Number]:
         """The numbers of its analysis, by heading."""
-        return _intact(self.folder.path / "analysis.json", lambda: numbers({"measures": {}, **self.analysis}))
+        content = {"measures": {}, **self.analysis}
+        return _check_intact(self.folder.path / "analysis.json", lambda: read_numbers(content))
 
     @cached_property
     def measured(self) -> list[tuple[int, dict[str, Number]]]:
         """What was measured during training: the round, and its numbers."""
-        return [(r["round"], numbers(r)) for r in self.records if r.get("measures")]
+        return [(r["round"], read_numbers(r)) for r in self.records if r.get("measures")]
 
 
 @dataclass
@@ -168,6 +163,11 @@ class Group:
     @property
     def seeds(self) -> int:
         return len(self.runs)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The final model's metric by seed."""
+        return {r.seed: float(r.summary["last"]) for r in self.runs}
 
     @property
     def traffic(self) -> float:
@@ -225,8 +225,9 @@ class Group:
 
     def profile(self, which: Profile) -> dict[str, Number]:
         """A measure of every layer: mean and spread over the seeds that have it."""
-        each = [_intact(r.folder.path / "analysis.json", lambda r=r: profile(r.analysis, which)) for r in self.runs]
-        return over_seeds([one for one in each if one])
+        each = [_check_intact(r.folder.path / "analysis.json", partial(read_profile, r.analysis, which))
+                for r in self.runs]  # fmt: skip
+        return average_seeds([one for one in each if one])
 
     def density(self, block: str = "") -> DensityCurve | None:
         """Of the first seed that has one."""
@@ -235,12 +236,12 @@ class Group:
     @property
     def measures(self) -> dict[str, Number]:
         """Mean and spread over the seeds that were analysed; of a single one, its own uncertainty."""
-        return over_seeds([r.measures for r in self.runs if r.measures])
+        return average_seeds([r.measures for r in self.runs if r.measures])
 
 
 @dataclass
 class Comparison:
-    """Everything that a report shows. Groups stand in the order in which they were given."""
+    """Everything that a report shows. Groups are in the order in which they were given."""
 
     groups: list[Group]
     left_out: list[str]  # sentences
@@ -258,19 +259,16 @@ class Comparison:
     @cached_property
     def differences(self) -> dict[str, list[Any]]:
         """Keys of the protocol in which the runs differ: then it was not one protocol."""
-        free = {"algorithm", "settings", "add", "seed", "measure", "personal", "personal_lr", "device", "workers",
-                "chunk", "executor", "compile", "store", "checkpoint_every", "evaluate_every",
-                "data_folder"}  # fmt: skip
         found = {}
-        for key in Config.model_fields:
+        for key in (key for key in Config.model_fields if key in keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
-            if key not in free and len(values) > 1:
+            if len(values) > 1:
                 found[key] = values
         return found
 
     @cached_property
     def labels(self) -> dict[str, tuple[np.ndarray, tuple[str, ...] | None]]:
-        """For each partition by its hash: samples of each class at each client, and the names of the classes.
+        """By a partition's hash: samples per client and class, and the names of the classes.
 
         Empty where the data are not on this machine, or are the user's own.
         """
@@ -279,15 +277,8 @@ class Comparison:
             split = run.partition
             if split is None or split.hash in found:
                 continue
-            config = run.checked
-            try:
-                data = datasets.load(config.data, config.data_folder)
-                data = data.with_validation(config.validation, config.seed) if config.validation else data
-            except SteppeError:
-                continue
-            told = run.about.get("inputs", {})
-            same = [list(data.mean), list(data.std)] == [told.get("mean"), told.get("std")]
-            if same and data.classes and max(int(c.max()) for c in split.clients) < len(data.train_targets):
+            data = run.data
+            if data and data.classes and max(int(c.max()) for c in split.clients) < len(data.train_targets):
                 found[split.hash] = split.counts(data.train_targets, data.classes), data.class_names
         return found
 
@@ -296,30 +287,17 @@ class Comparison:
         return {run.partition.hash: run.partition for run in self.runs if run.partition is not None}
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def _intact(path: Path, read_it: Any) -> Any:
+@lru_cache(4)
+def find_data(name: str, folder: str | None, validation: float, seed: int) -> Data | None:
     try:
-        return read_it()
+        data = datasets.load(name, folder)
+        return data.with_validation(validation, seed) if validation else data
+    except SteppeError:
+        return None
+
+
+def _check_intact(path: Path, read: Any) -> Any:
+    try:
+        return read()
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise SteppeError(f"{path} is damaged ({error}): delete it and run steppe analyze again.") from error
-
-
-def traffic_text(count: float) -> str:
-    """
-    >>> traffic_text(3 * 2**40), traffic_text(2048)
-    ('3.0 TiB', '2.0 KiB')
-    """
-    return f"{count / 2**40:.1f} TiB" if count >= 2**40 else size(count)
-
-
-def count_text(count: float | None) -> str:
-    """
-    >>> count_text(12_345), count_text(3_250_000), count_text(None)
-    ('12,345', '3.25 million', '–')
-    """
-    if count is None:
-        return "–"
-    return f"{count / 1e6:,.2f} million" if count >= 1e6 else f"{count:,.0f}"

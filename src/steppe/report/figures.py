@@ -1,4 +1,4 @@
-"""Figures as files: the curves of runs, and everything that a report draws."""
+"""Pictures as files: the curves of runs, and everything that a report draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from steppe.core.metric import Metric
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
-from steppe.report.landscapes import landscapes
+from steppe.report.landscapes import draw_landscapes
+from steppe.report.write_aside import write_aside
 
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
@@ -25,21 +26,21 @@ DASHES = ["-", "--", ":", "-."]
 Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
 
 
-def curves(histories: Histories, path: Path, title: str = "", metric: Metric | None = None) -> None:
-    """Test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
-    name = metric.name if metric else "accuracy"
+def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "") -> None:
+    """Draw test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for place, (label, seeds) in enumerate(histories.items()):
-        style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
-        for axis, key in zip(axes, (name, "loss"), strict=True):
-            rounds, values = _together(seeds, key)
+        style = _choose_style(place)
+        for axis, key in zip(axes, (metric.name, "loss"), strict=True):
+            rounds, values = _align_seeds(seeds, key)
+            values = values * (100 if key == metric.name and metric.percent else 1)
             if len(rounds) == 0:
                 continue
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
-            axis.plot(rounds, mean, label=_text(label), linewidth=1.8, **style)
+            axis.plot(rounds, mean, label=_escape(label), linewidth=1.8, **style)
             if len(values) > 1:
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
-    for axis, heading in zip(axes, (f"test {name}", "test loss"), strict=True):
+    for axis, heading in zip(axes, (f"test {metric.name}{' (%)' if metric.percent else ''}", "test loss"), strict=True):
         axis.set_xlabel("round")
         axis.set_ylabel(heading)
         axis.grid(alpha=0.25)
@@ -48,47 +49,47 @@ def curves(histories: Histories, path: Path, title: str = "", metric: Metric | N
         axes[0].legend(frameon=False, fontsize=8, ncols=1 + len(histories) // 9)
     if title:
         figure.suptitle(title, fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(figure, path)
 
 
-def _together(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
-    found = [{r["round"]: r[key] for r in records if key in r} for records in seeds]
+def _align_seeds(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
+    found = [{r["round"]: r[key] for r in records if r.get(key) is not None} for records in seeds]
     common = sorted(set.intersection(*(set(f) for f in found))) if found else []
     return np.array(common), np.array([[f[t] for t in common] for f in found])
 
 
 # -------------------------------------------------------------------------------------------- a report's figures
-def panels(c: Comparison) -> dict[str, Panel]:
-    """Everything that a report draws, by the name of its file."""
-    made = {"curves": charts.curves(c), "budgets": charts.budgets(c), "measured": charts.measured(c),
-            "clients": layers.clients(c), "layers": layers.profiles(c), "density": spectra.density(c),
-            "density_layers": spectra.of_blocks(c)}  # fmt: skip
-    for name, several in landscapes(c).items():
+def draw_panels(c: Comparison) -> dict[str, Panel]:
+    """Draw everything that a report shows, by the name of its file."""
+    made = {"curves": charts.draw_curves(c), "budgets": charts.draw_costs(c), "measured": charts.draw_measures(c),
+            "clients": layers.draw_client_eigenvalues(c), "layers": layers.draw_profiles(c),
+            "density": spectra.draw_density(c), "density_layers": spectra.draw_block_densities(c)}  # fmt: skip
+    for name, several in draw_landscapes(c).items():
         solid, flat = ([p for p in several if ("scene" in p.charts[0].layout) == is_] for is_ in (True, False))
         made |= {f"{name}_3d": panel for panel in solid}
         made |= {f"{name}_{i + 1}" if len(flat) > 1 else name: panel for i, panel in enumerate(flat)}
-    made |= {"classes": charts.classes(c), "partition": charts.partition(c)}
+    made |= {"classes": charts.draw_classes(c), "partition": charts.draw_partitions(c)}
     return {name: panel for name, panel in made.items() if panel and panel.charts}
 
 
-def all_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
-    """Every figure of a report as a file, which carries its caption; those without data are left out."""
-    where.mkdir(parents=True, exist_ok=True)
+def write_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
+    """Write every figure of a report as a file that carries its caption; those without data are left out."""
     written = []
-    for name, panel in panels(c).items():
-        told = {"Title": name} | {"pdf": {"Subject": panel.caption}}.get(ending, {"Description": panel.caption})
+    for name, panel in draw_panels(c).items():
+        texts = {"Title": name} | {"pdf": {"Subject": panel.caption}}.get(ending, {"Description": panel.caption})
         written.append(where / f"{name}.{ending}")
-        figure = _figure(panel, [g.label for g in c.groups])
-        figure.savefig(written[-1], dpi=130, metadata=told)
-        plt.close(figure)
+        _save(_draw_figure(panel, [g.label for g in c.groups]), written[-1], metadata=texts)
     return written
 
 
-def _figure(panel: Panel, labels: list[str]) -> Any:
-    """The same drawings as on the page."""
+def _save(figure: Any, path: Path, **more: Any) -> None:
+    write_aside(path, lambda aside: figure.savefig(aside, format=path.suffix[1:].lower(), dpi=130, **more))
+    plt.close(figure)
+
+
+def _draw_figure(panel: Panel, labels: list[str]) -> Any:
+    """Draw the charts of the page with matplotlib."""
     columns = min(panel.across, len(panel.charts))
     rows = -(-len(panel.charts) // columns)
     wide = 11 / columns if columns > 1 else 8
@@ -96,17 +97,17 @@ def _figure(panel: Panel, labels: list[str]) -> Any:
     solid = "scene" in panel.charts[0].layout
     figure, axes = plt.subplots(rows, columns, figsize=(wide * columns, tall * rows + 0.4), layout="constrained",
                                 squeeze=False, subplot_kw={"projection": "3d"} if solid else {})  # fmt: skip
-    drawn = [_chart(axis, chart) for axis, chart in zip(axes.flat, panel.charts, strict=False)]
+    drawn = [_draw_chart(axis, chart) for axis, chart in zip(axes.flat, panel.charts, strict=False)]
     for axis in axes.flat[len(panel.charts) :]:
         axis.axis("off")
     if panel.legend:
-        shown = sorted({t["meta"]["series"] for chart in panel.charts for t in chart.traces})
-        lines = [Line2D([], [], linewidth=1.8, **_style(place)) for place in shown]
-        names = [_text(labels[place]) for place in shown]
+        shown = sorted(panel.series)
+        lines = [Line2D([], [], linewidth=1.8, **_choose_style(place)) for place in shown]
+        names = [_escape(labels[place]) for place in shown]
         figure.legend(lines, names, loc="outside upper center", frameon=False, fontsize=8, ncols=min(6, len(shown)))
     scales = [d for d in drawn if d is not None]
     if scales and panel.bar:
-        bar = figure.colorbar(scales[0], ax=axes, label=_text(panel.bar_name), shrink=0.8)
+        bar = figure.colorbar(scales[0], ax=axes, label=_escape(panel.bar_name), shrink=0.8)
         low, high = scales[0].get_clim()
         bar.set_ticks([low + at * (high - low) for at, _ in panel.bar], labels=[text for _, text in panel.bar])
     elif scales:
@@ -114,24 +115,24 @@ def _figure(panel: Panel, labels: list[str]) -> Any:
     return figure
 
 
-def _text(text: str) -> str:
-    """Dollars are dollars, not the begin of a formula."""
+def _escape(text: str) -> str:
+    """Escape dollars, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
-def _style(place: int) -> dict[str, Any]:
+def _choose_style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
-def _chart(axis: Any, chart: Chart) -> Any:
-    """One drawing; what has a scale of colours is given back."""
+def _draw_chart(axis: Any, chart: Chart) -> Any:
+    """Draw one chart, and return what has a colour scale, if anything has."""
     scaled = None
     for trace in chart.traces:
-        scaled = _trace(axis, trace) or scaled
+        scaled = _draw_trace(axis, trace) or scaled
     x, y = (chart.layout.get(key, {}) for key in ("xaxis", "yaxis"))
-    axis.set_title(_text(chart.title), fontsize=9)
-    axis.set_xlabel(_text(x.get("title", {}).get("text", "")), fontsize=9)
-    axis.set_ylabel(_text(y.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_title(_escape(chart.title), fontsize=9)
+    axis.set_xlabel(_escape(x.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_ylabel(_escape(y.get("title", {}).get("text", "")), fontsize=9)
     axis.tick_params(labelsize=8)
     if y.get("type") == "log":
         axis.set_yscale("log")
@@ -139,28 +140,28 @@ def _chart(axis: Any, chart: Chart) -> Any:
     elif "range" in y:
         axis.set_ylim(*y["range"])
     if "tickvals" in y:
-        axis.set_yticks(y["tickvals"], [_text(name) for name in y["ticktext"]])
+        axis.set_yticks(y["tickvals"], [_escape(name) for name in y["ticktext"]])
     if scaled is None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     return scaled
 
 
-def _trace(axis: Any, trace: dict[str, Any]) -> Any:
+def _draw_trace(axis: Any, trace: dict[str, Any]) -> Any:
     meta = trace.get("meta", {})
     x, y = (np.array(trace.get(key, ()), object) for key in "xy")
     if trace["type"] == "scatter":
         x, y = x.astype(float), y.astype(float)  # None becomes a gap
-        if "series" not in meta:  # models on a map
+        if "series" not in meta:  # the models on a map
             axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
             if "text" in trace["mode"]:
                 for name, place, *at in zip(trace["text"], trace["textposition"], x, y, strict=True):
                     up, side = place.split()
-                    axis.annotate(_text(name), at, color="white", fontsize=8, textcoords="offset points",
+                    axis.annotate(_escape(name), at, color="white", fontsize=8, textcoords="offset points",
                                   xytext=(0, 6 if up == "top" else -6), va="bottom" if up == "top" else "top",
                                   ha={"left": "right", "right": "left"}.get(side, "center"))  # fmt: skip
             return None
-        style = _style(meta["series"])
+        style = _choose_style(meta["series"])
         if meta["role"] == "band":
             axis.fill(x, y, color=style["color"], alpha=0.18, linewidth=0)
         elif meta["role"] == "dots":
@@ -190,5 +191,5 @@ def _trace(axis: Any, trace: dict[str, Any]) -> Any:
     limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
     made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)
     if len(y) and z.shape[0] <= 20:
-        axis.set_yticks(np.arange(z.shape[0]), [_text(str(v)) for v in y])
+        axis.set_yticks(np.arange(z.shape[0]), [_escape(str(v)) for v in y])
     return made

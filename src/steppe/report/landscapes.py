@@ -1,19 +1,19 @@
-"""The loss around models as figures: surfaces, contours and lines, of the federation and of its clients.
+"""Charts of the loss around models: surfaces, contours and lines, of the federation and of its clients.
 
-Everything of one kind is on one scale, so that a flat basin looks flat beside a sharp one.
+All charts of one kind share one scale, so that a flat basin looks flat next to a sharp one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from steppe.flatness.landscape import Landscape
-from steppe.report.charts import DASHES, SCALE, Chart, Panel, numbers, titled
+from steppe.report.charts import SCALE, Chart, Panel, draw_line, list_values, make_axis
 from steppe.report.comparison import Comparison, Group, Run
+from steppe.report.formats import capitalize
 from steppe.report.measure_tables import OWN_DATA
 
 TITLES = {
@@ -77,111 +77,112 @@ class Heights:
         return [(float(i / 4), f"{10**v if self.log else v:.2g}") for i, v in enumerate(at)]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"One {'logarithmic ' if self.log else ''}colour scale for all."
 
 
-def landscapes(c: Comparison) -> dict[str, list[Panel]]:
-    """By measure: planes as surfaces and as contours, or lines, side by side."""
+def draw_landscapes(c: Comparison) -> dict[str, list[Panel]]:
+    """Draw, by measure, planes as surfaces and as contours, or lines."""
     made = {}
     for name in TITLES:
         found = [Found(place, g, *one) for place, g in enumerate(c.groups) if (one := g.landscapes(name)) is not None]
         if not found:
             continue
         if name.endswith("_clients"):
-            made[name] = [_client_lines(found)] if name == "line_clients" else _client_planes(found)
+            made[name] = [_draw_client_lines(found)] if name == "line_clients" else _draw_client_planes(found)
         elif name == "lines":
-            made[name] = [_directions(found)]
+            made[name] = [_draw_directions(found)]
         else:
-            made[name] = [_between(found)] if found[0].only.values.ndim == 1 else _planes(found)
+            made[name] = [_draw_between(found)] if found[0].only.values.ndim == 1 else _draw_planes(found)
     return made
 
 
 # ---------------------------------------------------------------------------------------------------------- lines
-def _line(label: str, place: int, land: Landscape, role: str = "line", width: float = 2) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "name": label, "x": numbers(land.axes[0]), "y": numbers(land.values),
-            "line": {"width": width, "dash": DASHES[place // 8 % len(DASHES)]},
-            "meta": {"series": place, "role": role},
-            "hovertemplate": escape(label) + ": %{y:.3g}<extra></extra>"}  # fmt: skip
+def _draw_line(label: str, place: int, land: Landscape, role: str = "line", width: float = 2.0) -> dict[str, Any]:
+    return draw_line(label, place, land.axes[0], land.values, "%{y:.3g}", role, width)
 
 
-def _between(found: list[Found]) -> Panel:
-    """From a model at 0 to another at 1, an algorithm a line."""
+def _draw_between(found: list[Found]) -> Panel:
+    """Draw the loss from a model at 0 to another at 1, a line per algorithm."""
     ends = [", ".join(dict.fromkeys(list(f.only.marks)[i] for f in found)) for i in (0, 1)]
-    layout = {"xaxis": titled(f"0: {ends[0]}, 1: {ends[1]}"), "yaxis": titled("loss"), "hovermode": "x unified"}
-    words = f"Loss on the line from {ends[0]} to {ends[1]}: {'; '.join(_span(f.group.label, f.only) for f in found)}."
-    chart = Chart("", [_line(f.group.label, f.place, f.only) for f in found], layout, words)
-    return Panel([chart], f"{words} {_sample(found)}", 1, True)
+    layout = {"xaxis": make_axis(f"0: {ends[0]}, 1: {ends[1]}"), "yaxis": make_axis("loss"), "hovermode": "x unified"}
+    ranges = "; ".join(_describe_range(f.group.label, f.only) for f in found)
+    words = f"Loss on the line from {ends[0]} to {ends[1]}: {ranges}."
+    chart = Chart("", [_draw_line(f.group.label, f.place, f.only) for f in found], layout, words)
+    return Panel([chart], f"{words} {_describe_sample(found)}", 1, True)
 
 
-def _directions(found: list[Found]) -> Panel:
+def _draw_directions(found: list[Found]) -> Panel:
     charts = []
     for key in dict.fromkeys(key for f in found for key in f.lands):
         those = [f for f in found if key in f.lands]
         title = key.replace("-", " ").replace("random", "random direction")
-        words = f"Loss along {title}: {'; '.join(_span(f.group.label, f.lands[key]) for f in those)}."
-        layout = {"xaxis": titled(_unit(those[0].lands[key].kind)), "yaxis": titled("loss"), "hovermode": "x unified"}
-        charts.append(Chart(title[0].upper() + title[1:], [_line(f.group.label, f.place, f.lands[key]) for f in those],
-                            layout, words, 240))  # fmt: skip
-    return Panel(charts, f"{' '.join(ch.words for ch in charts)} {_sample(found)}", legend=True)
+        words = f"Loss along {title}: {'; '.join(_describe_range(f.group.label, f.lands[key]) for f in those)}."
+        layout = {"xaxis": make_axis(_name_unit(those[0].lands[key].kind)), "yaxis": make_axis("loss"),
+                  "hovermode": "x unified"}  # fmt: skip
+        lines = [_draw_line(f.group.label, f.place, f.lands[key]) for f in those]
+        charts.append(Chart(capitalize(title), lines, layout, words, 240))
+    return Panel(charts, f"{' '.join(ch.words for ch in charts)} {_describe_sample(found)}", legend=True)
 
 
-def _client_lines(found: list[Found]) -> Panel:
-    """A panel an algorithm: thin lines are clients, the thick one is their mean; one scale for all."""
+def _draw_client_lines(found: list[Found]) -> Panel:
+    """Draw a chart per algorithm: thin lines are clients, the thick one is their mean; one scale for all."""
     every = np.concatenate([land.values for f in found for land in f.lands.values()])
     every = every[np.isfinite(every)]
     room = 0.05 * float(np.ptp(every)) if len(every) else 0.0
     span = [float(every.min()) - room, float(every.max()) + room] if len(every) else None
-    charts, told = [], []
+    charts, means = [], []
     for f in found:
         lands = list(f.lands.values())
-        traces = [_line(key.replace("-", " "), f.place, land, "faint", 1) for key, land in f.lands.items()]
+        traces = [_draw_line(key.replace("-", " "), f.place, land, "faint", 1) for key, land in f.lands.items()]
         mean = Landscape(np.mean([land.values for land in lands], 0), lands[0].axes, lands[0].directions, "line", "")
-        traces.append(_line("mean", f.place, mean, width=3))
+        traces.append(_draw_line("mean", f.place, mean, width=3))
         at = {place: float(np.interp(place, mean.axes[0], mean.values)) for place in (0.0, 1.0)}
         words = f"{f.title}: mean loss {at[0.0]:.3g} at the global model, {at[1.0]:.3g} at {len(lands)} clients'"
-        layout = {"xaxis": titled("0: global, 1: client"), "yaxis": titled("loss", **({"range": span} if span else {}))}
+        scale = {"range": span} if span else {}
+        layout = {"xaxis": make_axis("0: global, 1: client"), "yaxis": make_axis("loss", **scale)}
         charts.append(Chart(f.title, traces, layout, f"{words}.", 280))
-        told.append(words)
-    caption = f"Thin lines are clients, the thick one is their mean. {'; '.join(told)}. {_sample(found)}"
+        means.append(words)
+    caption = f"Thin lines are clients, the thick one is their mean. {'; '.join(means)}. {_describe_sample(found)}"
     return Panel(charts, caption)
 
 
 # --------------------------------------------------------------------------------------------------------- planes
-def _grid(land: Landscape, heights: Heights) -> dict[str, Any]:
+def _make_grid(land: Landscape, heights: Heights) -> dict[str, Any]:
     z = heights(land.values)
-    return {"x": numbers(land.axes[0]), "y": numbers(land.axes[1]), "z": [numbers(row) for row in z.T],  # rows follow y
+    return {"x": list_values(land.axes[0]), "y": list_values(land.axes[1]),
+            "z": [list_values(row) for row in z.T],  # rows follow y
             "text": [[f"{v:.3g}" for v in row] for row in land.values.T], "colorscale": SCALE, "showscale": False,
             "hovertemplate": "loss %{text}<extra></extra>"}  # fmt: skip
 
 
-def _contour(title: str, land: Landscape, heights: Heights, small: bool = False) -> Chart:
+def _draw_contour(title: str, land: Landscape, heights: Heights, small: bool = False) -> Chart:
     a, b = land.axes
     marks = land.marks or ({"model": [0.0, 0.0]} if a[0] <= 0 <= a[-1] and b[0] <= 0 <= b[-1] else {})
     size = (heights.high - heights.low) / 14
-    flat = {"type": "contour", **_grid(land, heights), "zmin": heights.low, "zmax": heights.high, "autocontour": False,
-            "contours": {"start": heights.low, "end": heights.high, "size": size},
+    flat = {"type": "contour", **_make_grid(land, heights), "zmin": heights.low, "zmax": heights.high,
+            "autocontour": False, "contours": {"start": heights.low, "end": heights.high, "size": size},
             "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}}  # fmt: skip
     dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers", "showlegend": False,
             "x": [m[0] for m in marks.values()], "y": [m[1] for m in marks.values()], "text": list(marks),
-            "textposition": _beside(marks, a), "textfont": {"color": "#ffffff"}, "hoverinfo": "text",
+            "textposition": _place_names(marks, a), "textfont": {"color": "#ffffff"}, "hoverinfo": "text",
             "cliponaxis": False,
             "marker": {"symbol": "cross", "size": 9, "color": "#ffffff",
                        "line": {"width": 1, "color": "#222"}}}  # fmt: skip
-    x, y = ("", "") if small else (_direction(land, 1), _direction(land, 2))
-    layout: dict[str, Any] = {"xaxis": titled(x, constrain="domain", range=[float(a[0]), float(a[-1])]),
-                              "yaxis": titled(y, constrain="domain", range=[float(b[0]), float(b[-1])],
+    x, y = ("", "") if small else (_name_direction(land, 1), _name_direction(land, 2))
+    layout: dict[str, Any] = {"xaxis": make_axis(x, constrain="domain", range=[float(a[0]), float(a[-1])]),
+                              "yaxis": make_axis(y, constrain="domain", range=[float(b[0]), float(b[-1])],
                                               scaleanchor="x")}  # fmt: skip
     if small:
         layout["margin"] = {"l": 24, "r": 4, "t": 4, "b": 20}
         layout["xaxis"]["nticks"] = layout["yaxis"]["nticks"] = 3
-    return Chart(title, [flat, dots], layout, f"Loss around the model, {_span(title, land)}.", None)
+    return Chart(title, [flat, dots], layout, f"Loss around the model, {_describe_range(title, land)}.", None)
 
 
-def _beside(marks: dict[str, list[float]], axis: np.ndarray) -> list[str]:
-    """Where each name stands: on the coloured ground, where white can be read, and the second below the first.
+def _place_names(marks: dict[str, list[float]], axis: np.ndarray) -> list[str]:
+    """Choose where each model's name stands: inside the map, where white is readable, the second one below.
 
-    >>> _beside({"global": [0.0, 0.0], "client 1": [3.0, 0.0], "client 2": [1.4, 2.0]}, np.linspace(-1.0, 4.0, 5))
+    >>> _place_names({"global": [0.0, 0.0], "client 1": [3.0, 0.0], "client 2": [1.4, 2.0]}, np.linspace(-1.0, 4.0, 5))
     ['top right', 'bottom left', 'top center']
     """
     third = (axis[-1] - axis[0]) / 3
@@ -190,11 +191,11 @@ def _beside(marks: dict[str, list[float]], axis: np.ndarray) -> list[str]:
     return [f"{'bottom' if i == 1 else 'top'} {side}" for i, side in enumerate(sides)]
 
 
-def _surface(title: str, land: Landscape, heights: Heights) -> Chart:
+def _draw_surface(title: str, land: Landscape, heights: Heights) -> Chart:
     size, room = (heights.high - heights.low) / 14, 0.02 * (heights.high - heights.low)
     lines = {"show": True, "start": heights.low, "end": heights.high, "size": size, "width": 1,
              "color": "rgba(255,255,255,0.4)"}  # fmt: skip
-    solid = {"type": "surface", **_grid(land, heights), "cmin": heights.low, "cmax": heights.high,
+    solid = {"type": "surface", **_make_grid(land, heights), "cmin": heights.low, "cmax": heights.high,
              "contours": {"z": lines}}  # fmt: skip
     bare = {"title": {"text": ""}, "nticks": 3}
     zaxis = {"title": {"text": ""}, "range": [heights.low - room, heights.high + room],
@@ -203,57 +204,57 @@ def _surface(title: str, land: Landscape, heights: Heights) -> Chart:
              "aspectratio": {"x": 1, "y": 1, "z": 0.75},
              "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
     layout = {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
-    return Chart(title, [solid], layout, f"Loss around the model, {_span(title, land)}.", None)
+    return Chart(title, [solid], layout, f"Loss around the model, {_describe_range(title, land)}.", None)
 
 
-def _planes(found: list[Found]) -> list[Panel]:
+def _draw_planes(found: list[Found]) -> list[Panel]:
     heights = Heights.of([f.only.values for f in found])
-    told = "; ".join(_span(f.group.label, f.only) for f in found)
+    ranges = "; ".join(_describe_range(f.group.label, f.only) for f in found)
     bar: dict[str, Any] = {"bar": heights.ticks, "bar_name": "loss"}
-    above = (f"Height and colour are the loss; drag to rotate, all turn together. {heights.told} Losses: {told}. "
-             f"{_sample(found)}")  # fmt: skip
+    above = (f"Height and colour are the loss. Drag to rotate; all surfaces turn together. {heights.description} "
+             f"Losses: {ranges}. {_describe_sample(found)}")  # fmt: skip
     crosses = "crosses are the models" if found[0].only.marks else "the cross is the final model"
-    below = f"The same planes from above; {crosses}. Axes: {_unit(found[0].only.kind)}. Losses: {told}."
-    return [Panel([_surface(f.title, f.only, heights) for f in found], above, screen_only=True, **bar),
-            Panel([_contour(f.title, f.only, heights) for f in found], below, **bar)]  # fmt: skip
+    below = f"The same planes from above; {crosses}. Axes: {_name_unit(found[0].only.kind)}. Losses: {ranges}."
+    return [Panel([_draw_surface(f.title, f.only, heights) for f in found], above, screen_only=True, **bar),
+            Panel([_draw_contour(f.title, f.only, heights) for f in found], below, **bar)]  # fmt: skip
 
 
-def _client_planes(found: list[Found]) -> list[Panel]:
-    """A panel an algorithm, a small map a client."""
+def _draw_client_planes(found: list[Found]) -> list[Panel]:
+    """Draw a panel per algorithm, with a small map per client."""
     heights = Heights.of([land.values for f in found for land in f.lands.values()])
     panels = []
     for f in found:
         shown = dict(list(f.lands.items())[:MOST])
-        charts = [_contour(key.replace("-", " "), land, heights, small=True) for key, land in shown.items()]
+        charts = [_draw_contour(key.replace("-", " "), land, heights, small=True) for key, land in shown.items()]
         some = f" The first {MOST} of {len(f.lands)} clients." if len(f.lands) > MOST else ""
-        told = "; ".join(_span(key.replace("-", " "), land) for key, land in shown.items())
-        caption = f"{f.title}: each client's loss over {OWN_DATA}, {told}.{some} {heights.told}"
+        ranges = "; ".join(_describe_range(key.replace("-", " "), land) for key, land in shown.items())
+        caption = f"{f.title}: each client's loss over {OWN_DATA}, {ranges}.{some} {heights.description}"
         panels.append(Panel(charts, caption, columns=5, bar=heights.ticks, bar_name=f"{f.title}: loss"))
     return panels
 
 
 # ---------------------------------------------------------------------------------------------------------- words
-def _span(label: str, land: Landscape) -> str:
+def _describe_range(label: str, land: Landscape) -> str:
     finite = land.values[np.isfinite(land.values)]
     if not len(finite):
         return f"{label}: no finite loss"
     return f"{label} from {finite.min():.3g} to {finite.max():.3g}"
 
 
-def _direction(land: Landscape, which: int) -> str:
+def _name_direction(land: Landscape, which: int) -> str:
     kinds = {"eigenvectors": f"eigenvector {which}", "random": f"random direction {which}"}
     return kinds.get(land.kind, f"direction {which}")
 
 
-def _unit(kind: str) -> str:
-    """What 1 is on an axis: eigenvectors and the directions of a plane have length 1, random ones that of the filters.
+def _name_unit(kind: str) -> str:
+    """Name the unit of an axis: eigenvectors and the directions of a plane have length 1, random ones the filters'.
 
-    >>> _unit("eigenvectors"), _unit("random")
-    ('distance', 'share of the length of every filter')
+    >>> _name_unit("eigenvectors"), _name_unit("random")
+    ('distance', "multiples of each filter's norm")
     """
-    return "share of the length of every filter" if kind == "random" else "distance"
+    return "multiples of each filter's norm" if kind == "random" else "distance"
 
 
-def _sample(found: list[Found]) -> str:
+def _describe_sample(found: list[Found]) -> str:
     samples = dict.fromkeys(land.sample for f in found for land in f.lands.values())
     return f"Loss on {' and on '.join(samples)}, of the first analysed seed of each algorithm."

@@ -1,14 +1,14 @@
-"""Measures of several runs side by side."""
+"""Tables of measures: which numbers of an analysis have a column, and what the columns mean."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import floor, isfinite, log10
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-Number = tuple[float, float | None]  # a value and, where it has one, its uncertainty
+from steppe.report.formats import Number, format_number
+from steppe.report.seeds import mean_and_spread
+
 Content = Mapping[str, Any]  # of analysis.json
 
 
@@ -50,36 +50,36 @@ COLUMNS: dict[str, list[Column]] = {
         Column("D3 (ours)", "flatness_distance", lambda m: m["ours_d3"]),
         Column("L_p", "proximal_effect", lambda m: m["loss"]),
         Column("cos(g_u,g_p)", "proximal_effect", lambda m: m["cosine"]),
-        Column("local accuracy", "local_accuracy", lambda m: m["mean"]),
+        Column("local score", "local_accuracy", lambda m: m["mean"]),
         Column("forgetting", "forgetting", lambda m: m),
         Column("clients' λ1", "lambda1_clients", lambda m: m["mean"]),
     ],
 }  # fmt: skip
 LEGEND = {  # what a heading alone does not say
-    "λ1": "λ: eigenvalues of the Hessian, of a single run ± residual",
-    "trace": "trace: by Hutchinson's probes",
-    "trace++": "trace++: by Hutch++",
-    "SAM": "SAM: rise of the loss after one step of 0.05",
-    "ascent": "ascent: highest rise in five steps",
+    "λ1": "λ: eigenvalues of the Hessian; ± of a single run is the residual",
+    "trace": "trace: estimated with Hutchinson's probes",
+    "trace++": "trace++: estimated with Hutch++",
+    "SAM": "SAM: rise of the loss after one ascent step of length 0.05",
+    "ascent": "ascent: highest rise within five ascent steps",
     "ASAM": "ASAM: rise after a scale-invariant step",
-    "LPF": "LPF: loss under noise",
-    "‖g‖": "‖g‖: length of the gradient",
+    "LPF": "LPF: mean loss under Gaussian noise on the weights",
+    "‖g‖": "‖g‖: norm of the gradient",
     "consistency": "consistency: (1/n)Σ‖w_i − mean‖²",
-    "to global": "to global, pairs: distances of clients' models",
-    "cos": "cos: of clients' gradients",
+    "to global": "to global, pairs: distances between models",
+    "cos": "cos: cosine between clients' gradients",
     "FD": "FD: FedScar's flatness discrepancy, as in its code and on its poster",
-    "D1 (ours)": "D: stand-ins of ours for FedNSAM's flatness distance",
-    "L_p": "L_p, cos(g_u,g_p): FedSoL's proximal loss, and what it does to the gradient",
-    "local accuracy": "local accuracy: of clients' models on the whole test set",
-    "forgetting": "forgetting: what they lose there by local training",
+    "D1 (ours)": "D: our stand-ins for FedNSAM's flatness distance",
+    "L_p": "L_p, cos(g_u,g_p): FedSoL's proximal loss, its gradient's cosine with the loss's at the perturbed model",
+    "local score": "local score: the metric of clients' models on the whole test set",
+    "forgetting": "forgetting: how much of it local training costs",
 }
-OWN_DATA = "its own training data, or as many of them as the sample has"  # a client's loss where curvature is meant
-NOTES = {"clients, one more round": ["clients' losses are over all of their training data, for λ1 over no more than "
-                                     "the sample has"]}  # fmt: skip
+OWN_DATA = "its own training data, at most as many examples as the sample has"  # for curvature and landscapes
+NOTES = {"clients, one more round": ["clients' losses are over all of their training data, for λ1 over at most "
+                                     "as many examples as the sample has"]}  # fmt: skip
 
 
 class Profile(NamedTuple):
-    """A measure that has a number for each layer or tensor."""
+    """A measure that has a number per layer or tensor."""
 
     title: str
     what: str
@@ -102,8 +102,8 @@ class Table(NamedTuple):
     legend: str = ""
 
 
-def fitting(table: Table, width: int) -> list[Table]:
-    """The same table in as many pieces, one below the other, as a terminal of this width needs."""
+def split_to_width(table: Table, width: int) -> list[Table]:
+    """Split a table into pieces that fit a terminal of this width, to be shown one below the other."""
     wide = [max(len(row[i]) for row in [table.columns, *table.rows]) + 2 for i in range(len(table.columns))]
     pieces: list[list[int]] = [[]]
     for i in range(1, len(wide)):
@@ -115,106 +115,76 @@ def fitting(table: Table, width: int) -> list[Table]:
                   table.legend if piece is pieces[-1] else "") for piece in pieces]  # fmt: skip
 
 
-def number(found: Any) -> Number | None:
-    """An estimate or a plain number of analysis.json; None where there is none."""
+def read_number(found: Any) -> Number | None:
+    """Read an estimate or a plain number of analysis.json; None where there is none."""
     if isinstance(found, Mapping):
         return None if found.get("value") is None else (float(found["value"]), found.get("error"))
     return None if found is None else (float(found), None)
 
 
-def numbers(content: Content, among: Sequence[str] | None = None) -> dict[str, Number]:
-    """Everything that has a column, by heading; only the measures in `among`, if given."""
+def read_numbers(content: Content, among: Sequence[str] | None = None) -> dict[str, Number]:
+    """Read every number that has a column, by heading; only of the measures in `among`, if given."""
     found = {}
     for columns in COLUMNS.values():
         for c in columns:
             if c.measure in content["measures"] and (among is None or c.measure in among):
-                value = number(c.of(content["measures"][c.measure]))
+                value = read_number(c.of(content["measures"][c.measure]))
                 if value is not None:
                     found[c.heading] = value
     return found
 
 
-def explained(headings: Iterable[str]) -> list[str]:
-    """What those of them mean that do not say it themselves."""
+def explain(headings: Iterable[str]) -> list[str]:
+    """Say what those headings mean that are not self-explanatory."""
     return [LEGEND[h] for h in headings if h in LEGEND]
 
 
-def tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list[Table]:
-    """A table for each kind of measure that there is, a row a run."""
+def make_tables(runs: Mapping[str, Mapping[str, Number]], first: str = "run") -> list[Table]:
+    """Make a table per kind of measure, with a row per run."""
     made = []
     for title, columns in COLUMNS.items():
         shown = [c.heading for c in columns if any(c.heading in values for values in runs.values())]
         if shown:
-            rows = [[label, *(told(values.get(h)) for h in shown)] for label, values in runs.items()]
-            legend = "; ".join([*explained(shown), *NOTES.get(title, [])])
+            rows = [[label, *(format_number(values.get(h)) for h in shown)] for label, values in runs.items()]
+            legend = "; ".join([*explain(shown), *NOTES.get(title, [])])
             made.append(Table(title, [first, *shown], rows, legend))
     return made
 
 
-def profiles(runs: Mapping[str, Content], among: Sequence[str]) -> list[Table]:
-    """For each run, layers and their numbers."""
+def make_profile_tables(runs: Mapping[str, Content], among: Sequence[str]) -> list[Table]:
+    """Make a table per run of the numbers of its layers or tensors."""
     made = []
     for label, content in runs.items():
         for measure in ("per_layer", "radius_profile"):
             if measure in content["measures"] and measure in among:
                 parts = {p.what: p.of(content["measures"][measure]) for p in PROFILES if p.measure == measure}
                 names = list(next(iter(parts.values())))
-                rows = [[name, *(told(number(p.get(name))) for p in parts.values())] for name in names]
+                rows = [[name, *(format_number(read_number(p.get(name))) for p in parts.values())] for name in names]
                 made.append(Table(label, ["part", *parts], rows))
     return made
 
 
-def profile(content: Content, which: Profile) -> dict[str, Number]:
-    """Its numbers by part; empty where it was not measured."""
+def read_profile(content: Content, which: Profile) -> dict[str, Number]:
+    """Read a profile's numbers by layer or tensor; empty where it was not measured."""
     found = content.get("measures", {}).get(which.measure)
-    each = {name: number(v) for name, v in which.of(found).items()} if found else {}
+    each = {name: read_number(v) for name, v in which.of(found).items()} if found else {}
     return {name: v for name, v in each.items() if v is not None}
 
 
-def over_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
-    """Mean and standard deviation over the seeds that have a number; a single one keeps its own uncertainty."""
+def average_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
+    """Take mean and standard deviation over the seeds that have a number; a single one keeps its own uncertainty."""
     found = {h: [one[h] for one in each if h in one] for h in dict.fromkeys(h for one in each for h in one)}
-    return {h: several[0] if len(several) == 1 else _over([v for v, _ in several]) for h, several in found.items()}
+    return {h: several[0] if len(several) == 1 else mean_and_spread([v for v, _ in several])
+            for h, several in found.items()}  # fmt: skip
 
 
-def _over(values: Sequence[float]) -> Number:
-    return fmean(values), stdev(values)
+def shorten_paths(paths: Sequence[Path]) -> list[str]:
+    """Name runs as briefly as possible: by what their paths do not share.
 
-
-def told(found: Number | None) -> str:
-    """
-    >>> told((18.16279, 2.897)), told((1.8652, 0.0144)), told((0.00012345, None)), told((1234.5, None)), told(None)
-    ('18 ± 3', '1.865 ± 0.014', '0.000123', '1234', '–')
-    >>> told((22.485731, 0.000081)), told((1.0972345, 1.2e-6)), told((2.5e-9, 1e-10))
-    ('22.486 ± 8e-05', '1.0972 ± 1e-06', '2.50e-09 ± 1e-10')
-    """
-    if found is None:
-        return "–"
-    value, error = found
-    if error is None or not isfinite(error) or error <= 0:
-        return _plain(value, 3)
-    digits = 2 if f"{error:.0e}"[0] == "1" else 1  # of the error: rounding 0.14 to 0.1 would say too little
-    decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
-    if abs(value) > 1e5 * error and 1e-4 <= abs(value) < 1e6:  # five digits are enough to read
-        return f"{_plain(value, 5)} ± {error:.0e}"
-    if not -4 <= decimals <= 6:
-        return f"{value:.2e} ± {error:.0e}"
-    shown = round(value, decimals) + 0.0  # no minus before a zero
-    return f"{shown:.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
-
-
-def _plain(value: float, digits: int) -> str:
-    if value and isfinite(value) and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
-    whole = floor(log10(abs(value))) + 1 if value and isfinite(value) else 1
-    return f"{value:.{max(digits - whole, 0)}f}"
-
-
-def labels(paths: Sequence[Path]) -> list[str]:
-    """Names as short as they can be and still differ: what the paths do not share.
-
-    >>> labels([Path("runs/c/fedavg/seed-0"), Path("runs/c/fedsam/seed-0")]), labels([Path("runs/c/fedavg/seed-0")])
-    (['fedavg/seed-0', 'fedsam/seed-0'], ['fedavg/seed-0'])
+    >>> shorten_paths([Path("runs/c/fedavg/seed-0"), Path("runs/c/fedsam/seed-0")])
+    ['fedavg/seed-0', 'fedsam/seed-0']
+    >>> shorten_paths([Path("runs/c/fedavg/seed-0")])
+    ['fedavg/seed-0']
     """
     if len(paths) == 1:
         return ["/".join(paths[0].parts[-2 if paths[0].name.startswith("seed-") else -1 :]) or str(paths[0])]

@@ -1,6 +1,15 @@
-/* Draws the figures, in the colours of the page: light, dark, and light again for paper. */
-(() => {
+/* Unpacks plotly.js and draws the figures, in the colours of the page: light, dark, and light again for paper. */
+(async () => {
   "use strict";
+  try {
+    const packed = Uint8Array.from(atob(document.getElementById("library").textContent), (c) => c.charCodeAt(0));
+    const library = document.createElement("script");
+    library.textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    document.head.append(library);
+  } catch (error) {
+    document.getElementById("no-figures").hidden = false;
+    throw error;
+  }
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const root = document.documentElement;
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();

@@ -1,4 +1,4 @@
-"""Runs read back from their folders and grouped for a report: one group an algorithm, one run a seed."""
+"""Read finished runs from their folders and group them for a report: a group per algorithm, a run per seed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from steppe.config import OWN
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.report.comparison import Comparison, Group, Run
@@ -13,7 +14,7 @@ from steppe.runs.folder import RunFolder
 
 
 def read(folders: Sequence[Path]) -> Comparison:
-    """The finished runs in these folders, of runs or of comparisons."""
+    """Read the finished runs in these folders, of runs or of comparisons."""
     if not folders:
         raise SteppeError("A report needs at least one run: give the folders that steppe run or steppe compare wrote.")
     runs: dict[Path, Run] = {}
@@ -22,18 +23,18 @@ def read(folders: Sequence[Path]) -> Comparison:
         found = RunFolder.find([where])
         faults = []
         for one in found:
-            fault = _unfinished(one)
+            fault = _find_fault(one)
             if fault:
                 faults.append(fault)
             else:
-                runs.setdefault(one.path.resolve(), _read(one))
+                runs.setdefault(one.path.resolve(), _read_run(one))
         if len(faults) == len(found):
             raise SteppeError(faults[0])
         left_out += faults
-    return _grouped(list(runs.values()), left_out)
+    return _group(list(runs.values()), left_out)
 
 
-def _unfinished(one: RunFolder) -> str | None:
+def _find_fault(one: RunFolder) -> str | None:
     if not one.finished:
         return f"{one} has not finished: go on with it by steppe run --resume --out {one}."
     if not any(one.metric.name in r for r in one.history):
@@ -41,39 +42,65 @@ def _unfinished(one: RunFolder) -> str | None:
     return None
 
 
-def _read(one: RunFolder) -> Run:
+def _read_run(one: RunFolder) -> Run:
     config, about, summary = one.stored, one.about, one.read("result.json")
     if "cost" not in about or "last" not in summary:
         raise SteppeError(f"{one} is not the folder of a run: its files are not those that steppe run writes.")
     return Run(one, config, about, one.versions, one.history, summary, one.analysis() or {})
 
 
-def _grouped(runs: list[Run], left_out: list[str]) -> Comparison:
-    data = list(dict.fromkeys(r.config["data"] for r in runs))
-    if len(data) > 1:
-        raise SteppeError(f"The runs are on different data ({', '.join(data)}): make one report for each.")
+def _group(runs: list[Run], left_out: list[str]) -> Comparison:
+    _check_same_data(runs)
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        key = json.dumps([run.about["algorithm"], {k: v for k, v in run.config.items() if k != "seed"}], sort_keys=True)
+        key = _describe_without_seed(run)
         twin = next((r for r in groups.get(key, []) if r.seed == run.seed), None)
         if twin:
-            left_out.append(f"{run.folder} has the settings and the seed of {twin.folder}, so it is no further seed.")
+            left_out.append(f"{run.folder} repeats {twin.folder}: the same settings and the same seed.")
         else:
             groups.setdefault(key, []).append(run)
     made: list[Group] = []
     for several in groups.values():
         run, labels = several[0], {g.label for g in made}
-        own = "+".join([run.about["algorithm"].partition("+")[0], *(a.partition(":")[0] for a in run.config["add"])])
-        label = run.folder.label if run.folder.seed_of_several else own
+        label = run.folder.label if run.folder.seed_of_several else _name_algorithm(run)
         if label in labels:  # the same algorithm under other settings
             path = run.folder.path
             home = path.parent if run.folder.seed_of_several else path
             label = home.name if home.name not in labels else str(home)
         made.append(Group(label, sorted(several, key=lambda r: r.seed)))
-    return Comparison(made, left_out, _metric(runs))
+    return Comparison(made, left_out, _find_metric(runs))
 
 
-def _metric(runs: list[Run]) -> Metric:
+def _describe_without_seed(run: Run) -> str:
+    """What runs of one group have in common; the user's own parts and model are not in the configuration."""
+    about = run.about
+    parts = [{k: v for k, v in part.items() if k != "seed"} for part in about.get("parts", [])]
+    config = {k: v for k, v in run.config.items() if k != "seed"}
+    own = [(about.get(key) or {}).get(what) for key, what in (("model", "structure"), ("loss", "type"))]
+    return json.dumps([about["algorithm"], parts, own, config], sort_keys=True)
+
+
+def _name_algorithm(run: Run) -> str:
+    """The name of the catalogue with what was added, or that of the user's own parts."""
+    name: str = run.about["algorithm"]
+    if run.config["algorithm"].startswith(OWN):
+        return name
+    return "+".join([name.partition("+")[0], *(text.partition(":")[0] for text in run.config["add"])])
+
+
+def _check_same_data(runs: list[Run]) -> None:
+    """Refuse data of different names; of one name, data with another content, unless each seed holds out its own."""
+    names = list(dict.fromkeys(r.config["data"] for r in runs))
+    if len(names) > 1:
+        raise SteppeError(f"The runs are on different data ({', '.join(names)}): make one report for each.")
+    hashes = {(share := r.config["validation"], share and r.seed, r.about["data"]["hash"])
+              for r in runs if "data" in r.about}  # fmt: skip
+    if len({(share, seed) for share, seed, _ in hashes}) < len(hashes):
+        raise SteppeError(f"The runs are on data of the same name, {names[0]}, but with different content (hashes "
+                          f"{', '.join(sorted(h for *_, h in hashes))}): make one report for each.")  # fmt: skip
+
+
+def _find_metric(runs: list[Run]) -> Metric:
     metrics = {run.metric.name: run.metric for run in runs}
     if len(metrics) > 1:
         raise SteppeError(f"The runs are judged by different metrics ({', '.join(metrics)}): make one report for each.")

@@ -1,70 +1,59 @@
-"""The tables of a report as Markdown or LaTeX."""
+"""A report, and single tables, as Markdown or LaTeX."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
 
 from steppe.report import findings, report_tables
 from steppe.report.comparison import Comparison
+from steppe.report.repeat import explain_repeat
 from steppe.report.report_tables import Table
 
 
-def markdown(c: Comparison) -> str:
-    """The answer, the tables, and the commands."""
-    parts = [f"# {md(findings.headline(c))}", md(" ".join(findings.lead(c))), md(findings.setting(c))]
-    parts += [f"> {md(note)}" for note in findings.notes(c)]
-    for table in report_tables.tables(c).values():
-        parts += [f"## {table.title}", markdown_table(table), md(table.note)]
-    commands = [f"# {g.label}, seed {r.seed}\n{findings.command(r)}" for g in c.groups for r in g.runs]
-    fence = "`" * 3
-    return "\n\n".join([*parts, "## Every run", f"{fence}sh\n" + "\n".join(commands) + f"\n{fence}"]) + "\n"
+def render_markdown(c: Comparison) -> str:
+    """Write the answer, the tables, and how every run is repeated."""
+    return _MARKDOWN.get_template("report.md.jinja").render(_collect(c))
 
 
-def latex(c: Comparison) -> str:
-    """A document that compiles as it is; its tables (booktabs) can be copied into another."""
-    body = [tex(" ".join(findings.lead(c))), tex(findings.setting(c)) + "."]
-    body += [tex(note) for note in findings.notes(c)]
-    body += [tabular(table) for table in report_tables.tables(c).values()]
-    commands = [tex(findings.command(r)).replace("'", r"\textquotesingle{}") for r in c.runs]  # as a shell reads it
-    body.append(
-        "\\clearpage\n\\section*{Every run}\n{\\small\\ttfamily\\raggedright\n"
-        + "\n\n\\medskip\n".join(commands)
-        + "\\par}"
-    )
-    return document(findings.headline(c), body)
+def render_latex(c: Comparison) -> str:
+    """Write a document that compiles as it is; its tables (booktabs) can be copied into another."""
+    body = _LATEX.get_template("report.tex.jinja").render(_collect(c))
+    return render_latex_document(findings.write_headline(c), [body])
 
 
-def document(title: str, body: list[str]) -> str:
-    return "\n".join([
-        "\\documentclass{article}", "\\usepackage[T1]{fontenc}", "\\usepackage{booktabs,graphicx,textcomp}",
-        "\\IfFileExists{lmodern.sty}{\\usepackage{lmodern}}{}",  # without it, T1 may mean letters made of pixels
-        "\\usepackage[margin=2.5cm]{geometry}", "\\setlength{\\parindent}{0pt}\\setlength{\\parskip}{1ex}",
-        "\\begin{document}", f"{{\\large\\bfseries\\raggedright {tex(title)}\\par}}", "\n\n".join(body),
-        "\\end{document}", "",
-    ])  # fmt: skip
+def render_latex_document(title: str, body: Sequence[str]) -> str:
+    """Write a document around paragraphs and tables that are LaTeX already."""
+    return _LATEX.get_template("document.tex.jinja").render(title=title, body="\n\n".join(body))
 
 
-def markdown_table(table: Table) -> str:
-    rows = ["| " + " | ".join(map(md, row)) + " |" for row in (table.columns, *table.rows)]
+def render_latex_table(table: Table) -> str:
+    """Write a table that shrinks to the width of its column."""
+    return _LATEX.get_template("table.tex.jinja").render(table=table)
+
+
+def render_markdown_table(table: Table) -> str:
+    """Write a table with its names on the left and numbers on the right."""
+    rows = ["| " + " | ".join(map(escape_markdown, row)) + " |" for row in (table.columns, *table.rows)]
     rows.insert(1, "|" + "|".join([":---", *["---:"] * (len(table.columns) - 1)]) + "|")
     return "\n".join(rows)
 
 
-def tabular(table: Table) -> str:
-    rows = [" & ".join(map(tex, row)) + " \\\\" for row in (table.columns, *table.rows)]
-    rows[1:1] = ["\\midrule"]
-    columns = "l" + "r" * (len(table.columns) - 1)
-    return "\n".join([
-        "\\begin{table}[!ht]\\centering", f"\\caption{{{tex(table.title)}. {tex(table.note)}}}\\smallskip",
-        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
-        f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *rows, "\\bottomrule", "\\end{tabular}}", "\\end{table}",
-    ])  # fmt: skip
+def _collect(c: Comparison) -> dict[str, Any]:
+    return {"headline": findings.write_headline(c), "summary": findings.write_summary(c),
+            "setting": findings.describe_setting(c), "notes": findings.list_notes(c),
+            "tables": report_tables.make_tables(c),
+            "runs": [(g, r, explain_repeat(r)) for g in c.groups for r in g.runs]}  # fmt: skip
 
 
-def md(text: str) -> str:
-    r"""
-    >>> md("a|b_c <d>")
+def escape_markdown(text: str) -> str:
+    r"""Escape what Markdown would read as markup.
+
+    >>> escape_markdown("a|b_c <d>")
     'a\\|b\\_c &lt;d&gt;'
     """
     return re.sub(r"([\\`*_|\[\]])", r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
@@ -84,23 +73,44 @@ _TEX = {
 }  # fmt: skip
 
 
-def tex(text: str) -> str:
-    r"""
-    >>> tex("λ1 of fed_sam: -3.2 ± 0.1 %")
+def escape_latex(text: str) -> str:
+    r"""Escape what LaTeX would read as markup; the result is ASCII.
+
+    >>> escape_latex("λ1 of fed_sam: -3.2 ± 0.1 %")
     '$\\lambda$1 of fed\\_sam: $-$3.2 $\\pm$ 0.1 \\%'
     """
     text = re.sub(r"(?<!\S)-(?=\d)", "−", text)
-    plain = "".join(_TEX.get(ch) or _letter(ch) for ch in text)
+    plain = "".join(_TEX.get(ch) or _spell_letter(ch) for ch in text)
     return re.sub(r"(?<=[-,'])(?=[-,'])", "{}", plain)  # two of them would become one sign
 
 
-def _letter(ch: str) -> str:
-    """What any engine reads: of a letter that ASCII lacks, its base and accent gone, or else its number.
+def _spell_letter(ch: str) -> str:
+    """Spell a letter in ASCII, which any engine reads: without its accent, or else by its number.
 
-    >>> _letter("ü"), _letter("中")
+    >>> _spell_letter("ü"), _spell_letter("中")
     ('u', 'U+4E2D')
     """
     if ch.isascii():
         return ch if ch.isprintable() else " "
     base = unicodedata.normalize("NFKD", ch).encode("ascii", "ignore").decode()
     return "".join(_TEX.get(c, c) for c in base) or f"U+{ord(ch):04X}"
+
+
+def _escape_command(text: str) -> str:
+    """Escape a command; its quotes stay as a shell reads them."""
+    return escape_latex(text).replace("'", r"\textquotesingle{}")
+
+
+def _make_environment(filters: dict[str, Any], **delimiters: str) -> Environment:
+    made = Environment(loader=PackageLoader("steppe.report"), trim_blocks=True, lstrip_blocks=True, autoescape=False,
+                       keep_trailing_newline=True, **delimiters)  # type: ignore[arg-type]  # fmt: skip
+    made.filters |= filters
+    return made
+
+
+_MARKDOWN = _make_environment({"markdown": escape_markdown, "markdown_table": render_markdown_table})
+_LATEX = _make_environment(
+    {"latex": escape_latex, "latex_table": render_latex_table, "latex_command": _escape_command},
+    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+    comment_start_string="<#", comment_end_string="#>",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A report as a file: an HTML page, Markdown or LaTeX, and its figures."""
+"""Write a report as a file: an HTML page, Markdown or LaTeX, and its figures."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 
 from steppe.core.errors import SteppeError, nearest
 from steppe.report.reading import read
+from steppe.report.write_aside import write_aside
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
 
 
 def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None, figures: Path | None = None,
           picture: str = "png") -> list[Path]:  # fmt: skip
-    """What was written. Without a format, the ending of `out` decides; without either it is report.html."""
+    """Write a report, and return the files written. Without a format, `out` decides by its suffix, or it is HTML."""
     suffix = out.suffix.removeprefix(".").lower() if out else ""
     kind = kind or {"htm": "html", "markdown": "md"}.get(suffix, suffix) or "html"
     for option, value, known in (("--format", kind, FORMATS), ("--figure-format", picture, PICTURES)):
@@ -21,20 +22,17 @@ def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None
             raise SteppeError(f"{option} {value}: there is no such format{nearest(value, known)}")
     comparison = read(runs)
     if kind == "html":
-        from steppe.report.html import page
+        from steppe.report.html import render_page
 
-        text = page(comparison)
+        text = render_page(comparison)
     else:
         from steppe.report import texts
 
-        text = texts.markdown(comparison) if kind == "md" else texts.latex(comparison)
+        text = texts.render_markdown(comparison) if kind == "md" else texts.render_latex(comparison)
     path = out or Path(f"report.{kind}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(text, "utf-8")
-    aside.replace(path)
+    write_aside(path, lambda aside: aside.write_text(text, "utf-8"))
     if figures is None:
         return [path]
-    from steppe.report.figures import all_figures
+    from steppe.report.figures import write_figures
 
-    return [path, *all_figures(comparison, figures, picture)]
+    return [path, *write_figures(comparison, figures, picture)]

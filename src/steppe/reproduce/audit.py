@@ -8,7 +8,7 @@ from statistics import fmean
 from steppe.config import Config
 from steppe.core.errors import SteppeError
 from steppe.reproduce import league, league_page, publish, recipes, rows
-from steppe.reproduce.recipes import EXTRAS, MACHINE, Cell, recipe_hash
+from steppe.reproduce.recipes import INDEPENDENT, Cell, recipe_hash
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
 
@@ -43,7 +43,9 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
         return [f"there is no recipe {row['recipe']}"]
     told = []
     mine = cells[row["recipe"]]
-    if (row["table"], row["cell"]) not in [(c.table, c.id) for c in mine]:
+    # By its column: a recipe that was tried may become a row's own, and its rows keep the name they were run under.
+    cell = row["cell"].removeprefix("tried/")
+    if not any(row["table"] == c.table and cell.startswith(f"{c.column}/") for c in mine):
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
     try:
         ran = Config.model_validate({**row["config"], "data_folder": None})
@@ -52,7 +54,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     if recipe_hash(ran) != row["recipe"]:
         told.append("its configuration is not the recipe's")
     recipe = mine[0].config.model_dump(mode="json")
-    changed = [k for k, v in row["config"].items() if k not in MACHINE | EXTRAS | {"settings"} and recipe.get(k) != v]
+    changed = [k for k, v in row["config"].items() if k not in INDEPENDENT | {"settings"} and recipe.get(k) != v]
     told += [f"{k} was {row['config'][k]!r} and is {recipe.get(k)!r} in the recipe" for k in changed]
     if "failed" not in row and (len(row["accuracy"]) != row["config"]["rounds"] or not _follow(row)):
         told.append("its statistics are not those of its curve")
@@ -62,8 +64,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 def _follow(row: rows.Row) -> bool:
     """Whether all numbers that tables and the league's choice are made of come from the row's curves."""
     curve = row["accuracy"]
-    wanted = {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
-              "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
+    wanted = recipes.statistics(curve)
     if "validation" in row:
         wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())

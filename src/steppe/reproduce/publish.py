@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from steppe.config import Config
 from steppe.report.report_tables import Table as Printed
-from steppe.report.texts import document, markdown_table, md, tabular, tex
+from steppe.report.texts import escape_latex as tex
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_latex_document as document
+from steppe.report.texts import render_latex_table as tabular
+from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.reproduce.costs import relative_costs
+from steppe.reproduce.missing_runs import UNKNOWN
 from steppe.reproduce.recipes import Published, Table, names
 from steppe.reproduce.recipes import table as named
 from steppe.reproduce.rows import Row
-from steppe.reproduce.verdicts import FAILED, INSIDE, NOT_JUDGED, NOT_RUN, OUTSIDE, Finding, find, ranks
-from steppe.reproduce.work import traced
+from steppe.reproduce.verdicts import (
+    FAILED,
+    INSIDE,
+    NOT_JUDGED,
+    NOT_RUN,
+    OUTSIDE,
+    Finding,
+    comparisons,
+    explanations,
+    find,
+    ranks,
+)
 
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
-         "best": "best round", "last": "last round",
+         "best": "best round", "last": "last round", "draw": "wider band, with the draw of the partition",
          "personal.5.mean": "mean of the clients' own models (last, last ten, best: the global one's)"}  # fmt: skip
-TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the table is made; "
-        "its numbers say nothing about the paper's.")  # fmt: skip
+TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. Its numbers are those of a toy "
+        "and say nothing about the paper, so nothing is judged.")  # fmt: skip
+KINDS = ("md", "tex", "html", "json")
+
+# Data sets whose files could not be had: cells that need them cannot be run.
+NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
+               "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
 
 STYLE = """:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
@@ -39,11 +61,15 @@ thead th { border-bottom: 2px solid #888; }
 def costs(table: Table) -> dict[str, dict[str, float]]:
     """What the cells of a cost table say, which needs no training."""
     asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
-    return {c.hash: traced(c.config) for c in asked}
+    return {c.hash: relative_costs(c.config) for c in asked}
 
 
-def findings(table: Table, rows: Sequence[Row]) -> list[Finding]:
-    return find(table, rows, costs(table))
+def findings(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Finding]:
+    """Compare every cell with the paper; at the tiny scale nothing is judged."""
+    found = find(table, rows, costs(table))
+    if scale == "paper":
+        return found
+    return [replace(f, verdict=NOT_JUDGED if f.seeds else NOT_RUN, also=dict.fromkeys(f.also, "")) for f in found]
 
 
 def summary(table: Table, found: Sequence[Finding]) -> str:
@@ -51,24 +77,55 @@ def summary(table: Table, found: Sequence[Finding]) -> str:
     main = [f for f in found if not f.cell.of]
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    seconds = sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
-    return f"{len(main)} cells: {told}; {seconds:.0f} seconds of the device"
+    for statistic in [s for s in table.also if any(f.also[s] for f in main)]:
+        told += f"; by the {NAMES[statistic]} {sum(f.also[statistic] == INSIDE for f in main)} inside"
+    return f"{len(main)} cells: {told}; {seconds(found):.0f} seconds of the device"
 
 
-def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
+def seconds(found: Sequence[Finding]) -> float:
+    """Of the device; cells that share a run share its time."""
+    return sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
+
+
+def claim(table: Table, found: Sequence[Finding]) -> str:
+    """Whether what the paper says holds in our rows: the order, and how large the margin is."""
+    if not (pairs := comparisons(table, found)):
+        return ""
+    nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
+    same, paper, ours = sum(o > nothing for _, o in pairs), *(fmean(side) for side in zip(*pairs, strict=True))
+    holds = (
+        "holds" if same == len(pairs) else "holds for the most part" if 3 * same > 2 * len(pairs) else "does not hold"
+    )
+    told = (f"Claim of the paper: {table.claim}. In our hands it {holds}: {same} of {len(pairs)} comparisons that it "
+            f"prints so, and that were run, come out so, {by.format(f'{ours:.2f}')} on average where the paper has "
+            f"{paper:.2f}.")  # fmt: skip
+    order = [r["spearman"] for r in ranks(table, found) if r["spearman"] is not None]
+    if order:
+        told += (f" Rank correlation of all methods with the paper's order: at least 0.9 in "
+                 f"{sum(o >= 0.9 for o in order)} of {len(order)} rankings, the lowest {min(order):+.2f}.")  # fmt: skip
+    return told
+
+
+def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
     """The whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
-    parts = [_grid(table, found, ran)] if ran else []
+    parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
         mine = [f for f in found if f.cell.column == column and not f.cell.of]
         parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
-    order = ranks(table, found)
+    order = ranks(table, found) if scale == "paper" else []
     if order:
         rows = [[table.columns[r["column"]] + (f", {r['group']}" if r["group"] else ""), f"{r['methods']} of {r['of']}",
                  _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
         note = "1: the same order; −1: the reverse. Only methods that were run are ranked."
         head = ["column", "methods", "Spearman", "Kendall"]
         parts.append(Printed("Order of the methods beside the paper's", head, rows, note))
+    if misses := [f for f in found if not f.cell.of and f.verdict == OUTSIDE]:
+        explained = explanations(table, found)
+        rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
+                 _found_out(table, f, explained, found)] for f in misses]  # fmt: skip
+        note = "Recipes that were tried were chosen after the miss was seen; a cell's verdict does not change by them."
+        parts.append(Printed("Misses", ["cell", "paper", "ours", "difference", "what was found"], rows, note))
     tried = [f for f in found if f.cell.of]
     if tried:
         rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_line(table, f)[1:]] for f in tried]
@@ -76,7 +133,21 @@ def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
     return parts
 
 
-def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed:
+def _found_out(table: Table, f: Finding, explained: dict[str, Finding], found: Sequence[Finding]) -> str:
+    if f.cell.id in table.doubtful:
+        return f"doubtful in print: {table.doubtful[f.cell.id]}"
+    if by := explained.get(f.cell.id):
+        return f"explained: {_line(table, by)[2]} with {by.cell.row} ({by.cell.why})"
+    tried = [
+        t for t in found if t.cell.of == f.cell.row and t.cell.column == f.cell.column and t.difference is not None
+    ]
+    if not tried:
+        return "not explained"
+    nearest = min(tried, key=lambda t: abs(t.difference or 0.0))
+    return f"not explained; nearest of {len(tried)} tried: {_line(table, nearest)[2]} with {nearest.cell.row}"
+
+
+def _grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str) -> Printed:
     main = {(f.cell.row, f.cell.column): f for f in found if not f.cell.of}
     rows = []
     for row, title in table.rows.items():
@@ -84,7 +155,8 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed
         if any(cells):
             rows.append([title, *("" if f is None else _brief(table, f) for f in cells)])
     missing = [title for c, title in table.columns.items() if c not in columns]
-    note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
+    marks = "✓ inside the band, ✗ outside, † the paper says failed, " if scale == "paper" else ""
+    note = f"Ours / the paper's. {marks}– not run."
     return Printed("All columns that were run" if missing else "All columns",
                    ["", *(table.columns[c] for c in columns)], rows,
                    note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
@@ -128,12 +200,13 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     """Paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
-    told = [f"Source: {table.source}.", f"{summary(table, found)}."]
+    told = [claim(table, found)] if scale == "paper" and comparisons(table, found) else []
+    told += [f"Source: {table.source}.", f"{summary(table, found)}."]
     origins = sorted({o for f in found for o in f.origins})
     told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
         told.append(TINY)
-    if table.unit == "%":
+    if table.unit == "%" and scale == "paper":
         told.append(f"{unit} Compared is the {usual}, averaged over seeds where there are several; the band is two of "
                     "the paper's standard deviations or 1.5 points, whichever is more (1.5 points where the deviation "
                     "comes from fewer than three runs, or there is none).")  # fmt: skip
@@ -153,23 +226,30 @@ def command(table: Table, scale: str, glob: str = "") -> str:
 
 def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     parts = [f"# {md(table.title)}", *map(md, introduction(table, found, scale)), f"    {command(table, scale)}"]
-    parts += ["\n".join(f"- {md(note)}" for note in table.notes)] if table.notes else []
-    for part in printed(table, found):
+    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _notes(table, scale)) else []
+    for part in printed(table, found, scale):
         parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
     return "\n\n".join(parts) + "\n"
 
 
+def _notes(table: Table, scale: str) -> tuple[str, ...]:
+    """The table's notes, which are about rows at the paper's scale."""
+    return table.notes if scale == "paper" else ()
+
+
 def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [*introduction(table, found, scale), *table.notes]
-    return document(table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found) if part.rows)])
+    told = [*introduction(table, found, scale), *_notes(table, scale)]
+    return document(
+        table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found, scale) if part.rows)]
+    )
 
 
 def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """A page without any script, and without anything to load."""
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
             f"<pre>{escape(command(table, scale))}</pre>",
-            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in table.notes) + "</ul>"]  # fmt: skip
-    for part in printed(table, found):
+            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in _notes(table, scale)) + "</ul>"]  # fmt: skip
+    for part in printed(table, found, scale):
         head = "".join(f'<th scope="col">{escape(c)}</th>' for c in part.columns)
         rows = "".join(f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in rest)
                        + "</tr>" for first, *rest in part.rows)  # fmt: skip
@@ -186,7 +266,8 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
     """Everything, for programs."""
     return {
         "table": table.name, "title": table.title, "source": table.source, "scale": scale, "statistic": table.statistic,
-        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found), "ranks": ranks(table, found),
+        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found),
+        "ranks": ranks(table, found) if scale == "paper" else [],
         "cells": [{
             "cell": f.cell.id, "column": f.cell.column, "row": f.cell.row, "recipe": f.cell.hash,
             **({"tried_for": f.cell.of, "why": f.cell.why} if f.cell.of else {}), "statistic": f.cell.statistic,
@@ -213,36 +294,66 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def texts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, str]:
-    """The table's four files by name."""
-    told = json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
-    made = {"md": markdown(table, found, scale), "tex": latex(table, found, scale), "html": html(table, found, scale)}
-    return {f"{table.name}.{kind}": text for kind, text in {**made, "json": told}.items()}
+def texts(table: Table, found: Sequence[Finding], scale: str = "paper",
+          kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
+    """The table's files by name, of these kinds."""
+    made = {"md": markdown, "tex": latex, "html": html, "json": _json}
+    return {f"{table.name}.{kind}": made[kind](table, found, scale) for kind in kinds}
+
+
+def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
+    return json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
 
 
 def index(found: dict[str, list[Finding]]) -> str:
     """All tables with their counts; those without any run have no page of their own."""
-    rows = []
+    lines = []
     for name, several in found.items():
         t, main = named(name), [f for f in several if not f.cell.of]
-        counts = [str(sum(f.verdict == v for f in main)) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)]
-        seeds = sorted({len(f.seeds) for f in main if f.seeds})
-        rows.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, str(len(main)), *counts,
-                     " or ".join(map(str, seeds))])  # fmt: skip
-    head = ["table", "what", "cells", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN, "seeds a cell"]
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return ("# Published tables beside ours\n\nMade from the rows in `results/` by `steppe reproduce tables`; "
-            "[how to read them](../reproductions.md).\n\n" + "\n".join(lines) + "\n")  # fmt: skip
+        ran = [f for f in main if f.seeds]
+        counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED)}
+        doubtful = sum(f.verdict == OUTSIDE and f.cell.id in t.doubtful for f in main)
+        explained = sum(id_ not in t.doubtful for id_ in explanations(t, several))
+        why = {f.cell.id: _unreachable(f) for f in main if not f.seeds and _unreachable(f)}
+        numbers = (
+            len(main),
+            len(ran),
+            *counts.values(),
+            explained,
+            doubtful,
+            len(main) - len(ran) - len(why),
+            len(why),
+        )
+        seeds = " or ".join(map(str, sorted({len(f.seeds) for f in ran})))
+        lines.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, *map(str, numbers),
+                      ", ".join(dict.fromkeys(why.values())), seeds, f"{seconds(several):.0f}"])  # fmt: skip
+    head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
+            "left to run", "not reachable", "why not", "seeds a cell", "GPU seconds"]  # fmt: skip
+    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
+    return (f"# Published tables beside ours\n\n{table}\n\nExplained and doubtful are cells that are outside: another "
+            "recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts the print "
+            "itself. What was found about each miss is on its table's page. GPU seconds are those of the rows: a run "
+            "that several tables show is counted in each, and what never became a row is not.\n\n"
+            "Made from the rows in `results/` by `steppe reproduce tables`; "
+            "[how to read them](../reproductions.md).\n")  # fmt: skip
+
+
+def _unreachable(f: Finding) -> str:
+    """Why a cell cannot be run, whoever tries; empty: it can."""
+    if f.cell.statistic == UNKNOWN:
+        return "what is counted is not printed"
+    data = f.cell.config.data
+    return f"no files of {NOT_AT_HAND[data]}" if data in NOT_AT_HAND else ""
 
 
 def has_page(found: Sequence[Finding]) -> bool:
     return any(f.seeds for f in found)
 
 
-def everything(rows: Sequence[Row]) -> dict[str, str]:
+def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str, str]:
     """All files of the folder of tables, from rows at the paper's scale."""
     found = {name: findings(named(name), rows) for name in names()}
-    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f).items()}
+    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f, kinds=kinds).items()}
     return {**pages, "README.md": index(found)}
 
 

@@ -2,7 +2,8 @@
 
 A table has a shared setting, columns and rows; a cell's configuration is the setting, then the column's keys, then
 the row's. Naming an algorithm anew drops the settings that were meant for another one. `tried` entries are further
-recipes for the same published numbers, run on request only.
+recipes for the same published numbers, run on request only: of one row, or of several, whose names then come before
+the entry's; `only` limits one to some columns, with keys for each.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from statistics import fmean
 from typing import Any
 
-from steppe.config import Config, resolve
+from steppe.config import Config, keys, resolve
 from steppe.core.errors import SteppeError, nearest
 from steppe.registry import catalogue_settings
+from steppe.reproduce.rows import Row
 
-# Where and how a run is computed, not what: these keys do not belong to a recipe.
-MACHINE = {"seed", "device", "data_folder", "executor", "workers", "chunk", "compile", "store", "memory",
-           "checkpoint_every"}  # fmt: skip
-# What is looked at beside the training, which it does not change.
-EXTRAS = {"personal", "measure"}
+# Keys on which the trained model does not depend, apart from chance.
+INDEPENDENT = keys("seed", "machine", "evaluation", "onlooker")
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
@@ -83,10 +83,15 @@ class Table:
     rows: dict[str, str]
     groups: dict[str, str]  # row: the group inside which methods are ranked
     cells: tuple[Cell, ...]
-    also: tuple[str, ...] = ()  # statistics that get a verdict of their own beside the first
+    also: tuple[str, ...] = ()  # statistics, or "draw", that get a verdict of their own beside the first
     band: float | None = None  # where it is not the usual one
     unit: str = "%"
     notes: tuple[str, ...] = field(default=())
+    explains: tuple[str, ...] = ()  # tried recipes that are believed to be the paper's where they are inside
+    doubtful: dict[str, str] = field(default_factory=dict)  # cells whose printed number contradicts the print: why
+    claim: str = ""  # what the paper says its method does, and between which rows: the first above the second
+    compared: tuple[tuple[str, str], ...] = ()
+    draws: tuple[str, ...] = ()  # rows, tried ones too, that differ in the draw of the partition alone
 
     @property
     def main(self) -> tuple[Cell, ...]:
@@ -107,15 +112,32 @@ def table(name: str, scale: str = "paper") -> Table:
     content = read(name)
     rows = [dict(r) for r in content["row"]]
     by_id = {r["id"]: r for r in rows}
-    tried = [{**by_id[t["of"]], "id": t["id"], "of": t["of"], "why": t["why"], "over": t["set"]}
-             for t in content.get("tried", [])]  # fmt: skip
+    tried = [{**by_id[of], "id": id_, "of": of, "why": t["why"], "over": t.get("set", {}), "only": t.get("only")}
+             for t in content.get("tried", []) for of, id_ in _tried_for(t)]  # fmt: skip
     cells = tuple(c for row in (*rows, *tried) for c in _cells(name, content, row, scale))
     return Table(
         name, content["title"], content["source"], content["statistic"], content["runs"],
         {c["id"]: c["title"] for c in content["column"]}, {r["id"]: r["title"] for r in (*rows, *tried)},
         {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
         content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
+        tuple(content.get("explains", [])), content.get("doubtful", {}), *_claim(content.get("claim", {}), rows),
+        tuple(content.get("draws", [])),
     )  # fmt: skip
+
+
+def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Pairs of rows as they stand, and `own` methods with every other one of their group."""
+    groups = {r["id"]: r.get("group", "") for r in rows}
+    own = claim.get("own", [])
+    pairs = [(a, b) for a, b in claim.get("pairs", [])]
+    pairs += [(a, b) for a in own for b in groups if groups[a] == groups[b] and b not in own]
+    return claim.get("text", ""), tuple(pairs)
+
+
+def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    """The rows that a tried recipe is for, and its name beside each."""
+    of, id_ = entry["of"], entry["id"]
+    return [(of, id_)] if isinstance(of, str) else [(row, f"{row}-{id_}") for row in of]
 
 
 def check_scale(scale: str) -> None:
@@ -132,9 +154,11 @@ def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) 
     if len(row["published"]) != len(columns):
         raise SteppeError(f"{name}: row {row['id']} has {len(row['published'])} numbers for {len(columns)} columns")
     for column, text in zip(columns, row["published"], strict=True):
-        if text == "":
-            continue  # the paper leaves it empty
-        layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}))
+        only = row.get("only") or {column["id"]: {}}
+        if text == "" or column["id"] not in only:
+            continue  # the paper leaves it empty, or it is not tried here
+        layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}),
+                  only[column["id"]])  # fmt: skip
         values = layered(*layers)
         statistic = row.get("statistic") or column.get("statistic") or content["statistic"]
         yield Cell(name, column["id"], row["id"], parse(text), configuration(values, scale, f"{name}: {row['id']}"),
@@ -186,7 +210,7 @@ def recipe_hash(config: Config) -> str:
     fields = Config.model_fields
     usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
     own = catalogue_settings(config.algorithm)
-    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in MACHINE | EXTRAS and v != usual[k]}
+    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
     return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
@@ -199,6 +223,36 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers(v) for v in value]
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
+    """The rows, and before them what longer runs say about cells with fewer rounds.
+
+    A rate that does not look at the last round (no cosine) makes the first rounds of both the same. Measures and
+    fine-tuning belong to the end of the long run and are left out; the time was spent on that one.
+    """
+    rounds: dict[tuple[str, str], set[int]] = {}
+    for cell in cells:
+        rounds.setdefault((cell.config.data, cell.config.algorithm), set()).add(cell.config.rounds)
+    rows = list(rows)
+    return [*(_cut(row, n) for row in rows if "failed" not in row and row["config"]["lr_schedule"] != "cosine"
+              for n in sorted(rounds.get((row["config"]["data"], row["config"]["algorithm"]), ()))
+              if n < row["config"]["rounds"]), *rows]  # fmt: skip
+
+
+def _cut(row: Row, rounds: int) -> Row:
+    curve, config = row["accuracy"][:rounds], {**row["config"], "rounds": rounds}
+    kept: Row = {
+        k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row
+    }
+    return {**kept, "recipe": recipe_hash(Config.model_validate(config)), "config": config, "accuracy": curve,
+            "rounds": rounds, **statistics(curve), "seconds": {"total": 0.0}}  # fmt: skip
+
+
+def statistics(curve: list[float]) -> dict[str, float]:
+    """What tables compare, of a curve of accuracies."""
+    return {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
+            "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
 
 
 def select(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from steppe.config import renamed, resolve
-from steppe.reproduce.recipes import recipe_hash
 
 Row = dict[str, Any]
 
@@ -51,6 +50,8 @@ def _renamed(row: Row) -> Row:
     config = renamed(row.get("config", {}))
     if config == row.get("config", {}):
         return row
+    from steppe.reproduce.recipes import recipe_hash  # which imports this file
+
     return {**row, "config": config, "recipe": recipe_hash(resolve(config))}
 
 

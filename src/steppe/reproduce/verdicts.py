@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.recipes import Cell, Table
+from steppe.reproduce.recipes import Cell, Table, shortened
 from steppe.reproduce.rows import Row, answers, value
 
 BAND = 1.5  # points, or two of the paper's standard deviations if that is more
@@ -19,6 +19,7 @@ INSIDE, OUTSIDE, FAILED, NOT_RUN, NOT_JUDGED = (
     "not run",
     "not judged",
 )
+DRAW = "draw"  # no statistic: the same number, judged by a band that has the draw of the partition in it
 BESIDE = ("last", "mean_of_last_ten", "best")
 
 
@@ -57,9 +58,10 @@ def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] |
     A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
     """
     by_recipe: dict[str, dict[int, list[Row]]] = {}
-    for row in rows:
+    for row in shortened(rows, table.cells):
         by_recipe.setdefault(row["recipe"], {}).setdefault(row["seed"], []).append(row)
     own = {(c.column, c.row): c.hash for c in table.main}
+    spread = _spread(table, by_recipe)
     found = []
     for cell in table.cells:
         if cell.of and cell.hash == own[cell.column, cell.of]:
@@ -72,11 +74,21 @@ def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] |
         if costs and cell.hash in costs:  # known without training
             mine = {0: {"seconds": {"total": 0.0}, **costs[cell.hash]}}
         if mine or not cell.of:
-            found.append(_finding(table, cell, mine))
+            found.append(_finding(table, cell, mine, spread.get(cell.column, 0.0)))
     return found
 
 
-def _finding(table: Table, cell: Cell, rows: dict[int, Row]) -> Finding:
+def _spread(table: Table, by_recipe: dict[str, dict[int, list[Row]]]) -> dict[str, float]:
+    """Standard deviation over draws of the partition, of one method and one seed, where there are three."""
+    values: dict[str, list[float]] = {}
+    for cell in table.cells:
+        for row in by_recipe.get(cell.hash, {}).get(0, [])[-1:] if cell.row in table.draws else []:
+            if (v := value(row, cell.statistic)) is not None:
+                values.setdefault(cell.column, []).append(100 * v)
+    return {column: stdev(several) for column, several in values.items() if len(several) > 2}
+
+
+def _finding(table: Table, cell: Cell, rows: dict[int, Row], spread: float) -> Finding:
     scale = 100.0 if table.unit == "%" else 1.0
 
     def over(statistic: str) -> list[float]:
@@ -84,7 +96,10 @@ def _finding(table: Table, cell: Cell, rows: dict[int, Row]) -> Finding:
 
     failed = [r["failed"] for r in rows.values() if "failed" in r]
     band = _band(table, cell)
-    verdicts = {s: _verdict(table, cell, over(s), failed, band) for s in (cell.statistic, *table.also)}
+    std = (cell.published.std if cell.published else None) or 0.0
+    wide = max(band, 2 * sqrt(std**2 + spread**2))
+    verdicts = {s: _verdict(table, cell, over(cell.statistic), failed, wide) if s == DRAW else
+                _verdict(table, cell, over(s), failed, band) for s in (cell.statistic, *table.also)}  # fmt: skip
     seconds = sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in rows.values())
     beside = {s: fmean(v) for s in BESIDE if table.unit == "%" and (v := over(s))}
     return Finding(cell, list(rows), over(cell.statistic), failed, beside, band, verdicts.pop(cell.statistic), verdicts,
@@ -129,6 +144,31 @@ def ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
             told.append({"column": column, "group": group, "methods": len(pairs), "of": len(mine),
                          "spearman": spearman(paper, ours), "kendall": kendall(paper, ours)})  # fmt: skip
     return told
+
+
+def comparisons(table: Table, found: Sequence[Finding]) -> list[tuple[float, float]]:
+    """The paper's margin and ours wherever it has the first row of its claim above the second, and both were run.
+
+    Differences of accuracies, ratios of anything else.
+    """
+    main = {(f.cell.column, f.cell.row): f for f in found if not f.cell.of}
+    told = []
+    for column in table.columns:
+        for a, b in ((main.get((column, x)), main.get((column, y))) for x, y in table.compared):
+            if not a or not b or not (p := a.cell.published) or not (q := b.cell.published):
+                continue
+            if a.ours is not None and b.ours is not None and p.value > q.value and not p.failed and not q.failed:
+                percent = table.unit == "%"
+                told.append((p.value - q.value, a.ours - b.ours) if percent else (p.value / q.value, a.ours / b.ours))
+    return told
+
+
+def explanations(table: Table, found: Sequence[Finding]) -> dict[str, Finding]:
+    """Cells that are outside, with the first of the recipes the table names for it that is inside."""
+    tried = {(f.cell.column, f.cell.of, f.cell.row): f for f in found if f.cell.of and f.verdict == INSIDE}
+    outside = [f.cell for f in found if not f.cell.of and f.verdict == OUTSIDE]
+    inside = {c.id: [tried[k] for r in table.explains if (k := (c.column, c.row, r)) in tried] for c in outside}
+    return {id_: several[0] for id_, several in inside.items() if several}
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:

@@ -34,8 +34,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from steppe.config import ONLOOKERS, OWN, Config, resolve
-from steppe.core.errors import SteppeError
+from steppe.config import OWN, Config, keys, resolve
+from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
 from steppe.data import Partition
 from steppe.runs.provenance import FORMAT
@@ -102,8 +102,12 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for one process. The system releases the lock when the process ends."""
+        check_place(self.path)
         made = not self.path.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SteppeError(f"The folder {self} cannot be made: {error.strerror}.") from None
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 yield
@@ -290,9 +294,9 @@ class RunFolder:
     def differences(self, config: Config) -> list[str]:
         """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
-        unnamed = self.own_by_version_0_1_0(now)
-        return [f"{k} was {before.get(k)!r} and is {now[k]!r}"
-                for k in now if before.get(k) != now[k] and k not in ("rounds", *ONLOOKERS, *unnamed)]  # fmt: skip
+        free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
+        changed = [k for k in now if before.get(k) != now[k] and k not in free]
+        return [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed]
 
     def own_by_version_0_1_0(self, now: dict[str, Any]) -> list[str]:
         """Return the keys of the user's own objects if version 0.1.0 wrote the folder: it recorded default names."""
@@ -340,6 +344,17 @@ class RunFolder:
                     )
                     changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
         return changed
+
+
+def check_place(path: str | Path) -> None:
+    """Refuse what can be no folder of a run."""
+    try:
+        place = Path(path).resolve()
+        wrong = place == Path(place.anchor) or (place.exists() and not place.is_dir())
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, a loop of links
+        raise SteppeError(f"{quote(str(path))} cannot be the folder of a run: {error}.") from None
+    if wrong:
+        raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
 
 
 def _name(described: dict[str, Any]) -> str:

@@ -56,6 +56,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
+                  "own_head": task.own_head,
                   **({} if own_model else {"name": config.model, "classes": data.classes,
                                            "shape": list(data.train_inputs.shape[1:])})},
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),

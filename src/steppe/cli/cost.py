@@ -1,0 +1,72 @@
+"""Commands that look into an algorithm: what it costs, and every number of its rounds on quadratics."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.app import Add, Debug, Json, Set, app
+from steppe.core.errors import SteppeError
+
+
+@app.command()
+def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue.")] = None,
+         everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+         model: Annotated[str, typer.Option("--model", help="The model whose size counts.")] = "cnn",
+         shape: Annotated[str, typer.Option("--shape", help="Its input, channels×height×width.")] = "3x32x32",
+         classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Its classes.")] = 10,
+         batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
+         sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
+    """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    from steppe.report.formats import format_bytes
+    from steppe.report.listing import cost_rows
+
+    names = None if everything or algorithm is None else [algorithm]
+    rows, parameters = cost_rows(names, model, arguments.shape_of(shape), classes, batch, sets, add)
+    if as_json:
+        print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
+        return
+    cells = [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
+              format_bytes(r["bytes_down"] + r["bytes_up"]), f"{r['bytes_x']:.2f}", str(r["gradients"]),
+              str(r["forwards"]),
+              f"{r['flops'] / 1e9:.2f}", f"{r['flops_x']:.2f}"] for r in rows]  # fmt: skip
+    terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
+           ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
+           spare=("×avg", "×avg "))  # fmt: skip
+    terminal.show("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients "
+                  "(a forward and a backward pass), fwd forwards beside them; ×avg compares with FedAvg")  # fmt: skip
+
+
+@app.command()
+def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue.")],
+          problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
+          sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
+    """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
+    from pydantic import ValidationError
+
+    from steppe.config import as_option, assign
+    from steppe.engine.quadratics import Problem
+    from steppe.engine.quadratics import trace as run_trace
+    from steppe.registry import find_entry, settings_of
+    from steppe.settings import explain
+
+    try:
+        content = json.loads(problem.read_text())
+        checked = Problem(**content)
+    except FileNotFoundError:
+        raise SteppeError(f"There is no problem file {problem}.") from None
+    except ValidationError as error:
+        raise SteppeError(f"{problem}: {explain(error, Problem)}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
+    settings, own = {}, settings_of(find_entry(algorithm))
+    for text in sets:
+        key, value = assign(text, own)
+        if not key.startswith("settings."):
+            raise SteppeError(f"{as_option(text)}: {key} belongs to the problem file here, like lr and momentum.")
+        settings[key.removeprefix("settings.")] = value
+    print(json.dumps(run_trace(algorithm, checked, settings, add)))

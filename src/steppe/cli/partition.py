@@ -1,0 +1,43 @@
+"""The command that splits a data set over clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.app import Debug, Json, app
+
+
+@app.command()
+def partition(data: Annotated[str, typer.Option("--data", help="A data set (steppe list).")] = "digits",
+              rule: Annotated[str, typer.Option("--partition", help="Such as lda(0.1) or sharding(2).")] = "lda(0.3)",
+              clients: Annotated[int, typer.Option("--clients", min=1)] = 20,
+              seed: Annotated[int | None, typer.Option("--seed", help="Default: the rule's official one.")] = None,
+              save: Annotated[Path | None, typer.Option("--save", help="Write it to a file (JSON).")] = None,
+              picture: Annotated[Path | None, typer.Option("--plot", help="Draw clients × classes.")] = None,
+              data_folder: Annotated[str | None, typer.Option("--data-folder")] = None,
+              as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Split a data set over clients; show, save or draw the split."""
+    from steppe.data import load
+    from steppe.data.partition import make
+
+    if picture:
+        arguments.check_picture(picture)
+    loaded = load(data, data_folder)
+    split = make(rule, loaded.train_targets, clients, seed, classes=loaded.classes)
+    if save:
+        split.save(save)
+    if picture:
+        split.plot(loaded.train_targets, loaded.classes or 1, picture)
+    sizes = split.sizes
+    told = {"data": data, "rule": split.rule, "seed": split.seed, "hash": split.hash, "clients": len(sizes),
+            "smallest": int(sizes.min()), "median": float(sorted(sizes)[len(sizes) // 2]),
+            "largest": int(sizes.max())}  # fmt: skip
+    if as_json:
+        print(json.dumps({**told, "sizes": sizes.tolist()}))
+    else:
+        terminal.show("  ".join(f"{k} {v}" for k, v in told.items()))

@@ -1,0 +1,70 @@
+"""The command that trains one federation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.engine.progress import Progress, privacy_text
+
+
+@app.command()
+def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), with settings "
+                             "and parts if you like: fedsam:rho=0.5+man.")] = None,
+        config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
+        resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "
+                           "every so many rounds, such as lambda1:10; may be repeated.")] = [],  # noqa: B006
+        track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
+                         "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
+        as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Train one federation and record everything in a folder."""
+    from steppe.distributed.torchrun import agreed, first, join
+    from steppe.engine.build import build_experiment
+    from steppe.engine.rounds import simulate
+    from steppe.report.figures import draw_histories
+
+    join()
+    for key, names in (("measure", measure), ("track", track)):
+        sets = [*sets, f"--{key}={json.dumps(names, ensure_ascii=False)}"] if names else sets
+    chosen, label, where = agreed(lambda: arguments.chosen_run(algorithm, config, sets, add, rounds, out, resume))
+    built = build_experiment(chosen)
+    metric = built.task.metric
+    try:
+        with Progress(chosen.rounds, quiet=not first(), metric=metric) as progress:
+            progress.begin(label)
+            result = simulate(built, where, resume, progress.round)
+    except KeyboardInterrupt:
+        if first():
+            print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not first():
+        return
+    title = f"{label} on {chosen.data}, {chosen.partition}"
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
+    if as_json:
+        print(json.dumps({"folder": str(where), **result.summary}))
+        return
+    s = result.summary
+    plural = "" if s["rounds"] == 1 else "s"
+    terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
+           f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
+           f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    if "epsilon" in s:
+        terminal.show(f"privacy spent: {privacy_text(s)} at δ = {s['delta']:g} (one client added or removed)")
+    if "refused" in s:
+        terminal.show(f"{s['refused']} replies were refused: {where / 'rounds.jsonl'} says whose and why")
+    if "missing" in s or "simulated_seconds" in s:
+        took = f"; simulated time {s['simulated_seconds']:.0f} s" if "simulated_seconds" in s else ""
+        terminal.show(f"replies that never came, or came too late: {s.get('missing', 0)}{took}")
+    for epochs, own in s.get("personal", {}).items():
+        after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
+        terminal.show(
+            f"clients' own models {after}: {metric.pair(own['mean'], own['std'], 2)}{metric.unit} over clients"
+        )
+    terminal.show(f"records, model and curves.png are in {where}")

@@ -1,0 +1,100 @@
+"""The range of a setting, written beside its type and checked in one place.
+
+    rho: Amount = 0.1                       a number between 0 and 1e9
+    cut: Annotated[float, Range(0, 0.5)]    a range of its own
+
+A part's fields and a catalogue function's arguments are settings. A number without a range must be finite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import cache
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from steppe.core.errors import SettingError, nearest, quote
+
+
+@dataclass(frozen=True)
+class Range:
+    """From `low` to `high`, both included unless `below` is set, which leaves `high` out.
+
+    >>> 0.5 in Range(0, 1), 1 in Range(0, 1, below=True), float("nan") in Range(0, 1), str(Range(0, 1))
+    (True, False, False, 'between 0 and 1')
+    """
+
+    low: float
+    high: float
+    below: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value < self.high if self.below else self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"at least {self.low:g}"
+        return (
+            f"at least {self.low:g}, below {self.high:g}" if self.below else f"between {self.low:g} and {self.high:g}"
+        )
+
+
+Amount = Annotated[float, Range(0, 1e9)]  # a radius, a weight, a learning rate
+Positive = Annotated[float, Range(1e-9, 1e9)]  # what is divided by
+Share = Annotated[float, Range(0, 1)]
+Momentum = Annotated[float, Range(0, 1, below=True)]
+Epsilon = Annotated[float, Range(0, 1)]  # added to a norm
+Bound = Annotated[float, Range(1e-12, math.inf)]  # inf: no bound
+Count = Annotated[int, Range(0, 10**9)]
+FromOne = Annotated[int, Range(1, 10**9)]
+FINITE = Range(-1.7976931348623157e308, 1.7976931348623157e308)
+WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+
+
+def checked(what: str, key: str, value: Any, hint: Any) -> Any:
+    """The value in the type of its hint; SettingError if it is of another type or outside its range.
+
+    >>> checked("part 'sam'", "rho", -1, Amount)
+    Traceback (most recent call last):
+    steppe.core.errors.SettingError: rho of part 'sam' is -1, but must be between 0 and 1e+09
+    """
+    if get_origin(hint) is Literal:
+        value = "none" if value is None and "none" in get_args(hint) else value  # how a command line reads none
+        if not isinstance(value, str) or value not in get_args(hint):
+            raise SettingError(f"{key} of {what} is {quote(value)}{nearest(quote(value), get_args(hint))}", key)
+        return value
+    kinds = [hint] if get_origin(hint) is Annotated else list(get_args(hint) or (hint,))
+    if value is None and type(None) in kinds:
+        return None
+    plain = [(get_args(k) if get_origin(k) is Annotated else (k, FINITE)) for k in kinds if k is not type(None)]
+    for kind, *ranges in plain:
+        if kind not in WORDS:
+            return value  # a part, a tensor, …: whoever wrote that type checks it
+        if not _is(value, kind):
+            continue
+        limits = next((r for r in ranges if isinstance(r, Range)), FINITE)
+        if kind in (int, float) and value not in limits:
+            wanted = "finite" if limits is FINITE else str(limits)
+            raise SettingError(f"{key} of {what} is {quote(value)}, but must be {wanted}", key)
+        return kind(value)
+    expected = " or ".join(WORDS[kind] for kind, *_ in plain)
+    raise SettingError(f"{key} of {what} must be {expected}, not {quote(value)}", key)
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, Real if kind is float else Integral if kind is int else kind)
+
+
+@cache
+def hints_of(function: Any) -> dict[str, Any]:
+    """Types and ranges of a catalogue function's arguments, or of a part's fields; {} if they cannot be read."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError:  # a user's class whose annotations name what is not there at run time
+        return {}
+    if isinstance(function, type):
+        return {f.name: hints[f.name] for f in fields(function) if f.init}
+    return {name: hint for name, hint in hints.items() if name != "return"}

@@ -1,0 +1,137 @@
+"""The same model, algorithm and task on both sides, from federation.toml; only the data differ.
+
+The server has samples of the right shape in place of the nodes' data, a node its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steppe.config import Config
+from steppe.core.algorithm import Algorithm
+from steppe.core.client import Reply, begin, end
+from steppe.core.cost import Cost
+from steppe.core.errors import SettingError
+from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.stacking import stack
+from steppe.core.task import Task
+from steppe.data import Data, Partition, from_arrays, load
+from steppe.engine.build import build_experiment
+from steppe.experiment import Experiment
+from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
+from steppe.flower.node_data import read_data
+from steppe.flower.refusals import Refusal
+
+Pair = tuple[Tensor, Tensor]
+STAND_INS = 2  # batch norm needs two
+
+
+def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pair | None]:
+    """What a sample is, and the test data that the server has: of a known data set, or as federation.toml says."""
+    test: Pair | None = None
+    if settings.data is None:
+        known = load(config.data, config.data_folder)
+        x, y = known.train_inputs, known.train_targets
+        sample = Sample(
+            shape=list(x.shape[1:]), inputs=_kind(x), classes=known.classes, targets=_kind(y),  # type: ignore[arg-type]
+            class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
+            mean=list(known.mean), std=list(known.std),
+        )  # fmt: skip
+        test = known.test_inputs, known.test_targets
+    else:
+        sample = settings.data
+    if settings.test is not None:
+        test = read_data(settings.test, sample, "the server's test data")
+    return sample, test
+
+
+def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
+    """The server's experiment: no training data, a test set where there is one."""
+    x, y = _stand_ins(sample)
+    data = _data(sample, config.data, x, y, test)
+    built = _build(config, settings.own, data, None)
+    check_secret(built.algorithm)
+    return built
+
+
+def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
+    """A node's experiment: its own samples are those of one client among empty ones."""
+    split = [np.arange(0)] * config.clients
+    split[client] = np.arange(len(pair[1]))
+    data = _data(sample, f"client {client}", *pair)
+    return _build(config, own, data, Partition(tuple(split), "own", 0), cost)
+
+
+def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
+    torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
+    model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
+    loss, metric = (None if name is None else name if ":" not in name else find_named(name, what)
+                    for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
+    return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
+
+
+def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
+    names = tuple(sample.class_names) if sample.class_names else None
+    return from_arrays(x, y, *(test or (x[:0], y[:0])), name=name, classes=sample.classes, class_names=names,
+                       mean=tuple(sample.mean), std=tuple(sample.std))  # fmt: skip
+
+
+def _stand_ins(sample: Sample) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shape = (STAND_INS, *sample.shape)
+    x = {
+        "uint8": lambda: torch.randint(256, shape, generator=g).to(torch.uint8),
+        "float32": lambda: torch.randn(shape, generator=g),
+        "int64": lambda: torch.zeros(shape, dtype=torch.int64),
+    }
+    return x[sample.inputs](), torch.zeros((STAND_INS, *sample.target_shape), dtype=getattr(torch, sample.targets))
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def compute_fingerprint(built: Experiment) -> str:
+    """Sixteen digits of the algorithm, the layout and whatever of the model is neither trained nor sent."""
+    task = built.task
+    digest = hashlib.sha256(repr((built.algorithm.parts, task.layout.names, task.layout.shapes, task.head)).encode())
+    digest.update(repr([(k, tuple(v.shape)) for k, v in task.buffers.items()]).encode())
+    for name, value in task.constants.items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
+    """What a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
+    # Robust rules and noise stand between the replies and what looks at states; with one reply they need not work.
+    algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
+    asked = []
+    x, one = task.x0, task.x0.new_tensor(1.0)
+    state, server = algorithm.client_state(x), Server(x, algorithm.server_state(x), task.buffers)
+    rows = stack([state])
+    try:
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one)
+    except SettingError:
+        asked.append("before the round")
+        server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
+
+    def everyone(part: str, name: str) -> Tensor:
+        asked.append(name)
+        found: Tensor = rows[part][name]
+        return found
+
+    with torch.no_grad():
+        reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
+    return reply, bool(asked)
+
+
+def check_same(built: Experiment, told: str) -> None:
+    mine = compute_fingerprint(built)
+    if mine != told:
+        raise Refusal("model", f"this node builds another model or algorithm ({mine}) than the server ({told}): "
+                               "install the same versions of steppe, torch and your own code on both.")  # fmt: skip

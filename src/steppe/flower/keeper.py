@@ -1,0 +1,81 @@
+"""Keep a process and all that it starts together: nothing of it outlives the command that asked for it.
+
+    python -m steppe.flower.keeper PARENT COMMAND...
+
+Flower's processes start others in sessions of their own, and some try for ever to reach a server that has gone. The
+keeper inherits what they leave behind (on Linux), and when its parent has died, however it did, it ends them all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+POLITE, LOOK = 20.0, 0.2  # seconds between asking and killing, and between two looks
+SUBREAPER = 36  # of prctl: orphans of this process's descendants become its children
+
+
+def find_descendants(pid: int) -> list[int]:
+    """All living processes below this one, by the kernel's table; none where there is no such table."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    found, open_ = [], [pid]
+    while open_:
+        found += (new := children.get(open_.pop(), []))
+        open_ += new
+    return found
+
+
+def end(pid: int, polite: float = POLITE) -> None:
+    """End all processes below this one: politely, then not; with `polite` = 0 as a power cut would."""
+    for sign, patience in [(signal.SIGTERM, polite)] * (polite > 0) + [(signal.SIGKILL, 10.0)]:
+        until, asked = time.monotonic() + patience, set[int]()
+        while (left := find_descendants(pid)) and time.monotonic() < until:
+            for one in left:
+                if one not in asked or sign == signal.SIGKILL:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(one, sign)
+                asked.add(one)
+            reap()
+            time.sleep(0.05)
+
+
+def reap() -> None:
+    """Take note of children that have ended, also of those that were inherited."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def main() -> None:
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    asked: list[int] = []
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda number, _: asked.append(number))
+    child = subprocess.Popen(command)
+    while not asked and os.getppid() == parent:
+        reap()
+        try:
+            os.kill(child.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(LOOK)
+    end(os.getpid())
+    if sys.platform != "linux":
+        child.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Which client a node's key stands for: written down by the operator, never taken from the node.
+
+operator/keys.json    {"<client>": "<fingerprint of its node's public key>"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization as ser
+
+from steppe.core.errors import SteppeError
+from steppe.runs.folder import RunFolder
+
+FILE = Path("operator") / "keys.json"
+
+
+def take_fingerprint(public: bytes) -> str:
+    """Of a public key as ssh-keygen writes it, or as Flower passes it on (PEM)."""
+    load = ser.load_ssh_public_key if public.startswith((b"ssh-", b"ecdsa-")) else ser.load_pem_public_key
+    key = load(public)
+    return hashlib.sha256(key.public_bytes(ser.Encoding.DER, ser.PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def bind(federation: Path, client: int) -> None:
+    """From now on, this client is the node whose public key lies in nodes/<client>/key.pub."""
+    path = federation / "nodes" / str(client) / "key.pub"
+    try:
+        mine = take_fingerprint(path.read_bytes())
+    except OSError:
+        raise SteppeError(f"{path} does not exist: the node makes its key, and gives away key.pub.") from None
+    except ValueError:
+        raise SteppeError(f"{path} is no public key: ssh-keygen -t ecdsa -b 384 makes one.") from None
+    known = read_keys(federation) or {}
+    if other := [c for c, f in known.items() if f == mine and c != client]:
+        raise SteppeError(f"{path} is the key of client {other[0]} already: every node needs a key of its own.")
+    RunFolder(federation / FILE.parent).write(
+        FILE.name, {str(c): f for c, f in sorted({**known, client: mine}.items())}
+    )
+
+
+def read_keys(federation: Path) -> dict[int, str] | None:
+    """Fingerprint of each client's key; None where nodes have no keys."""
+    path = federation / FILE
+    if not path.exists():
+        return None
+    try:
+        return {int(client): str(fingerprint) for client, fingerprint in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError):
+        raise SteppeError(f"{path} is damaged: steppe federate register writes it again.") from None

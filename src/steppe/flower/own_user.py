@@ -1,0 +1,72 @@
+"""Who is at the other end of a loopback connection: Linux tells the user of every socket.
+
+Flower's control and runtime APIs on loopback ask for no login, so another user of the same machine could use them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TABLE = Path("/proc/net/tcp")
+ESTABLISHED = "01"  # a socket that is being closed counts as root's, so only this state is believed
+
+
+def is_own_user(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
+    """Whether the socket at the client's end of this loopback connection belongs to the user of this process.
+
+    Where the kernel has no such table (anything but Linux), the answer is yes: there, loopback is shared.
+    """
+    if client is None or server is None or not is_loopback(client[0]):
+        return False
+    if not TABLE.exists():
+        return True
+    wanted = [_written(*client), _written(*server), ESTABLISHED]
+    for line in TABLE.read_text().splitlines()[1:]:
+        words = line.split()
+        if words[1:4] == wanted:
+            return int(words[7]) == os.getuid()
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _written(host: str, port: int) -> str:
+    """As the table has it: the address in the machine's byte order."""
+    return f"{int.from_bytes(ipaddress.IPv4Address(host).packed, sys.byteorder):08X}:{port:04X}"
+
+
+async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+    """Answer in Flower's place."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": why.encode()})
+
+
+def only_own_user(app: App) -> App:
+    """The same web application, for this process's own user alone."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or is_own_user(scope.get("client"), scope.get("server")):
+            await app(scope, receive, send)
+        else:
+            await refuse(scope, send, 403, "for the user who started this process, on the same machine")
+
+    return guarded

@@ -1,0 +1,139 @@
+"""Replies from Flower's grid, one by one and within limits.
+
+Flower's own `Grid.pull_messages` waits for a message whose objects never come, builds an array from however many
+pieces its header lists, and ends with an exception that loses the replies of all others. Here a reply is read when it
+is whole; what is wrong with one concerns nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_head_values_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, inflate_object_from_contents
+
+from steppe.core.errors import SteppeError
+
+DEPTH = 8  # of a reply's objects: message, records, record, array, piece
+
+
+@dataclass
+class Arriving:
+    """A reply whose objects come in."""
+
+    message_id: str
+    wanted: list[str]
+    contents: dict[str, bytes] = field(default_factory=dict)
+    size: int = 0
+
+
+class Inbox:
+    """Replies to the messages that were sent, each no larger than `limit` bytes."""
+
+    def __init__(self, grid: Grid, limit: int) -> None:
+        self.grid, self.limit = grid, limit
+        self.arriving: dict[str, Arriving] = {}  # by the message that is answered
+
+    def pull(self, asked: Sequence[str]) -> Iterator[tuple[str, Message | SteppeError]]:
+        """(message that is answered, reply or why it cannot be read), as far as they are here."""
+        client: Any = self.grid._runtime_client  # type: ignore[attr-defined]
+        # Flower hands out a reply once, and then says that there is none.
+        news = client.PullMessages(PullAppMessagesRequest(message_ids=[a for a in asked if a not in self.arriving]))
+        for message, tree in zip(news.messages_list, news.message_object_trees, strict=True):
+            answered = message.metadata.reply_to_message_id
+            if answered not in asked:
+                continue
+            try:
+                self.arriving[answered] = Arriving(message.metadata.message_id, list_objects(tree, self.limit))
+            except SteppeError as error:
+                yield answered, error
+        for answered in [a for a in asked if a in self.arriving]:
+            try:
+                if not self._complete(client, self.arriving[answered]):
+                    continue
+                found: Message | SteppeError = read_message(self.arriving[answered], self.limit)
+            except httpx.HTTPError:  # the SuperLink's, not the node's
+                raise
+            except Exception as error:
+                found = error if isinstance(error, SteppeError) else Unreadable(error)
+            del self.arriving[answered]
+            yield answered, found
+
+    def forget(self, asked: Sequence[str]) -> None:
+        """What comes for these is not looked at any more."""
+        for answered in asked:
+            self.arriving.pop(answered, None)
+
+    def _complete(self, client: Any, reply: Arriving) -> bool:
+        """Fetch what has come of a reply; whether it is whole."""
+        run_id = self.grid.run.run_id
+        for name in [n for n in reply.wanted if n not in reply.contents]:
+            told = client.PullObject(PullObjectRequest(node=self.grid.node, run_id=run_id, object_id=name))  # type: ignore[attr-defined]
+            if not told.object_found:
+                raise SteppeError("the reply was announced and never sent")
+            if not told.object_available:
+                return False
+            reply.contents[name] = told.object_content
+            reply.size += len(told.object_content)
+            if reply.size > self.limit:
+                raise SteppeError(f"the reply is larger than {self.limit:,} bytes")
+        client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(
+            node=self.grid.node, run_id=run_id, message_object_id=reply.message_id))  # type: ignore[attr-defined]  # fmt: skip
+        return True
+
+
+class Unreadable(SteppeError):
+    """A reply that is no message of Flower's; only the kind of the error is told, because its text is the node's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the reply cannot be read ({type(error).__name__})")
+
+
+def list_objects(tree: ObjectTree, limit: int) -> list[str]:
+    """The objects that a reply announces; more than one for every kilobyte of the limit are refused at once."""
+    names = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
+    if len(names) > max(1000, limit // 1024):
+        raise SteppeError(f"the reply announces {len(names):,} objects, too many for {limit:,} bytes")
+    return names
+
+
+def read_message(reply: Arriving, limit: int) -> Message:
+    """The message, after its size has been added up from its headers: a piece may be listed any number of times."""
+    if size_of(reply.message_id, reply.contents, {}) > limit:
+        raise SteppeError(f"the reply unpacks to more than {limit:,} bytes")
+    message = inflate_object_from_contents(reply.message_id, reply.contents)
+    if not isinstance(message, Message):
+        raise SteppeError("the reply is no message")
+    message.metadata.__dict__["_message_id"] = reply.message_id
+    return message
+
+
+def size_of(name: str, contents: dict[str, bytes], known: dict[str, int], depth: int = 0) -> int:
+    """Bytes that an object takes with all that it refers to, as often as it does."""
+    if depth > DEPTH:
+        raise SteppeError("the reply is nested too deeply")
+    if name not in known:
+        kind, children, _ = get_object_head_values_from_object_content(contents[name])
+        sizes = [size_of(child, contents, known, depth + 1) for child in children]
+        listed = sizes
+        if kind in ("Array", "ArrayRecord", "RecordDict"):
+            told = json.loads(get_object_body(contents[name], inflatable_class_registry[kind]))
+            if kind == "Array":
+                listed = [sizes[i] for i in told["arraychunk_ids"]]
+            else:
+                place = dict(zip(children, sizes, strict=True))
+                listed = [place[child] for child in told.values()]
+        known[name] = len(contents[name]) + sum(listed)
+    return known[name]

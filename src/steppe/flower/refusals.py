@@ -1,0 +1,73 @@
+"""Why a node takes no part, in words that carry nothing of the node's: a code goes up, the details stay in its log.
+
+An error's text may quote a path, a patient or a sample. So a node sends one of the codes below, and the server has the
+sentence for it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from steppe.core.errors import SteppeError
+from steppe.runs.folder import RunFolder
+
+REASONS = {
+    "config": "its config lacks what a node needs: client, data or state",
+    "client": "its config has no client number of this federation",
+    "data": "its data cannot be read",
+    "empty": "it has no sample",
+    "samples": "its samples are not what federation.toml describes",
+    "classes": "its classes or labels are not those of federation.toml",
+    "finite": "its data have numbers that are not finite",
+    "state": 'it has lost its client\'s state: put it back there, or set lost_state = "fresh"',
+    "model": "it builds another model or algorithm: install the same versions of steppe, torch and your own code",
+    "terms": "it cannot read what the server sent: install the same version of steppe",
+    "other": "something went wrong there",
+}
+
+
+class Refusal(SteppeError):
+    """What is wrong at a node: the text is for the node's own log, the code for the server."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def explain(code: object) -> str:
+    """The sentence for a code; anything that is no code is the last of them."""
+    known = code if isinstance(code, str) and code in REASONS else "other"
+    return f"{REASONS[known]} (its own log says more)"
+
+
+class Strikes:
+    """How often a client's replies were refused, and until which round it is left out; kept in the run's folder.
+
+    A round that fails leaves no checkpoint, so this is a file of its own: a run that is resumed does not at once meet
+    the client again that ended it.
+    """
+
+    def __init__(self, path: Path | None, allowed: int, rounds: int) -> None:
+        self.path, self.allowed, self.rounds = path, allowed, rounds
+        self.times: dict[int, int] = {}
+        self.until: dict[int, int] = {}
+        if path is not None and path.exists():
+            try:
+                told = json.loads(path.read_text())
+                self.times, self.until = ({int(k): int(v) for k, v in told[key].items()} for key in ("times", "until"))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise SteppeError(f"{path} is damaged: delete it, and refused clients are asked again.") from None
+
+    def add(self, client: int, round_: int) -> bool:
+        """Count a refusal; whether the client is left out from now on."""
+        self.times[client] = self.times.get(client, 0) + 1
+        out = self.times[client] >= self.allowed
+        if out:
+            self.times[client], self.until[client] = 0, round_ + 1 + self.rounds
+        if self.path is not None:
+            RunFolder(self.path.parent).write(self.path.name, {"times": self.times, "until": self.until})
+        return out
+
+    def is_out(self, client: int, round_: int) -> bool:
+        return round_ < self.until.get(client, 0)

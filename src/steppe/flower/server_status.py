@@ -1,0 +1,81 @@
+"""How a server shows that it lives and what it has to say, in the run's folder: a lock, a status, a log."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steppe.core.errors import SteppeError
+from steppe.engine.progress import handling
+from steppe.runs.folder import RunFolder
+
+LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
+
+
+@contextmanager
+def lock(where: Path) -> Iterator[None]:
+    """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
+    with (where / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+        yield
+
+
+def is_alive(where: Path) -> bool:
+    """Whether a server is at work in this folder."""
+    try:
+        with lock(where):
+            return False
+    except SteppeError:
+        return True
+    except OSError:
+        return False
+
+
+def find_server(where: Path) -> int | None:
+    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    try:
+        told = json.loads((where / STATUS).read_text())
+        if told["state"] != "running":
+            return None
+        os.kill(told["pid"], 0)  # an error when there is no such process
+        return int(told["pid"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send the program's messages to Flower's log of the run, and to a file in the run's folder."""
+
+    class Both(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            print(f"steppe: {text}", flush=True)
+            with path.open("a") as file:
+                file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
+
+    with handling(Both()):
+        yield
+
+
+def write_status(where: Path, state: str, **more: Any) -> None:
+    RunFolder(where).write(STATUS, {"state": state, "pid": os.getpid(), "time": time.time(), **more})
+
+
+def read_status(where: Path) -> dict[str, Any]:
+    """The server's last word about the run."""
+    try:
+        found: dict[str, Any] = json.loads((where / STATUS).read_text())
+        return found
+    except (OSError, ValueError):
+        return {}

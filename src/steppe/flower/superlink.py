@@ -1,0 +1,141 @@
+"""Flower's SuperLink with two doors: nodes come in by one, the operator by the other.
+
+Flower serves three APIs on one port: the nodes' (fleet), the operator's (control, which starts any app) and the one
+for an app's processes (runtime), the last two without a login. Here only what nodes need is open on the port that they
+reach. Everything else is on loopback, and for the user alone who started the SuperLink.
+
+    python -m steppe.flower.superlink --nodes HOST:PORT --max-reply MEGABYTES ...Flower's own options, with loopback
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+
+import uvicorn
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.http_logging import get_uvicorn_log_config
+from flwr.supercore.logger import console_handler
+from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+from flwr.superlink.main import create_app
+from google.protobuf.message import DecodeError
+
+from steppe.flower.own_user import App, Receive, Scope, Send, is_loopback, is_own_user, only_own_user, refuse
+
+OPEN = tuple(f"/v1/fleet/{name}" for name in (
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "push-object", "pull-object", "confirm-message-received",
+))  # fmt: skip
+JOIN = "/v1/fleet/register-node", "/v1/fleet/unregister-node"  # for nodes without keys
+REPLY, OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
+MB = 2**20
+LARGEST = {OBJECT: 16 * MB, REPLY: 4 * MB}  # bytes of a request; Flower cuts arrays into objects of 5 MB
+SMALL = 64 * 1024
+
+
+class Doors:
+    """Decide by the port that a request came in by whether Flower hears of it."""
+
+    def __init__(self, app: App, nodes_port: int, max_reply: int, keys: bool, own_user: bool) -> None:
+        self.everything, self.fleet = only_own_user(app), app
+        self.nodes_port, self.max_reply, self.own_user = nodes_port, max_reply, own_user
+        self.open = OPEN if keys else OPEN + JOIN
+        self.sent: dict[bytes, int] = {}  # node's key -> bytes of the reply that it is sending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["server"][1] != self.nodes_port:
+            await self.everything(scope, receive, send)
+        elif scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self.open:
+            await refuse(scope, send, 404, "not for nodes")
+        elif self.own_user and not is_own_user(scope["client"], scope["server"]):
+            await refuse(scope, send, 403, "for the user who started this process, on the same machine")
+        else:
+            await self._pass(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body within its limit, look at it, hand it on, and count what Flower has accepted."""
+        path, headers = scope["path"], dict(scope["headers"])
+        limit, key = LARGEST.get(path, SMALL), headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
+        declared = headers.get(b"content-length", b"0")
+        if len(headers) != len(scope["headers"]):
+            return await refuse(scope, send, 400, "a header comes twice")
+        if not declared.isdigit() or int(declared) > limit:
+            return await refuse(scope, send, 413, f"larger than {limit} bytes")
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if len(body) > limit:
+                return await refuse(scope, send, 413, f"larger than {limit} bytes")
+            if not message.get("more_body"):
+                break
+        if path == REPLY and (why := find_fault(body)):
+            return await refuse(scope, send, 400, why)
+        if path == OBJECT and self.sent.get(key, 0) + len(body) > self.max_reply:
+            return await refuse(scope, send, 413, f"the reply is larger than {self.max_reply} bytes")
+
+        async def answer(message: Scope) -> None:
+            # Only what Flower accepts is counted: whoever borrows a node's public key is refused there.
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                if path == REPLY:
+                    self.sent[key] = 0
+                elif path == OBJECT:
+                    self.sent[key] = self.sent.get(key, 0) + len(body)
+            await send(message)
+
+        given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def again() -> Scope:
+            return next(given, None) or await receive()
+
+        await self.fleet(scope, again, answer)
+
+
+def find_fault(body: bytes) -> str:
+    """Why a pushed message may not pass: a node answers what it was asked, in its own name, and asks nobody."""
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return "not a message"
+    for message in request.messages_list:
+        if not message.metadata.reply_to_message_id:
+            return "a node may only reply"
+        if message.metadata.src_node_id != request.node.node_id:
+            return "a node may only speak for itself"
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="steppe.flower.superlink")
+    parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="where nodes connect")
+    parser.add_argument("--max-reply", type=float, default=1024.0, metavar="MB", help="the largest reply of a node")
+    ours, sys.argv[1:] = parser.parse_known_args()
+    config = _parse_superlink_lifespan_config()
+    if not is_loopback(config.host):
+        sys.exit(f"--host is {config.host}, but the operator's door belongs on loopback: --nodes is the open one.")
+    host, _, port = ours.nodes.rpartition(":")
+    sockets = [_bind(config.host, config.port), _bind(host, int(port))]
+    # Without keys nothing tells nodes apart but their user, which loopback knows.
+    alone = not config.enable_supernode_auth and is_loopback(host)
+    doors = Doors(create_app(config, SuperLinkLifespan), int(port), int(ours.max_reply * MB),
+                  config.enable_supernode_auth, alone)  # fmt: skip
+    server = uvicorn.Server(uvicorn.Config(
+        doors, log_config=get_uvicorn_log_config(console_handler.level), ssl_keyfile=config.ssl_keyfile,
+        ssl_certfile=config.ssl_certfile, proxy_headers=False, ws="none", server_header=False,
+    ))  # fmt: skip
+    server.run(sockets=sockets)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind((host, port))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Flower's SuperNode that runs one app only, for its own user only.
+
+Flower's SuperNode runs whatever app its SuperLink sends. Its own check of signatures (`--trusted-entities`) needs apps
+that were published and signed on Flower's platform. Here the hash of the app lies on the node, and is compared before
+anything of the app is kept or loaded; whoever rules the SuperLink cannot change it.
+
+    python -m steppe.flower.supernode --app-hash FILE ...Flower's own options
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from flwr.common.config import get_fab_config, get_metadata_from_config
+from flwr.supercore.constant import TaskType
+from flwr.supercore.fab import Fab
+from flwr.supernode import main as runtime
+from flwr.supernode import start_client_internal as worker
+from flwr.supernode.cli.flower_supernode import flower_supernode
+
+from steppe.flower.app_hash import hash_bundle
+from steppe.flower.own_user import only_own_user
+
+
+def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
+    """Whether this is the app with the wanted hash, under its own name, and run as a client."""
+    try:
+        right = hash_bundle(fab.content) == wanted and hashlib.sha256(fab.content).hexdigest() == fab.hash_str
+        named = (run.fab_id, run.fab_version) == get_metadata_from_config(get_fab_config(fab.content))
+        return right and named and run.fab_hash == fab.hash_str and run.primary_task_type != TaskType.AGENT_APP
+    except Exception as error:  # a bundle that cannot be read is not the right one
+        print(f"steppe: the app cannot be read: {error}", flush=True)
+        return False
+
+
+def pin(path: Path) -> None:
+    """From now on, this process's SuperNode refuses every app but the one whose hash is in the file."""
+    pull = worker._pull_and_store_message
+    runs: dict[str, Any] = {}
+
+    def pull_pinned(**given: Any) -> int | None:
+        get_run, get_fab = given["get_run"], given["get_fab"]
+
+        def ask_run(run_id: int) -> Any:
+            runs["last"] = get_run(run_id)
+            return runs["last"]
+
+        def mark(fab_hash: str, run_id: int) -> Fab:
+            fab = get_fab(fab_hash, run_id)
+            return Fab(fab.hash_str, fab.content, {"valid_license": "pinned"})  # Flower then asks `_verify_fab`
+
+        return pull(**{**given, "get_run": ask_run, "get_fab": mark, "trusted_entities": {"app": str(path)}})
+
+    def verify(fab: Fab, _: dict[str, str]) -> bool:
+        trusted = is_trusted(runs["last"], fab, path.read_text().strip())
+        if not trusted:
+            print("steppe: refused an app that is not the one this node was set up with", flush=True)
+        return trusted
+
+    worker._pull_and_store_message = pull_pinned  # type: ignore[assignment]
+    worker._verify_fab = verify  # type: ignore[assignment]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="steppe.flower.supernode", add_help=False)
+    parser.add_argument("--app-hash", type=Path, required=True, metavar="FILE", help="the hash of the app to run")
+    ours, sys.argv[1:] = parser.parse_known_args()
+    if not ours.app_hash.is_file():
+        sys.exit(
+            f"{ours.app_hash} does not exist: a node runs the app whose hash is there. steppe federate pin makes it."
+        )
+    pin(ours.app_hash.resolve())
+    create = runtime.create_app
+    runtime.create_app = lambda *a, **k: only_own_user(create(*a, **k))  # type: ignore[assignment]
+    flower_supernode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""How a run can be repeated: by a command only where that command would make the same run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steppe.algorithms import CATALOGUE
+from steppe.config import OWN, Config, keys, resolve
+from steppe.core.errors import SteppeError
+from steppe.core.task import METRICS, cross_entropy
+from steppe.data import Partition
+from steppe.data.partition import parse
+from steppe.report.comparison import Run, find_data
+from steppe.runs.provenance import qualified_name
+
+OLD = ("The folder was written by version 0.1.0, which did not record whether parts, data or loss were objects of the "
+       "user's own; if none was, this command repeats it:")  # fmt: skip
+
+
+class Repeat(NamedTuple):
+    sentence: str  # what is needed, or why there is no command
+    command: str | None
+
+
+def explain_repeat(run: Run) -> Repeat:
+    """Say how the run is repeated, with the command if there is one."""
+    config = run.folder.config
+    if own := list_own_objects(run):
+        settings = ", ".join(f"{k}={v!r}" for k, v in {**find_settings(config), **config.settings}.items())
+        return Repeat(f"Run from Python with {'; '.join(own)}. No command can name these: repeat the run from Python "
+                      f"with the same objects{f' and {settings}' if settings else ''}.", None)  # fmt: skip
+    if run.partition is None:
+        return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
+    if (data := run.about.get("data")) and run.data is None and _can_load(run):
+        return Repeat(f"The data set {data['name']} on this machine has another content than the run's (hash "
+                      f"{data['hash']}), so no command here repeats the run.", None)  # fmt: skip
+    needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
+    needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
+    try:
+        parse(config.partition)
+    except SteppeError:  # a file
+        if _partition_hash(config.partition) != run.partition.hash:
+            needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
+            config = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    sentence = "" if "format" in run.about else OLD
+    sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
+    return Repeat(sentence, format_command(config))
+
+
+def list_own_objects(run: Run) -> list[str]:
+    """Describe what no name stands for: the user's own objects, and arguments that the command line does not have."""
+    about, own = run.about, run.folder.own
+    described = {
+        "algorithm": lambda: f"the parts {', '.join(part['type'] for part in about['parts'])}",
+        "model": lambda: describe_model(run),
+        "data": lambda: describe_data(run),
+        "loss": lambda: f"the loss {about['loss']['type']}",
+    }
+    if "format" not in about:
+        parts = [] if about["algorithm"].partition("+")[0] == run.config["algorithm"] else ["parts of the user's own"]
+        return parts + (["a model of the user's own"] if own else [])
+    found = [described[key]() for key in own]
+    if "loss" not in own and "data" not in own and about["loss"]["type"] != qualified_name(cross_entropy):
+        found.append(described["loss"]())
+    if "data" not in own and about["metric"] != METRICS["accuracy"].record:
+        found.append(f"the metric {about['metric']['name']}")
+    return found + (["a head chosen by the user"] if about["model"].get("own_head") else [])
+
+
+def describe_model(run: Run) -> str:
+    """Name the model; the user's own by its class and the hash of its structure."""
+    model = run.about.get("model")
+    if model is None:
+        return "a model of the user's own"
+    return f"the model {model['type']} (structure {model['structure']})" if model.get("own") else run.config["model"]
+
+
+def describe_data(run: Run) -> str:
+    """Name the data; the user's own with their size and the hash of their content."""
+    data = run.about.get("data")
+    if data is None or not data["own"]:
+        return str(run.config["data"])
+    counts = f"{data['train']:,} training and {data['test']:,} test examples"
+    return f"the data {data['name']} ({counts}, hash {data['hash']})"
+
+
+def describe_idea(run: Run) -> str:
+    """The paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
+    entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
+    return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
+
+
+def find_settings(config: Config) -> dict[str, Any]:
+    """The keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
+    recipe = {"recipe": config.recipe} if config.recipe else {}
+    base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
+    skipped = {"algorithm", "data", "model", "add", "settings", *recipe, *keys("onlooker")}
+    return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
+
+
+def format_command(config: Config) -> str:
+    """Write the command that makes a run of this configuration; what has its default value is left out."""
+    words = ["steppe", "run", config.algorithm, *(word for part in config.add for word in ("--add", part))]
+    values = {f"settings.{k}": v for k, v in config.settings.items()} | {"data": config.data, "model": config.model}
+    for key, value in (values | find_settings(config)).items():
+        if key != "rounds":
+            words += ["--set", f"{key}={format_value(value)}"]
+    return shlex.join([*words, "--rounds", str(config.rounds)])
+
+
+def format_value(value: Any) -> str:
+    """Write a value as `--set` reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list) else str(value)
+
+
+def _can_load(run: Run) -> bool:
+    """Whether there are data of this name here, whatever they hold."""
+    return find_data(run.config["data"], run.config["data_folder"], 0.0, 0) is not None
+
+
+def _hash(data: dict[str, Any] | None) -> str:
+    return f" (hash {data['hash']})" if data else ""
+
+
+def _partition_hash(path: str) -> str | None:
+    try:
+        return Partition.load(Path(path)).hash
+    except (SteppeError, OSError):
+        return None

@@ -1,0 +1,243 @@
+"""How settings are written, and what is said where one is wrong.
+
+    0.5, none, [1, 5], lda                  a value
+    lr=0.1                                  an assignment
+    man:weight=0.1,layers=2                 a name with settings
+    fedsam:rho=0.5+man:weight=0.1           an algorithm with further parts
+    lda(0.1, 10)                            a rule with numbers
+    rho=0.1,0.5                             a grid
+    rho=0.01..1:log                         a range
+
+Everything that reads text from a user uses these functions, so that a value means the same on the command line, in a
+file and in a part's settings. What is wrong is a `SettingError` that knows the key; `tell_where` adds how it was said.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+from steppe.core.errors import SettingError, SteppeError, nearest, quote
+
+if TYPE_CHECKING:  # `steppe --help` does without
+    from pydantic import BaseModel, ValidationError
+
+WORDS: dict[str, Any] = {"none": None, "null": None, "true": True, "false": False}
+LARGEST = 1e9  # of the numbers in a rule
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+def parse_value(text: str) -> Any:
+    """A number, true, false, none, a list or a table as TOML writes them; everything else is text.
+
+    >>> [parse_value(text) for text in ("1", "1e-3", ".5", "None", "[1, 'a']", "lda(0.1)", "2024-01-01")]
+    [1, 0.001, 0.5, None, [1, 'a'], 'lda(0.1)', '2024-01-01']
+    """
+    text = text.strip()
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    try:
+        found = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):  # also for a number with more digits than Python reads
+        return text
+    return found["v"] if list(found) == ["v"] and isinstance(found["v"], int | float | str | list | dict) else text
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key=value`, or `--key=value` as an option of the command line.
+
+    >>> parse_assignment("clip = none"), parse_assignment("--per-round=3")
+    (('clip', None), ('per_round', 3))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingError(f"{quote(text)} is not a setting: write it as key=value")
+    key = key.strip()
+    return key[2:].replace("-", "_") if key.startswith("--") else key, parse_value(value)
+
+
+def parse_named(text: str) -> tuple[str, dict[str, Any]]:
+    """`name:key=value,key=value` as the name and its settings.
+
+    >>> parse_named("sam:rho=0.05,eps=1e-7"), parse_named("ema")
+    (('sam', {'rho': 0.05, 'eps': 1e-07}), ('ema', {}))
+    """
+    name, _, rest = text.partition(":")
+    return name.strip(), dict(parse_assignment(item) for item in split(rest, ","))
+
+
+def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
+    """`fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings, and further parts, all still as text.
+
+    >>> split_algorithm("fedsam:rho=0.5,eps=1e+0+man:weight=0.1+ema")
+    ('fedsam', ['rho=0.5', 'eps=1e+0'], ['man:weight=0.1', 'ema'])
+    """
+    first, *add = re.split(r"\+(?=[^\d.])", text)  # not the sign of an exponent
+    algorithm, _, settings = first.partition(":")
+    return algorithm, split(settings, ","), add
+
+
+def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any], str]], given: int,
+               more: int = 0) -> tuple[Callable[..., Any], list[float]]:  # fmt: skip
+    """A rule such as `lda(0.1)` as its function and its numbers.
+
+    `rules` are functions with an example each. Their first `given` arguments come from elsewhere; up to `more` numbers
+    may follow those that a function takes.
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
+    name = match[1] if match else text.partition("(")[0].strip()
+    if name not in rules:
+        raise SettingError(f"{key} is {quote(text)}: there is no rule {quote(name)}{nearest(name, rules)}", key)
+    function, example = rules[name]
+    taken = list(inspect.signature(function).parameters.values())[given:]
+    least = sum(p.default is p.empty for p in taken)
+    numbers = [parse_value(word) for word in split(match[2] or "", ",")] if match else []
+    fits = least <= len(numbers) <= len(taken) + more and all(_is_number(n) and 0 <= n <= LARGEST for n in numbers)
+    if not fits:
+        raise SettingError(f"{key} is {quote(text)}: write {example}, with finite numbers, not negative and at most "
+                           f"{LARGEST:g}", key)  # fmt: skip
+    return function, [float(n) for n in numbers]
+
+
+def parse_grid(text: str) -> tuple[str, list[str]]:
+    """`key=value,value` as a key and its values, still as text.
+
+    >>> parse_grid("partition=lda(0.1),dirichlet(1,2)")
+    ('partition', ['lda(0.1)', 'dirichlet(1,2)'])
+    """
+    key, _, raw = text.partition("=")
+    key, values = key.strip().removeprefix("settings."), split(raw, ",")
+    if not key or not values or not all(values):
+        raise SettingError("write it as key=value,value", "grid")
+    return key, values
+
+
+def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
+    """`key=low..high` or `key=low..high:log` as key, low, high, whether logarithmic, and whether both ends are whole.
+
+    >>> parse_range("rho=0.01..1:log"), parse_range("epochs=1..5")
+    (('rho', 0.01, 1, True, False), ('epochs', 1, 5, False, True))
+    """
+    key, _, rest = text.partition("=")
+    ends, colon, scale = rest.partition(":")
+    numbers = [parse_value(word) for word in ends.split("..")]
+    key = key.strip().removeprefix("settings.")
+    right = key and len(numbers) == 2 and all(map(_is_number, numbers)) and (not colon or scale.strip() == "log")
+    if not right or not -LARGEST <= numbers[0] < numbers[1] <= LARGEST:
+        raise SettingError(f"write it as key=low..high, or key=low..high:log, with low below high and both between "
+                           f"-{LARGEST:g} and {LARGEST:g}", "range")  # fmt: skip
+    if colon and numbers[0] <= 0:
+        raise SettingError("a logarithmic range begins above 0", "range")
+    return key, numbers[0], numbers[1], bool(colon), all(isinstance(n, int) for n in numbers)
+
+
+def split(text: str, separator: str) -> list[str]:
+    """The pieces of a text; a separator within brackets or quotes divides nothing.
+
+    >>> split("0.1, lda(1,2),[3,4]", ","), split("", ",")
+    (['0.1', 'lda(1,2)', '[3,4]'], [])
+    """
+    pieces, depth, quoted = [""], 0, ""
+    for letter in text:
+        if quoted or letter in "\"'":
+            quoted = "" if letter == quoted else quoted or letter
+        depth += 0 if quoted else (letter in "([{") - (letter in ")]}")
+        if letter == separator and not depth and not quoted:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return [piece.strip() for piece in pieces] if text.strip() else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# ----------------------------------------------------------------------------------------------------------- explaining
+@contextmanager
+def tell_where(said: dict[str, str]) -> Iterator[None]:
+    """Add to an error about some keys how the user said the last of them: `--set rho=-1`, or the name of a file."""
+    try:
+        yield
+    except SteppeError as error:
+        where = next((said[key] for key in reversed(said) if key in error.keys), None)
+        if where is not None:
+            error.args = (f"{where}: {error}",)
+            error.keys = ()  # told once
+        raise
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
+    """A sentence about the first key that is wrong, with the nearest known name where there is no such key."""
+    first, *others = error.errors(include_url=False)
+    place = _place(first, model)
+    where, key = ".".join(map(str, place)), str(place[0]) if place else ""
+    if first["type"] == "extra_forbidden":
+        return SettingError(f"there is no key {where!r}{nearest(str(place[-1]), _fields_at(model, place[:-1]))}", key)
+    if first["type"] == "missing":
+        return SettingError(f"{where} is missing", key)
+    if first["type"] == "value_error":  # a sentence of ours
+        ours = first["ctx"]["error"]
+        return ours if isinstance(ours, SettingError) else SettingError(f"{where}: {ours}" if where else str(ours), key)
+    reasons = dict.fromkeys(_reason(e) for e in (first, *others) if _place(e, model) == place)
+    return SettingError(f"{where} is {quote(first['input'])}, but must be {' or '.join(reasons)}", key)
+
+
+def _reason(error: Any) -> str:
+    """What a value must be."""
+    limits, kind = error.get("ctx", {}), error["type"]
+    limit = next((_number(limits[word]) for word in ("gt", "ge", "lt", "le") if word in limits), "")
+    if kind == "literal_error":
+        wanted = str(limits["expected"]).replace("'", "")
+        asked = error["input"] if isinstance(error["input"], str) else ""
+        close = nearest(asked, re.split(r", | or ", wanted)).partition("?")[0]
+        return wanted + (f"{close}?" if "did you mean" in close else "")
+    phrases = {"greater_than": f"above {limit}", "greater_than_equal": f"at least {limit}",
+               "less_than": f"below {limit}", "less_than_equal": f"at most {limit}",
+               "finite_number": "a finite number", "too_long": f"no longer than {limits.get('max_length')}",
+               "too_short": f"at least {limits.get('min_length')} long"}  # fmt: skip
+    if kind in phrases:
+        return phrases[kind]
+    kinds = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
+             "dict": "a table", "model": "a table", "none": "none"}  # fmt: skip
+    return kinds.get(kind.partition("_")[0], str(error["msg"])[:1].lower() + str(error["msg"])[1:])
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
+    """The path of a value, without the names that pydantic gives to the members of a union."""
+    place: tuple[int | str, ...] = ()
+    for step in error["loc"]:
+        if isinstance(step, int) or error["type"] == "extra_forbidden" or step in _fields_at(model, place):
+            place = (*place, step)
+    return place
+
+
+def _fields_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """The names that are known at a place of nested models."""
+    for step in place:
+        if isinstance(step, int):
+            continue
+        annotation = model.model_fields[step].annotation if step in model.model_fields else None
+        inner = [a for a in _members(annotation) if hasattr(a, "model_fields")]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def _members(annotation: Any) -> list[Any]:
+    return [annotation, *(m for a in get_args(annotation) for m in _members(a))]
