@@ -74,6 +74,8 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
         mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
+    if called and not ids and not experiment.privacy:  # noise hides whether anybody replied; otherwise nothing happened
+        return Played([], sent, replies, [], server, refused, answers.facts, time.perf_counter())
     if algorithm.using("prepare") and len(ids) < len(called):  # what was sent counts on those who did not reply
         again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
         return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
