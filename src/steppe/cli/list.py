@@ -16,9 +16,9 @@ def list_(as_json: Json = False, debug: Debug = False) -> None:
     """Algorithms, parts, data sets, partitions, models, recipes and their settings."""
     from rich.table import Table
 
-    from steppe.report.listing import catalogue
+    from steppe.report.listing import list_catalogue
 
-    everything = catalogue()
+    everything = list_catalogue()
     if as_json:
         print(json.dumps(everything, indent=1))
         return

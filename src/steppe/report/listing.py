@@ -1,4 +1,4 @@
-"""What there is, and what it costs: read from the registries, never written down twice."""
+"""What has a name, and what it costs: read from the registries, never written down twice."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, make, parse_addition, settings_of
 
 
-def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
-    """Everything that has a name, for `steppe list`."""
+def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """List everything that has a name, for `steppe list`."""
     return {
-        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()},
-        "parts": {name: _entry(f) for name, f in PARTS.items()},
+        "algorithms": {name: _describe_entry(f) for name, f in CATALOGUE.items()},
+        "parts": {name: _describe_entry(f) for name, f in PARTS.items()},
         "data": {name: {"about": about} for name, (_, about) in DATASETS.items()},
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
@@ -40,9 +40,9 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     }  # fmt: skip
 
 
-def _entry(function: Any) -> dict[str, Any]:
+def _describe_entry(function: Any) -> dict[str, Any]:
     about = (function.__doc__ or "").strip().splitlines()
-    if isinstance(function, type):  # a part's idea is told by its file
+    if isinstance(function, type):  # the file of a part describes its idea
         import inspect
 
         module = inspect.getmodule(function)
@@ -57,9 +57,9 @@ def _entry(function: Any) -> dict[str, Any]:
     return entry
 
 
-def cost_rows(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
+def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
               add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
-    """Costs of algorithms (None: all) on a named model, each also as a multiple of FedAvg's."""
+    """Trace the costs of algorithms (None: all) on a named model; each is also given as a multiple of FedAvg's."""
     task = Task(build(model, classes, shape))
     example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
     base = cost(make("fedavg", SGD()), task, example)
