@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from steppe.core.settings import Range, hints_of
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -25,7 +26,6 @@ from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import uploads
 from steppe.core.part import Part
 from steppe.core.server import Server, evaluated
-from steppe.core.settings import Range, hints_of
 from steppe.core.task import Outputs, Task
 from steppe.data import Data, Partition, augmentation
 from steppe.data.federation import Federation

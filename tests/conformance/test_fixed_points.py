@@ -23,7 +23,7 @@ from tests.conformance.compatibility import (
     part_named,
     stands_still,
 )
-from tests.conformance.compositions import CLIENTS, PROBLEM, Composition, always, play, quadratics
+from tests.conformance.compositions import PROBLEM, Composition, always, play, quadratics
 from tests.conformance.test_invariants import generated
 
 A = [torch.tensor(c.A, dtype=torch.float64) for c in PROBLEM.clients]
@@ -89,7 +89,9 @@ CONSENSUS = [ControlVariates(), ControlVariates(scale=0.5), ControlVariates(gain
 def agreeing(draw):
     """A part that makes clients agree, and up to two that should not keep it from that."""
     first = draw(st.sampled_from(CONSENSUS))
-    more = [part_named(n) for n in draw(st.lists(st.sampled_from(HARMLESS), unique=True, max_size=2)) if n != first.name]
+    more = [
+        part_named(n) for n in draw(st.lists(st.sampled_from(HARMLESS), unique=True, max_size=2)) if n != first.name
+    ]
     return Composition("fedavg", {}, (*more, first), draw(st.sampled_from(["sgd", "sgd, momentum", "sgd, decay"])))
 
 

@@ -1,4 +1,4 @@
-"""Commands that show finished runs: curves in one picture, and a page."""
+"""Commands that show runs: `plot` draws their curves, `report` writes a page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from steppe.core.errors import SteppeError
 
 @app.command()
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-         out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
+         out: Annotated[Path, typer.Option("--out", "-o", help="The picture to write (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
-    """Curves of finished or unfinished runs in one picture."""
+    """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
     from steppe.runs.folder import RunFolder
 
@@ -34,19 +34,19 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         histories.setdefault(label, []).append(records)
         metrics[metric.name] = metric
     if len(metrics) > 1:
-        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw them in pictures of their own.")
+        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each.")
     draw_histories(histories, out, next(iter(metrics.values())))
     terminal.show(f"wrote {out}")
 
 
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-           out: Annotated[Path | None, typer.Option("--out", "-o", help="The file (default: report.html).")] = None,
-           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex.")] = None,
-           figures: Annotated[Path | None, typer.Option("--figures", help="A folder for its figures.")] = None,
-           picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
+           out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write (default: report.html).")] = None,
+           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex (default: by the suffix of --out, else html).")] = None,
+           figures: Annotated[Path | None, typer.Option("--figures", help="Also write the figures as files, to this folder.")] = None,
+           picture: Annotated[str, typer.Option("--figure-format", help="Format of these files: png, svg or pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
-    """One self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
+    """Write one self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
     from steppe.report.write import write
 
     for path in write(runs, out, kind, figures, picture):
