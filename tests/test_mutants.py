@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -27,8 +28,10 @@ from steppe.engine.early_stopping import Best
 from steppe.evaluate import client_tests
 from steppe.evaluate.personal import Client, personal_accuracy
 from steppe.executors.batched import Batched
+from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
 from steppe.flatness import density
+from steppe.measures import drawn
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.nearest_neighbours import NearestNeighbours
@@ -37,6 +40,7 @@ from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
 from steppe.registry import make as make_algorithm
 from tests.flatness.small_problems import Matrix
+from tests.flatness.small_problems import make as small_problem
 from tests.scene import Net, blobs, launch, seeded
 
 EXACT: dict[str, Any] = {"dtype": "float64", "momentum": 0.0, "weight_decay": 0.0}
@@ -95,6 +99,15 @@ def test_the_last_ten_are_ten() -> None:
     curve = [record["accuracy"] for record in result.history]
     assert result.summary["mean_of_last_ten"] == pytest.approx(np.mean(curve[3:]))
     assert len({np.mean(curve[k:]) for k in (2, 3, 4)}) == 3  # nine or eleven would be seen
+
+
+def test_the_best_is_the_largest_accuracy_and_the_smallest_error() -> None:
+    accuracies = launch(rounds=6, algorithm="fedavg", lr=0.05)
+    curve = [record["accuracy"] for record in accuracies.history]
+    assert accuracies.summary["best"] == max(curve) > min(curve)
+    errors = numbers([3.0], "fedavg", clients=1, per_round=1, rounds=3, lr=0.1)  # away from the test set's 0
+    curve = [record["mse"] for record in errors.history]
+    assert errors.summary["best"] == min(curve) < max(curve)
 
 
 def test_fine_tuning_goes_on_with_the_rate_after_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +170,7 @@ def one_round(executor: Any, model: nn.Module, round_: int = 0, seed: int = 0) -
     return update
 
 
-@pytest.mark.parametrize("executor", [Sequential, Batched])
+@pytest.mark.parametrize("executor", [Sequential, Batched, partial(Captured, width=2, compiled=False)])
 def test_every_client_round_and_seed_has_its_own_dropout(executor: Any) -> None:
     plain = one_round(executor, seeded())
     torch.testing.assert_close(plain[0], plain[1], rtol=0, atol=1e-12)  # but for dropout they do the same
@@ -331,3 +344,15 @@ def test_the_band_of_a_density_is_a_standard_error() -> None:
     torch.testing.assert_close(found.density, curves.mean(0))
     torch.testing.assert_close(found.error, curves.std(0) / 3)
     assert found.error.max() > 0.01 * found.density.max()  # the probes do differ
+
+
+def test_a_plane_through_models_reaches_a_quarter_beyond_them() -> None:
+    loss, w, _ = small_problem("mlp", n=4)
+    across = torch.randn(2, len(w), dtype=w.dtype, generator=torch.Generator().manual_seed(0))
+    models = [w, w + across[0], w - 0.5 * across[0] + across[1]]  # the third lies on the other side of the first
+    found = drawn._through(SimpleNamespace(points=3, loss=loss), models, ["a", "b", "c"])  # type: ignore[arg-type]
+    places = np.array(list(found.marks.values()))
+    low, high = places.min(0), places.max(0)
+    assert low[0] < 0 < high[0]
+    for axis, a, b in zip(found.axes, low, high, strict=True):
+        assert axis[[0, -1]] == pytest.approx([a - (b - a) / 4, b + (b - a) / 4])

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from steppe.data import load, partition
 from steppe.flower import keys
 from steppe.flower.app_hash import FILE as HASH
 from steppe.flower.app_hash import hash_app
-from steppe.flower.federation_file import FILE, FederationFile, read
+from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_user import is_loopback
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
@@ -50,8 +51,10 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
+    content = _write_file(config, name or folder.resolve().name, own_data, terms)
+    parse(tomllib.loads(content)).config()  # before anything is written
     with private():
-        _write_app(folder / "app", version, _write_file(config, name or folder.resolve().name, own_data, terms))
+        _write_app(folder / "app", version, content)
         operator = folder / "operator"
         operator.mkdir()
         if tls:
@@ -81,7 +84,6 @@ def _write_app(app: Path, version: str, content: str) -> None:
     (app / "LICENSE").write_text("This app was generated for its operator, who may do with it as they like.\n")
     (app / "pyproject.toml").write_text(_project(version))
     (app / FILE).write_text(content)
-    read(app)  # what was written must be readable
 
 
 def pin(folder: Path) -> str:

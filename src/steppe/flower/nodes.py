@@ -27,7 +27,7 @@ from steppe.core.stacking import stack
 from steppe.core.validate import faults
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
-from steppe.flower.build import compute_fingerprint, trace_reply
+from steppe.flower.both_sides import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
 from steppe.flower.keys import take_fingerprint
 from steppe.flower.messages import (
