@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from steppe.core.settings import Range, hints_of
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
