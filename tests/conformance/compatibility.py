@@ -97,7 +97,7 @@ NAMES = sorted([*PARTS, *(p.name for p in NOT_ADDABLE)])
 def composed(names: tuple[str, ...], optimiser: str = "sgd") -> Algorithm:
     chosen = [part_named(name) for name in names]
     own = tuple(p for p in chosen if p.name not in PARTS)
-    return assembled(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "+".join(names))
+    return assembled(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "fedavg")
 
 
 @cache
