@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all check bench bench-gpu bench-scale clean
+.PHONY: setup demo test test-all fuzz check bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.complete
 
@@ -29,7 +29,15 @@ test: setup
 
 # And every kill, every process, every README command, every compilation.
 test-all: test
-	$(PYTEST) -m slow
+	@echo "fuzzers begin with seed $(FUZZ_SEED); to repeat them: make fuzz FUZZ_EXAMPLES=300 FUZZ_SEED=$(FUZZ_SEED)"
+	STEPPE_FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -m slow
+
+# Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
+FUZZ_SEED := $(shell date +%s)
+FUZZ_EXAMPLES := 5000
+fuzz: setup
+	@echo "seed $(FUZZ_SEED)"
+	STEPPE_FUZZ_SEED=$(FUZZ_SEED) STEPPE_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PYTEST) tests/fuzz
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from steppe.engine.experiment import build_algorithm
 
 from steppe.config import renamed, resolve
+from steppe.engine.build import build_algorithm
 from steppe.parts.distillation import Distillation
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
 from steppe.parts.sam import SAM

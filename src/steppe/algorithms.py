@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
-from steppe.core.settings import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
+from steppe.core.ranges import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
@@ -31,6 +31,7 @@ from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.nesterov import NesterovSAM, NesterovStart
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
+from steppe.parts.printed_bias import PrintedBias
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
 from steppe.parts.rate_cycle import RateCycle
@@ -171,7 +172,7 @@ def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
     # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
     terms: dict[str, Part] = {
         "kl": Distillation(tau=tau), "ntd": Distillation(tau=tau, not_true=True), "l2": Proximal(1.0),
-        "scaffold": ControlVariates(), "fednova": NormalisedAveraging("ccvr"),
+        "scaffold": ControlVariates(estimate="outside"), "fednova": NormalisedAveraging("ccvr"),
         "feddyn": DynamicRegularisation(0.1), "moon": Contrast(1.0),
     }  # fmt: skip
     return (ProximalAscent(rho, terms[proximal], on, radius, first_step),)
@@ -202,7 +203,7 @@ def _term(proximal: str, weight: float) -> Part:
     return Distillation(weight) if proximal == "kl" else Proximal(weight)
 
 
-def perfedavg(inner_lr: Amount | None = None, outer_lr: Amount = 0.01,
+def perfedavg(inner_lr: Amount | None = None, outer_lr: Positive = 0.01,
               variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
     """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
     return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))
@@ -349,6 +350,8 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
             variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
     """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
     inner = (SAM(rho, eps=1e-7),) if rho else ()
+    if variant == "poster":
+        return (*inner, PrintedBias(alpha, keep, beta, scale, prox, anchor))
     return (*inner, GeometricBias(alpha, keep, beta, scale, prox, anchor, variant))
 
 

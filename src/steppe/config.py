@@ -49,17 +49,22 @@ OWN = "own:"  # precedes the name of an algorithm, model or data set that is an 
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
+def _word(value: Any) -> str:
+    """A text; what is none is refused later."""
+    return value if isinstance(value, str) else ""
+
+
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
     """Give a configuration of an earlier version the names of today.
 
     >>> renamed({"algorithm": "fedsol_a2", "settings": {"rho": 1.0}, "add": ["swa:cycle=5,start=0.5"]})
     {'algorithm': 'fedsol_ablation', 'settings': {'variant': 'a2', 'rho': 1.0}, 'add': ['swa:cycle=5,start_at=0.5']}
     """
-    name, settings = RENAMED.get(str(values.get("algorithm")), (None, {}))
+    name, settings = RENAMED.get(_word(values.get("algorithm")), (None, {}))
     if name and isinstance(own := values.get("settings", {}), dict):
         values = {**values, "algorithm": name, "settings": {**settings, **own}}
-    if isinstance(add := values.get("add"), list) and any("swa:" in str(text) for text in add):
-        new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if str(t).startswith("swa:") else t for t in add]
+    if isinstance(add := values.get("add"), list) and any(_word(text).startswith("swa:") for text in add):
+        new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if _word(t).startswith("swa:") else t for t in add]
         values = {**values, "add": new}
     return values
 
@@ -256,10 +261,10 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = RECIPES.get(str(values.get("recipe")), {})
+        recipe = RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
-            recipe = {**recipe, **IMPLIED.get(str(text).partition(":")[0], {})}
+            recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}
         try:
             config = Config(**{**recipe, **values})
         except ValidationError as error:
@@ -290,8 +295,8 @@ def own_settings(values: Mapping[str, Any]) -> Collection[str]:
     """The names of the settings that the algorithm of a configuration has."""
     from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
 
-    name = str(values.get("algorithm", Config.model_fields["algorithm"].default))
-    return () if name.startswith(OWN) else settings_of(find_entry(name))
+    name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
+    return settings_of(find_entry(name)) if name and not name.startswith(OWN) else ()
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_those_that_do_not_answer_leave_no_trace(tmp_path: Path, monkeypatch: py
     chosen = launch(tmp_path / "chosen", per_round=5)
     one, other = remains(tmp_path / "failing", failing), remains(tmp_path / "chosen", chosen)
     for record in one["records"]:
-        for key in ("dropped", "late", "simulated_seconds"):
+        for key in ("dropped", "late", "simulated_seconds", "steps"):  # late ones computed theirs for nothing
             record.pop(key, None)
     assert one == other
 
@@ -205,21 +205,23 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
 def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> None:
     """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
     from steppe.config import resolve
+    from steppe.core.task import METRICS
     from steppe.jobs.compare import compare
-    from steppe.report import charts, reading, tables
+    from steppe.report import charts, compare_table, reading
 
     shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
               "speed": "uniform(0.5, 1.5)", "deadline": 3.0}  # fmt: skip
     entries = compare({n: resolve({"algorithm": n, **shared}) for n in ("fedavg", "fedsam")}, 1, tmp_path)
-    plain, sam = tables.comparison(entries)
+    plain, sam = compare_table.make_lines(entries)
     assert 0 < plain.missing < sam.missing
-    columns, rows, _ = tables.cells([plain, sam])
+    columns, rows = compare_table.make_cells([plain, sam], METRICS["accuracy"])
     assert rows[1][columns.index("missing")] == f"{sam.missing:g}"
     assert float(rows[0][columns.index("simulated")]) == round(plain.simulated or 0) > 0
-    assert set(columns) <= {*tables.LEGEND, "algorithm", "last ten", "best", "loss"}
+    legend = compare_table.explain_columns(columns, METRICS["accuracy"])
+    assert all(f"{name}: " in legend for name in ("simulated", "missing", "traffic"))
     found = reading.read([tmp_path])
-    titles = [chart.title for chart in charts.budgets(found).charts]
-    assert titles[-1] == "For the time that it would take"
+    titles = [chart.title for chart in charts.draw_costs(found).charts]
+    assert titles[-1] == "By simulated time"
     seconds = [r["simulated_seconds"] for r in entries[0].histories[0]]
     curve = found.groups[0].curve("accuracy", "simulated")
     assert curve is not None

@@ -46,6 +46,12 @@ def parts():
     return Drag()
 
 
+def private_parts():
+    from steppe.parts.differential_privacy import DifferentialPrivacy
+
+    return Drag(), DifferentialPrivacy(noise=1.0)
+
+
 def few_samples():
     g = torch.Generator().manual_seed(3)
     return torch.randint(256, (30, 1, 8, 8), generator=g).to(torch.uint8), torch.arange(30) % 10

@@ -124,8 +124,9 @@ def test_the_outsider_reaches_nothing_but_what_nodes_need(local, outsider):
             "/v1/runtime/acquire-task", content=AcquireTaskRequest().SerializeToString(), headers=headers
         )
         assert take.status_code == 404
-        tricks = ["/", "/docs", "/openapi.json", "/health", "//v1/control/list-nodes", "/v1/fleet/../control/list-nodes",
-                  "/v1/fleet/..%2fcontrol/list-nodes", "/v1/control/list-nodes#/v1/fleet/get-run", *JOIN]  # fmt: skip
+        tricks = ["/", "/docs", "/openapi.json", "/health", "//v1/control/list-nodes", "/v1/control/", *JOIN,
+                  "/v1/fleet/../control/list-nodes", "/v1/fleet/..%2fcontrol/list-nodes",
+                  "/v1/control/list-nodes#/v1/fleet/get-run"]  # fmt: skip
         for path in tricks:
             assert {client.get(path).status_code, client.post(path).status_code} == {404}, path
         # What is open asks for a registered key, before it says anything.

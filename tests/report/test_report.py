@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shlex
@@ -10,7 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import reduce
-from html import escape
+from html import unescape
 from operator import getitem
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,6 +29,7 @@ from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
 from steppe.report.measure_tables import PROFILES
 from steppe.report.reading import read
+from steppe.report.repeat import explain_repeat, format_command
 from steppe.report.write import write
 from steppe.runs.folder import RunFolder
 from tests.report.conftest import FIGURES, config
@@ -71,6 +74,7 @@ def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
     for run in read([compared]).runs:
         held = [len(c) for c in json.loads((run.folder.path / "partition.json").read_text())["clients"]]
         chosen = [np.random.RandomState(t).choice(6, 3, replace=False) for t in range(4)]  # one epoch, batches of 20
+        assert [r["participants"] for r in run.records] == [ids.tolist() for ids in chosen]
         steps = sum(-(-held[i] // 20) for ids in chosen for i in ids)
         assert run.gradients is not None
         assert run.gradients[-1] == steps * (2 if run.config["algorithm"] == "fedsam" else 1)
@@ -98,9 +102,9 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
             rewrite(run, value)
     told = findings.write_headline(read([copy]))
     assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg")
-    assert "as many bytes and 2× its gradients" in told
+    assert "with the same traffic and 2× the gradients" in told
     lead = findings.write_summary(read([copy]))
-    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead[0]
+    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead
     rewrite(runs["fedsam"][0], 0.69)  # ahead on average, behind on a seed
     rewrite(runs["fedsam"][1], 0.90)
     assert findings.write_headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
@@ -120,7 +124,7 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
             change(run / "result.json", last=records[-1]["mse"], best=records[-1]["mse"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)
-    assert findings.write_headline(c).startswith("fedsam won: 2.55 ± 0.07071 test metric, 1 below fedavg")
+    assert findings.write_headline(c).startswith("fedsam won: 2.55 ± 0.07071 test mse, 1 below fedavg")
     assert charts.draw_classes(c) is None
 
 
@@ -186,7 +190,7 @@ def test_the_partition_counts_every_sample(compared: Path) -> None:
 
 def test_labels_that_are_not_at_hand_leave_sizes(copy: Path) -> None:
     for run in copy.glob("*/seed-*"):
-        change(run / "about.json", inputs={"mean": [0.5], "std": [0.5]})  # other data than the digits here
+        change(run / "about.json", data={**RunFolder(run).about["data"], "hash": "0" * 16})  # other data
     panel = charts.draw_partitions(read([copy]))
     assert panel is not None
     assert panel.charts[0].traces[0]["type"] == "bar"
@@ -227,29 +231,26 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("chosen", COMMANDS, ids=lambda c: c.algorithm)
-def test_the_command_makes_the_same_run(chosen: Any, compared: Path) -> None:
-    run = read([compared]).runs[0]
-    run.config = chosen.model_dump(mode="json")
-    said = shlex.split(findings.command(run))
+def test_the_command_makes_the_same_run(chosen: Any) -> None:
+    said = shlex.split(format_command(chosen))
     assert said[:2] == ["steppe", "run"]
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(said[3::2], said[4::2], strict=True):
         options[option].append(value)
     again = arguments.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
-    assert again.model_dump(mode="json") == run.config
+    assert again == chosen
 
 
 # --- the page
 
 
 def page_without_library(path: Path) -> str:
-    from steppe.report.html import plotly_js
+    from plotly.offline import get_plotlyjs
 
-    text, library = path.read_text("utf-8"), plotly_js()
-    assert text.count(library) == 1
-    rest = text.replace(library, "")
-    assert "plotly.js v" not in rest
-    return rest
+    before, _, rest = path.read_text("utf-8").partition('id="library">')
+    packed, _, after = rest.partition("<")
+    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
+    return f'{before}id="library"><{after}'
 
 
 def test_the_page_needs_nothing_else(html: Path) -> None:
@@ -304,19 +305,19 @@ def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None
     one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
     row = next(r for r in table.rows if r[0] == "trace")
     assert row[table.columns.index("fedsam")] == formats.format_number((one["value"], one["error"]))
-    assert "of what one seed alone has" in table.note
+    assert "where a single seed was measured, ± its standard error" in table.note
 
 
 def test_axes_say_their_unit(compared: Path) -> None:
     made = draw_landscapes(read([compared]))
     titles = [ch.layout["xaxis"]["title"]["text"] for ch in made["lines"][0].charts]
-    assert titles == ["distance"] * 2 + ["share of the length of every filter"] * 2
+    assert titles == ["distance"] * 2 + ["multiples of each filter's norm"] * 2
     assert "Axes: distance" in made["landscape"][1].caption
     axes = made["landscape"][1].charts[0].layout
     assert axes["xaxis"]["range"] == axes["yaxis"]["range"] == [-1.0, 1.0]
     classes = charts.draw_classes(read([compared]))
     assert classes is not None
-    assert "in % by class, over the rounds" in classes.caption
+    assert "in % by class over the rounds" in classes.caption
     during = charts.draw_measures(read([compared]))
     assert during is not None
     assert "FD: FedScar's flatness discrepancy" in during.caption
@@ -379,8 +380,9 @@ def test_over_the_last_rounds(compared: Path) -> None:
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
     text = page_without_library(html)
     for run in read([compared]).runs:
-        assert escape(findings.command(run)) in text
-    assert "&quot;partition&quot;: &quot;lda(0.3)&quot;" in text
+        assert explain_repeat(run).sentence == ""
+        assert f"<pre>{explain_repeat(run).command}</pre>" in unescape(text)
+    assert '"partition": "lda(0.3)"' in unescape(text)
 
 
 def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: Path) -> None:
@@ -396,7 +398,7 @@ def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
         write([tmp_path / strange], tmp_path / f"r.{kind}", figures=tmp_path if kind == "md" else None)
     text = page_without_library(tmp_path / "r.html")
     assert "<b>" not in text
-    assert "&lt;b&gt;&amp;&quot;$x_y^{$" in text
+    assert "&lt;b&gt;&amp;&#34;$x_y^{$" in text
     assert "\\u003cb>" in text  # in the data of the figures
     assert "<b>" not in (tmp_path / "r.md").read_text().split("```")[0]  # what follows is code
     assert r"\textless{}b\textgreater{}\&" in (tmp_path / "r.tex").read_text()
@@ -417,7 +419,7 @@ def test_markdown(compared: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"(?:^\|.*\|\n)+", text, re.M)
     assert len(blocks) == len(report_tables.make_tables(c))
     assert all(len({line.count("|") for line in block.splitlines()}) == 1 for block in blocks)
-    assert all(findings.command(run) in text for run in c.runs)
+    assert all(f"```sh\n{explain_repeat(run).command}\n```\n" in text for run in c.runs)
 
 
 COMMANDS_OF_TEX = {
@@ -426,7 +428,7 @@ COMMANDS_OF_TEX = {
     "ttfamily", "raggedright", "medskip", "par", "textbackslash", "textasciitilde", "textasciicircum", "textless",
     "textgreater", "textasciigrave", "textquotedbl", "textbar", "textendash", "textquotesingle", "ldots", "pm", "times",
     "cdot", "lambda", "rho", "sigma", "tau", "varepsilon", "Sigma", "alpha", "beta", "delta", "mu", "le", "ge", "surd",
-    "dag", "IfFileExists", "large", "bfseries", "smallskip", "clearpage",
+    "dag", "IfFileExists", "textbf", "large", "bfseries", "smallskip", "clearpage",
 }  # fmt: skip
 
 
@@ -571,7 +573,7 @@ def test_runs_that_do_not_compare(copy: Path) -> None:
     assert "different data (digits, mnist)" in sentence(copy)
     change(copy / "fedsam/seed-0/config.json", data="digits", lr=0.5)
     c = read([copy])
-    assert findings.list_notes(c)[0] == "The runs were not made under one protocol: lr is 0.05 or 0.5."
+    assert findings.list_notes(c)[0] == "The runs do not share one protocol: lr is 0.05 or 0.5."
     assert len(c.groups) == 3
 
 
@@ -581,7 +583,7 @@ def test_a_run_given_twice_is_no_further_seed(compared: Path, tmp_path: Path) ->
     shutil.copytree(run, tmp_path / "again")
     c = read([run, tmp_path / "again"])
     assert c.groups[0].seeds == 1
-    assert "no further seed" in c.left_out[0]
+    assert "the same settings and the same seed" in c.left_out[0]
 
 
 @pytest.mark.parametrize("name", ["landscape", "density"])

@@ -25,7 +25,7 @@ def everything(done):
     return tree_leaves((server.x, server.state, [store.rows[i] for i in store.known()]))
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name != "local"])
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in ("local", "fednova")])
 def test_goes_with(name):
     plain = run(with_part(name, "norm_bound:limit=inf"), rounds=1, schedule=SCHEDULE)
     for text in PARTS:
@@ -44,6 +44,8 @@ def test_goes_with(name):
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsmoo", "fednova", "fedcm", "fedbabu", "fedsol"])
 @pytest.mark.parametrize("text", PARTS)
 def test_executors_agree(name, text):
+    if name == "fednova" and text.startswith(("norm_bound", "dp")):
+        pytest.skip("refused: tests/parts/test_soundness.py")
     alg = with_part(name, text)
     one = everything(run(alg, rounds=2, schedule=SCHEDULE))
     for executor in ("batched", "captured"):

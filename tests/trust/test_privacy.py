@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, signal, stats
 from torch.utils._pytree import tree_leaves
 
 import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm
-from steppe.core.client import Reply, Sent, nobody
+from steppe.core.client import Reply, Sent, nobody, uploads
 from steppe.core.errors import SteppeError
 from steppe.core.noise import gaussian, uniform
-from steppe.core.server import Server, aggregate, uploads
+from steppe.core.server import Server, aggregate
+from steppe.core.stacking import joint_norms, scaled
 from steppe.engine.accountant import epsilon
 from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
@@ -60,10 +61,46 @@ def by_quadrature(sigma: float, rate: float, rounds: int, orders: list[int], con
     return min(told)
 
 
-@pytest.mark.parametrize(("sigma", "rate", "rounds"), [(1.12, 256 / 60000, 14062), (1.0, 0.1, 30), (2.0, 0.25, 100)])
-def test_epsilon_of_the_sampled_mechanism_is_the_integral(sigma: float, rate: float, rounds: int) -> None:
-    expected = by_quadrature(sigma, rate, rounds, list(range(2, 31)), "new")
-    assert epsilon(sigma, rate, rounds, DELTA) == pytest.approx(expected, rel=1e-6)
+def spent_at(epsilon_: float, sigma: float, rate: float, rounds: int, up: bool) -> float:
+    """δ(ε) of the sampled mechanism from the definition, above or below the truth by rounding losses up or down.
+
+    The loss of one round, with the client (P) against without (Q), is log(dP/dQ); both orders of the pair are taken.
+    Its distribution is put on a grid cell by cell, rounds are a convolution, and δ = E_P [1 − exp(ε − loss)]₊.
+    """
+    grid = 2e-4
+    z = np.linspace(-9 * sigma, 1 + 9 * sigma, 200_001)
+    ratio = (1 - rate) + rate * np.exp((2 * z - 1) / (2 * sigma**2))
+    without = stats.norm.cdf(z, 0, sigma)
+    with_ = (1 - rate) * without + rate * stats.norm.cdf(z, 1, sigma)
+    worst = 0.0
+    for mass, loss in ((np.diff(with_), np.log(ratio)), (np.diff(without), -np.log(ratio))):
+        ends = np.maximum(loss[1:], loss[:-1]) if up else np.minimum(loss[1:], loss[:-1])
+        cells = (np.ceil if up else np.floor)(ends / grid).astype(int)
+        low = cells.min()
+        one = np.bincount(cells - low, mass)
+        total = np.array([1.0])
+        for _ in range(rounds):
+            total = np.maximum(signal.fftconvolve(total, one), 0)
+        values = (np.arange(len(total)) + rounds * low) * grid
+        beyond = values > epsilon_
+        lost = 1 - mass.sum() ** rounds if up else 0.0  # what lies beyond the grid may be all loss
+        worst = max(worst, float((total[beyond] * -np.expm1(epsilon_ - values[beyond])).sum()) + lost)
+    return worst
+
+
+@pytest.mark.parametrize(("sigma", "rate", "rounds"), [(1.0, 0.1, 1), (1.0, 0.1, 8), (2.0, 0.25, 10), (0.8, 0.3, 4)])
+def test_epsilon_of_the_sampled_mechanism_is_above_the_true_one_and_near(
+    sigma: float, rate: float, rounds: int
+) -> None:
+    found = epsilon(sigma, rate, rounds, DELTA)
+    assert spent_at(found, sigma, rate, rounds, up=True) <= DELTA * 1.02  # rounded up itself
+    assert spent_at(found * 0.98, sigma, rate, rounds, up=False) > DELTA
+    assert found < by_quadrature(sigma, rate, rounds, list(range(2, 13)), "new")
+
+
+def test_a_tiny_delta_is_left_to_the_renyi_bound() -> None:
+    """Its rounding is relative; that of a transform is not."""
+    assert epsilon(1.0, 0.1, 30, 1e-9) < epsilon(1.0, 0.1, 30, 1e-11) < epsilon(1.0, 0.1, 30, 1e-200) < math.inf
 
 
 def test_the_integral_gives_published_values() -> None:
@@ -71,9 +108,9 @@ def test_the_integral_gives_published_values() -> None:
     al. (CCS 2016): q = 0.01, σ = 4, 10000 steps: ε = 1.26. Both by an older conversion than ours, which is tighter.
     """
     assert by_quadrature(1.12, 256 / 60000, 14062, list(range(2, 31)), "old") == pytest.approx(2.92, abs=0.01)
-    assert 2.4 < epsilon(1.12, 256 / 60000, 14062, DELTA) < 2.92
+    assert 2.2 < epsilon(1.12, 256 / 60000, 14062, DELTA) < 2.52
     assert by_quadrature(4.0, 0.01, 10000, list(range(2, 31)), "old") == pytest.approx(1.26, abs=0.01)
-    assert 0.9 < epsilon(4.0, 0.01, 10000, DELTA) < 1.26
+    assert 0.9 < epsilon(4.0, 0.01, 10000, DELTA) < 1.04
 
 
 @pytest.mark.parametrize(("sigma", "rounds"), [(1.0, 1), (1.0, 30), (5.0, 100)])
@@ -86,7 +123,7 @@ def test_epsilon_without_sampling_is_above_the_exact_one_and_near(sigma: float, 
 
     found = epsilon(sigma, 1.0, rounds, DELTA)
     assert delta(found) <= DELTA
-    assert delta(found * 0.85) > DELTA
+    assert delta(found * 0.999) > DELTA
 
 
 def test_epsilon_at_its_limits() -> None:
@@ -113,7 +150,7 @@ def test_noise_is_normal_and_a_function_of_its_key() -> None:
 def test_the_noise_that_is_added_has_the_scale_that_is_counted() -> None:
     dp = DifferentialPrivacy(clip=0.5, noise=3.0, per_round=4, seed=1)
     rows = {"update": torch.zeros(2, 100_000).double(), "p.c": torch.zeros(2, 50_000).double()}
-    out = dp.reduce(dp.screen(rows, scope()), scope())
+    out = dp.reduce(scaled(rows, dp.screen(joint_norms(rows))), scope())
     for value in out.values():
         assert float(value.std()) == pytest.approx(3.0 * 0.5 / 4, rel=0.02)
     assert abs(float(np.corrcoef(out["update"][:50_000], out["p.c"])[0, 1])) < 0.02
@@ -186,7 +223,7 @@ def random_replies(alg: Algorithm, n: int, seed: int) -> tuple[Sent, Reply]:
     return sent, empty._replace(update=filled(empty.update), up=up)
 
 
-NAMES = [name for name in CATALOGUE if name != "local"]
+NAMES = [name for name in CATALOGUE if name not in ("local", "fednova")]  # one sends nothing, one is refused
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +234,8 @@ def test_one_client_moves_what_is_released_by_the_clip_at_most(name: str) -> Non
     rows = uploads(alg, random_replies(alg, 5, seed=1)[1])
 
     def released(keep: list[int]) -> torch.Tensor:
-        out = dp.reduce(dp.screen({k: v[keep] for k, v in rows.items()}, scope()), scope())
+        kept = {k: v[keep] for k, v in rows.items()}
+        out = dp.reduce(scaled(kept, dp.screen(joint_norms(kept))), scope())
         return torch.cat([3 * v.reshape(-1) for v in out.values()])  # the sums themselves
 
     whole = released([0, 1, 2, 3, 4])
@@ -286,7 +324,7 @@ def test_epsilon_is_in_every_record_and_in_the_summary(tmp_path: Path) -> None:
     assert (result.config.sampling, result.config.weighting) == ("bernoulli", "uniform")
     notes = " ".join(result.notes)
     assert "each drawn with probability 0.333333" in notes
-    assert "whoever knows the seed" in notes
+    assert "anyone who knows the seed" in notes
     assert "validation" not in notes
     whole = launch(add=["dp:clip=0.5,noise=0.8"], rounds=2, **QUIET)
     assert bits(whole.x) != bits(result.x)
@@ -323,7 +361,7 @@ def test_it_learns_with_enough_clients() -> None:
     assert launch(**common, add=["dp:clip=1,noise=50"]).accuracy < 0.6
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold", "feddyn", "fedcm", "fednova"])
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold", "feddyn", "fedcm"])
 def test_without_noise_and_clip_nothing_changes(name: str) -> None:
     common = {**QUIET, "algorithm": name, "sampling": "fixed", "weighting": "uniform", "rounds": 3, "dtype": "float64"}
     plain, none = launch(**common), launch(**common, add=["dp:clip=inf,noise=0,amplified=false"])
@@ -332,13 +370,13 @@ def test_without_noise_and_clip_nothing_changes(name: str) -> None:
         for key, value in states.items():
             torch.testing.assert_close(none.server.state[part][key], value, rtol=1e-9, atol=1e-12)
     assert none.summary["epsilon"] is None
-    assert "protects nobody" in " ".join(none.notes)
+    assert "gives no protection" in " ".join(none.notes)
 
 
 @pytest.mark.parametrize(("options", "told"), [
     ({"sampling": "fixed"}, "set sampling = bernoulli, or dp:amplified=false"),
     ({"weighting": "samples"}, "set weighting = uniform"),
-    ({"add": ["dp:delta=0.1"]}, "below one in 30 clients"),
+    ({"add": ["dp:delta=0.1"]}, "below 1/30"),
     ({"add": ["dp:per_round=3"]}, "per_round of dp is 3, but the run's is 10"),
     ({"add": ["dp:secret=/nowhere/key"]}, "cannot be written"),
 ])  # fmt: skip

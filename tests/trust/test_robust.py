@@ -8,9 +8,10 @@ import torch
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
-from steppe.core.errors import SteppeError
+from steppe.core.errors import RunFailed, SteppeError
+from steppe.core.scopes import ServerTurn
 from steppe.core.server import Server, aggregate, broadcast
-from steppe.core.stacking import stack
+from steppe.core.stacking import joint_norms, scaled, stack
 from steppe.core.task import Task
 from steppe.engine.quadratics import Quadratic
 from steppe.parts.control_variates import ControlVariates
@@ -73,8 +74,9 @@ def test_krum_looks_at_every_upload_whatever_its_size():
 
 
 def test_krum_needs_enough_replies():
-    with pytest.raises(ValueError, match="needs 5 replies or more, and this round has 4"):
-        Krum(1).reduce({"update": rows(4)}, None)
+    one = torch.ones(())
+    with pytest.raises(RunFailed, match=r"round 2: krum.* needs 5 replies or more, and this round has 4"):
+        Krum(1).reduce({"update": rows(4)}, ServerTurn(None, one, one, one, {}, 4))
 
 
 def test_norm_bound_scales_all_uploads_of_a_client_together():
@@ -82,7 +84,7 @@ def test_norm_bound_scales_all_uploads_of_a_client_together():
     uploads["update"][0] *= 1e-3
     uploads["part.c"][0], uploads["part.scalar"][0] = 0.001, 0.0
     uploads["update"][1], uploads["part.c"][1], uploads["part.scalar"][1] = 0.0, 0.0, 0.0
-    found = NormBound(2.0).screen(uploads, None)
+    found = scaled(uploads, NormBound(2.0).screen(joint_norms(uploads)))
     for i in range(6):
         before, after = (np.concatenate([v[i].reshape(-1).numpy() for v in u.values()]) for u in (uploads, found))
         np.testing.assert_allclose(after, before * min(1, 2 / max(np.linalg.norm(before), 1e-30)), rtol=1e-14)
@@ -175,8 +177,8 @@ def test_where_nothing_travels_or_states_are_read(text):
     algorithm("fedscar", {"variant": "lagged"}, add=(parse_addition(text),))
 
 
-@pytest.mark.parametrize(("text", "told"), [("trimmed_mean:cut=0.6", "cut is 0.6"), ("krum:bad=-1", "bad is -1"),
-                                            ("norm_bound:limit=0", "limit is 0"), ("dp:noise=-1", "noise is -1"),
+@pytest.mark.parametrize(("text", "told"), [("trimmed_mean:cut=0.6", "cut .* is 0.6"), ("krum:bad=-1", "bad .* is -1"),
+                                            ("norm_bound:limit=0", "limit .* is 0"), ("dp:noise=-1", "noise .* is -1"),
                                             ("norm_bound", "needs a value for limit"),
                                             ("dp:clip=inf", "no noise is enough")])  # fmt: skip
 def test_settings_out_of_range(text, told):

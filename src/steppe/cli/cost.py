@@ -18,15 +18,15 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="The model whose size counts.")] = "cnn",
          shape: Annotated[str, typer.Option("--shape", help="Its input, channels×height×width.")] = "3x32x32",
-         classes: Annotated[int, typer.Option("--classes", min=2)] = 10,
-         batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size, for the FLOPs a step.")] = 50,
+         classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Its classes.")] = 10,
+         batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
     from steppe.report.formats import format_bytes
-    from steppe.report.listing import cost_rows
+    from steppe.report.listing import trace_costs
 
     names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = cost_rows(names, model, arguments.shape_of(shape), classes, batch, sets, add)
+    rows, parameters = trace_costs(names, model, arguments.shape_of(shape), classes, batch, sets, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return

@@ -1,9 +1,9 @@
-"""Commands that look things up: what has a name, and whom to cite for it."""
+"""Commands that look things up: what has a name, and what to cite for it."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,29 +12,44 @@ from steppe.cli.app import Debug, Json, app
 
 
 @app.command("list")
-def list_(as_json: Json = False, debug: Debug = False) -> None:
-    """Algorithms, parts, data sets, partitions, models, recipes and their settings."""
+def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEXT]…", help="A kind (algorithms, parts, "
+                           "data, partitions, models, measures, recipes, keys, …), and text to look for.")] = None,
+          as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """List algorithms, parts, data sets, partitions, models, measures, recipes and keys with their settings.
+
+    For example: steppe list algorithms, steppe list keys seed, steppe list sam.
+    """
     from rich.table import Table
 
-    from steppe.report.listing import catalogue
+    from steppe.report.listing import find_entries
 
-    everything = catalogue()
+    found = find_entries(words or [])
     if as_json:
-        print(json.dumps(everything, indent=1))
+        print(json.dumps(found, indent=1))
         return
-    for kind, entries in everything.items():
+    for kind, entries in found.items():
         table = Table(title=kind, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column()
         for name, entry in entries.items():
-            settings = "  ".join(f"{k}={v}" for k, v in entry.get("settings", {}).items())
-            cells = [terminal.escaped(text) for text in (name, entry["about"], settings)]
-            table.add_row(f"[bold]{cells[0]}[/]", cells[1], f"[dim]{cells[2]}[/]")
-        terminal.console().print(table)
+            lines = [terminal.escaped(entry["about"]), *_settings(entry)]
+            table.add_row(f"[bold]{terminal.escaped(name)}[/]", "\n".join(line for line in lines if line))
+        terminal.console().print(table, highlight=False)
         terminal.console().print()
 
 
+def _settings(entry: dict[str, Any]) -> list[str]:
+    """Settings with their defaults in one line, and each that is a choice in a line of its own."""
+    settings, choices = entry.get("settings", {}), entry.get("choices", {})
+    plain = "  ".join(f"{key}={value}" for key, value in settings.items() if key not in choices)
+    several = [f"{key}={settings[key]}  (one of {', '.join(map(str, those))})" for key, those in choices.items()]
+    return [f"[dim]{terminal.escaped(line)}[/]" for line in (plain, *several) if line]
+
+
 @app.command()
-def cite(names: Annotated[list[str], typer.Argument(help="Algorithms or parts.")], debug: Debug = False) -> None:
-    """BibTeX of algorithms and parts."""
+def cite(names: Annotated[list[str], typer.Argument(help="Algorithms or parts, or steppe for the library itself.")],
+         debug: Debug = False) -> None:  # fmt: skip
+    """Print the BibTeX of algorithms, parts and of Steppe itself."""
     from steppe.citations import cite as bibtex
 
     print("\n\n".join(bibtex(name) for name in names))

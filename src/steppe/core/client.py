@@ -19,6 +19,7 @@ from steppe.core.algorithm import Algorithm, States
 from steppe.core.layout import Tensors
 from steppe.core.part import Part
 from steppe.core.scopes import ClientRound, LocalStep, Oracle, Term
+from steppe.core.stacking import joint_norms
 from steppe.core.task import Outputs, Task
 
 
@@ -109,9 +110,9 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("receive"):
-        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps))
+        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     for p in algorithm.using("start"):
-        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps))
+        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
@@ -233,17 +234,47 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
-    up, worth = {}, live.core.get("strides", steps)
+    start, worth = live.core.get("start", sent.x), live.core.get("strides", steps)
+    scopes = {p.name: _client_round(p, algorithm, task, sent, parts, start, live.w, steps,
+                                    torch.where(worth > 0, worth, 1.0)) for p in algorithm.parts}  # fmt: skip
     for p in algorithm.parts:
-        s = _client_round(p, algorithm, task, sent, parts, live.core.get("start", sent.x), live.w, steps)
-        s.effective_steps = torch.where(worth > 0, worth, 1.0)
-        update = p.finish(update, s)
-        up[p.name] = s.up
+        update = p.finish(update, scopes[p.name])
+    up = {name: s.up for name, s in scopes.items()}
+    if algorithm.using("screen") and algorithm.using("shrink"):
+        share = _taken(algorithm, Reply(update, up, {}, sent.lr, sent.lr, {}))
+        for p in algorithm.using("shrink"):
+            p.shrink(share, scopes[p.name])
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
     if OWN_BUFFERS in live.parts:
         kept[OWN_BUFFERS] = live.buffers
     drift = torch.linalg.vector_norm(moved)
     return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
+
+
+def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
+    """All that the server's rules are made of, one row a client: the update, what parts sent, running statistics.
+
+    Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
+    What only looks on (a part without a rule on the server) is not among them.
+    """
+    rows = {"update": replies.update}
+    for p in algorithm.parts:
+        if p.has("server") or p.has("settle"):
+            for name, value in replies.up[p.name].items():
+                if name in p.times:
+                    rows[f"{p.name}.{name}*"] = replies.update * value[:, None]
+                else:
+                    rows[f"{p.name}.{name}"] = value
+    return rows | {f"@{name}": value for name, value in replies.buffers.items()}
+
+
+def _taken(algorithm: Algorithm, reply: Reply) -> Tensor:
+    """What share of a reply the server will take, where parts bound its norm."""
+    norm = joint_norms(uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
+    taken = torch.ones_like(norm)
+    for p in algorithm.using("screen"):
+        taken = taken * p.screen(norm * taken)
+    return taken.to(reply.update.dtype)
 
 
 def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
@@ -256,8 +287,8 @@ def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = 
 
 
 def _client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor, w: Tensor,
-                  steps: Tensor) -> ClientRound:  # fmt: skip
+                  steps: Tensor, worth: Tensor) -> ClientRound:  # fmt: skip
     return ClientRound(
         task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start,
-        algorithm.update_differs, w, steps, steps,
+        algorithm.update_differs(part), w, steps, worth,
     )  # fmt: skip

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Tensors
+from steppe.core.ranges import checked, hints_of
 from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep, Oracle, ServerTurn
-from steppe.core.settings import checked, hints_of
 from steppe.core.task import Outputs
 
 
@@ -33,6 +33,7 @@ class Part:
     once: bool = False  # `gradient` writes state, so it must be called once per step
     alters_update: bool = False  # `finish` uploads something else than how far the client moved
     batches_per_step: int = 1  # batches that a step takes
+    needs_plain_steps: bool = False  # reads gradients off the way that the client went, so steps must be along them
     frozen: str = ""  # "head" or "body": parameters that stay as they are
     alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
 
@@ -94,9 +95,15 @@ class Part:
         """After the last step: may write s.up and s.state; returns the update to upload."""
         return delta
 
-    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        """On the server, before anything is averaged: what becomes of the replies (`server.uploads`)."""
-        return rows
+    def screen(self, norms: Tensor) -> Tensor:
+        """Before anything is averaged: what each reply is multiplied by, from its norm over all its uploads."""
+        return torch.ones_like(norms)
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        """On a client, after `finish`: the server takes this share of what it sent, because a part screens replies.
+
+        States of which the server keeps a running mean must not run ahead of it.
+        """
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         """Instead of the mean over clients: one value for each upload. At most one part of an algorithm does this."""

@@ -23,7 +23,7 @@ Term = Callable[[Tensor, Outputs], Tensor]  # (w, what the model shows at w) -> 
 
 @dataclass
 class ClientRound:
-    """For `receive`, `start` and `finish`: a client before its first and after its last step."""
+    """For `receive`, `start`, `finish` and `shrink`: a client before its first and after its last step."""
 
     layout: Layout
     x: Tensor  # the global model as the client received it
@@ -32,10 +32,10 @@ class ClientRound:
     state: Tensors  # this part's own on this client
     down: Tensors  # this part's broadcast
     start: Tensor  # where the client began; x unless a part moved it
-    update_differs: bool  # whether the update is not w − x: a part moves the start, or uploads something else
+    update_differs: bool  # whether the update is not w − x: another part moves the start, or uploads something else
     w: Tensor  # the client's parameters now
     steps: Tensor  # how many it takes this round
-    effective_steps: Tensor  # in `finish`: what they were worth (`Part.stride`); 1 where there was none
+    effective_steps: Tensor  # at the end: what they were worth (`Part.stride`); 1 where there was none
     up: Tensors = field(default_factory=dict)  # this part's upload, for `finish` to fill
 
 
@@ -68,7 +68,7 @@ class LocalStep:
 
 @dataclass
 class ServerTurn:
-    """For `prepare`, `send`, `screen`, `reduce` and `evaluated`."""
+    """For `prepare`, `send`, `reduce` and `evaluated`."""
 
     layout: Layout
     x: Tensor  # the global model before the round's update

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent
+from steppe.core.client import Reply, Sent, uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ServerTurn
+from steppe.core.stacking import joint_norms, scaled
 
 Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that ever took part
 
@@ -51,29 +52,12 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 
 
-def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
-    """All that the server's rules are made of, one row a client: the update, what parts sent, running statistics.
-
-    Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
-    What only looks on (a part without a rule on the server) is not among them.
-    """
-    rows = {"update": replies.update}
-    for p in algorithm.parts:
-        if p.has("server") or p.has("settle"):
-            for name, value in replies.up[p.name].items():
-                if name in p.times:
-                    rows[f"{p.name}.{name}*"] = replies.update * value[:, None]
-                else:
-                    rows[f"{p.name}.{name}"] = value
-    return rows | {f"@{name}": value for name, value in replies.buffers.items()}
-
-
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, everyone: Everyone | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
     """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
 
-    A part may screen the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
+    A part may scale the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
     value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
     `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
     With a `portion` the replies are some of the round's, weights those of all, and nobody screens or reduces.
@@ -92,7 +76,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
-        rows = p.screen(rows, turn(p))
+        rows = scaled(rows, p.screen(joint_norms(rows)))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))
@@ -126,8 +110,10 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
 
         up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
               for k in replies.up[p.name] if k not in p.times}  # fmt: skip
-        return Aggregation(layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
-                           lambda: reduced("update", "sum"), mean_times, states_of_all)  # fmt: skip
+        return Aggregation(
+            layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
+            lambda: reduced("update", "sum"), mean_times, states_of_all,
+        )  # fmt: skip
 
     for p in algorithm.using("server"):
         update = p.server(update, aggregation(p))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -28,3 +29,20 @@ def put(tree: Any, i: int, new: Any) -> None:
 def row(tree: Any, i: int) -> Any:
     """One client's tree out of a stacked one."""
     return tree_map(lambda rows: rows[i], tree)
+
+
+def flat(rows: Tensor) -> Tensor:
+    """One vector a client, also where there are no clients or each has but a number."""
+    return rows.reshape(len(rows), prod(rows.shape[1:]))
+
+
+def joint_norms(rows: dict[str, Tensor]) -> Tensor:
+    """Each client's norm over all its uploads together, in float64: (n,)."""
+    each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
+    return norms
+
+
+def scaled(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
+    """Each client's uploads times its factor."""
+    return {k: v * factors.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}

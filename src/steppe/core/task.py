@@ -20,7 +20,7 @@ class Outputs(NamedTuple):
 
     logits: Tensor
     features: Tensor | None  # what enters the head
-    activations: tuple[Tensor, ...]  # of the model's taps
+    activations: tuple[Tensor, ...]  # of the model's taps, of every call
     buffers: Tensors  # running statistics after the pass
 
 
@@ -105,15 +105,16 @@ class Task:
     def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool,
              low: torch.dtype | None = None) -> Outputs:  # fmt: skip
         model = self.learner if learning else self.judge
-        caught: dict[str, Tensor] = {}
+        features: list[Tensor] = []
+        caught: dict[str, list[Tensor]] = {name: [] for name in self.taps}  # a module may be called several times
         hooks = []
         if "features" in see:
             module = model.get_submodule(self.head)
-            hooks.append(module.register_forward_pre_hook(lambda _, args: caught.update({"": args[0]})))
+            hooks.append(module.register_forward_pre_hook(lambda _, args: features.append(args[0])))
         if "activations" in see:
             for name in self.taps:
                 module = model.get_submodule(name)
-                hooks.append(module.register_forward_hook(lambda _, __, out, name=name: caught.update({name: out})))
+                hooks.append(module.register_forward_hook(lambda _, __, out, name=name: caught[name].append(out)))
         after = {k: b.clone() for k, b in buffers.items()} if learning else buffers  # batch norm writes in place
         dtype = w.dtype if low is None else low
         counters = {k: b.to(dtype) if b.is_floating_point() else b.clone() for k, b in self.constants.items()}
@@ -125,8 +126,8 @@ class Task:
         finally:
             for hook in hooks:
                 hook.remove()
-        activations = tuple(caught[name] for name in self.taps) if "activations" in see else ()
-        return Outputs(logits, caught.get(""), activations, after)
+        activations = tuple(out for name in self.taps for out in caught[name])
+        return Outputs(logits, features[-1] if features else None, activations, after)
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
         """The head alone, on features that the body has already made."""

@@ -8,7 +8,6 @@ few words that follow the client's name, and is never averaged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.client import Reply
+from steppe.core.stacking import flat, joint_norms
 
 
 def named(reply: Reply) -> Iterator[tuple[str, Any]]:
@@ -81,18 +81,6 @@ def finite(rows: Tensor) -> Tensor:
         if bool(good.all()):
             return good
     return flat(rows).isfinite().all(1)
-
-
-def flat(rows: Tensor) -> Tensor:
-    """One vector a client, also where there are no clients or each has but a number."""
-    return rows.reshape(len(rows), prod(rows.shape[1:]))
-
-
-def joint_norms(rows: dict[str, Tensor]) -> Tensor:
-    """Each client's norm over all its uploads together, in float64: (n,)."""
-    each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
-    norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
-    return norms
 
 
 def sifted(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:

@@ -10,11 +10,9 @@ run/        the records, once there are some
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +24,12 @@ from steppe.data import load, partition
 from steppe.flower import keys
 from steppe.flower.app_hash import FILE as HASH
 from steppe.flower.app_hash import hash_app
-from steppe.flower.federation_file import FILE, FederationFile, read
+from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_user import is_loopback
+from steppe.flower.private import private
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
-
-
-@contextmanager
-def private() -> Iterator[None]:
-    """Whatever is written meanwhile is for its owner alone."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
@@ -50,8 +39,10 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
+    content = _write_file(config, name or folder.resolve().name, own_data, terms)
+    parse(tomllib.loads(content)).config()  # before anything is written
     with private():
-        _write_app(folder / "app", version, _write_file(config, name or folder.resolve().name, own_data, terms))
+        _write_app(folder / "app", version, content)
         operator = folder / "operator"
         operator.mkdir()
         if tls:
@@ -81,7 +72,6 @@ def _write_app(app: Path, version: str, content: str) -> None:
     (app / "LICENSE").write_text("This app was generated for its operator, who may do with it as they like.\n")
     (app / "pyproject.toml").write_text(_project(version))
     (app / FILE).write_text(content)
-    read(app)  # what was written must be readable
 
 
 def pin(folder: Path) -> str:

@@ -7,7 +7,7 @@ layer z = W a on one example is aaᵀ ⊗ ∇²_z loss, with top eigenvalue ‖a
 make flatter layers. Keeps nothing, sends nothing, and costs no pass.
 
 Deviations: the authors' text and scripts differ by the factor ½ (ζ = 0.15 and 0.1 in the text); here it is in,
-as in the code. Every tap counts once; the released Tiny-ImageNet network drops its third convolution and adds
+as in the code. Every call of a tap counts; the released Tiny-ImageNet network drops its third convolution and adds
 the batch variance of a layer instead.
 """
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import LocalStep
-from steppe.core.settings import Amount
 from steppe.core.task import Outputs
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, nothing
+from steppe.core.ranges import Amount, Epsilon, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount, Epsilon, Momentum, Positive
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,13 @@ class AdamW(Part):
     eps: Epsilon = 1e-8
     decay: Amount = 0.01
     clip: Positive | None = None
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        reader = next((p.name for p in others if p.needs_plain_steps), None)
+        return "" if reader is None else (
+            f"'{reader}' reads gradients off the distance that a client went, and AdamW's steps are not along them: "
+            "take the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper will do)"
+        )  # fmt: skip
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": nothing(x), "v": nothing(x)}

@@ -1,11 +1,11 @@
 """Client-level momentum of FedCM (Xu et al., 2021, arXiv:2106.10874): each step leans on the last global direction.
 
     direction = α g(w) + (1−α) D
-    D ← −Σ p_i Δ_i / (K_i η)            Δ_i = w_i − x, η of the round that made Δ_i;  D = 0 at first
+    D ← −Σ p_i Δ_i / (K_i η)            Δ_i = w_i − w⁰ from the start, η of the round that made Δ_i;  D = 0 at first
 
-D goes down; only the model and a scalar go up; the client keeps nothing. The first round is plain SGD at α times
-its learning rate. With SAM inside it is MoFedSAM (Qu et al., ICML 2022, arXiv:2206.02618): the ascent is along the
-unscaled gradient.
+D goes down; only the model and a scalar go up (a vector more where a part moves the start or changes the update); the
+client keeps nothing. The first round is plain SGD at α times its learning rate. With SAM inside it is MoFedSAM (Qu et
+al., ICML 2022, arXiv:2206.02618): the ascent is along the unscaled gradient.
 
 Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides everybody's by the
 first client's. A server learning rate does not enter D. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Share
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class ClientMomentum(Part):
     down = ("D",)
     times = ("rate",)
     outer = True
+    needs_plain_steps = True
     alpha: Share = 0.1
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
@@ -44,9 +45,13 @@ class ClientMomentum(Part):
         return self.alpha * grad(w) + (1 - self.alpha) * s.down["D"]
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        s.up["rate"] = 1 / (s.effective_steps * s.lr)
+        per_step = 1 / (s.effective_steps * s.lr)
+        if s.update_differs:  # the server cannot work it out from the update alone
+            s.up["direction"] = per_step * (s.start - s.w)
+        else:
+            s.up["rate"] = per_step
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
-        s.state["D"] = -s.mean_times("rate")
+        s.state["D"] = s.up["direction"] if "direction" in s.up else -s.mean_times("rate")
         return delta

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, nothing, unit
+from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ class ConsistentSAM(Part):
         else:
             s.up["q"] = s.state["mu"] - s.state["last"] if self.variant == "paper" else s.state["mu"]
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.variant == "early":
+            s.state["mu"] = s.state["mu"] - (1 - share) * s.up["moved"]
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.variant == "early":

@@ -11,7 +11,8 @@ the plain count without momentum) or the count itself (`steps`, as printed; with
 overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
 released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
 as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
-FedDC as printed, where the direction still contains c − c_i. Where a part moves the start, Δ_i is measured from it.
+FedDC as printed, where the direction still contains c − c_i; or `outside`: the direction does not contain c − c_i
+(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). Where a part moves the start, Δ_i is measured from it.
 
 `gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), with
          c_i⁺ − c going up; c follows the newest c_i⁺ by momentum, and is not the mean of all c_i any more. Under
@@ -29,8 +30,8 @@ from torch import Tensor
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,25 @@ class ControlVariates(Part):
     down = ("c",)
     reduction = {"dc": "sum", "gap": "mean"}  # noqa: RUF012
     outer = True
+    needs_plain_steps = True
     divisor: Literal["effective", "steps"] = "effective"
     scale: Amount = 1.0
-    estimate: Literal["corrected", "plain"] = "corrected"
+    estimate: Literal["corrected", "plain", "outside"] = "corrected"
     gain: Amount | None = None
     jump: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gain is not None and self.estimate == "plain":
+        if self.gain is not None and self.estimate != "corrected":
             raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, which says how c follows the corrected "
                                "estimate: leave it out, or take estimate='corrected'")  # fmt: skip
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        paced = next((p.name for p in others if p.around_optimiser and p.has("stride")), None)
+        return "" if paced is None or self.divisor == "effective" else (
+            f"'{paced}' gives the steps a learning rate of its own, which divisor=steps of '{self.name}' ignores: take "
+            "divisor=effective"
+        )  # fmt: skip
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(x)}
@@ -74,13 +83,17 @@ class ControlVariates(Part):
         if self.estimate == "plain":
             s.up["c"] = s.state["c"] = mean
             return delta
-        change = mean - s.down["c"]
+        change = mean - (s.state if self.estimate == "outside" else s.down)["c"]
         c = s.state["c"] = s.state["c"] + change
         if self.gain is None:
             s.up["dc"] = change
         else:
             s.up["gap"] = c - s.down["c"]
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        (sent,) = s.up.values()
+        s.state["c"] = s.state["c"] - (1 - share) * sent
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.estimate == "plain":

@@ -20,9 +20,10 @@ norms in a run's records, validation and personalisation on raw data, and who to
           also hashed with the sum itself, so that no two sums ever share their noise; a round that is played again
           after a crash gets the same noise where its sum is the same.
 
-Deviations: the clip is over all uploads together, not per layer, and on the server, so a client's own states
-(duals, variates) do not learn of it. Running statistics are refused. The noise is in floating point (64 bits, then
-rounded to the model's type), with the small leaks of that (Mironov, CCS 2012).
+A client shrinks its own states (duals, variates) by the same clip, so the server's mean of them is off by noise alone.
+
+Deviations: the clip is over all uploads together, not per layer. Running statistics are refused. The noise is in
+floating point (64 bits, then rounded to the model's type), with the small leaks of that (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from steppe.core.errors import SettingError, quote
 from steppe.core.layout import Tensors
 from steppe.core.noise import gaussian, uniform
 from steppe.core.part import Part
+from steppe.core.ranges import Bound, Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.settings import Bound, Count, FromOne, Range
-from steppe.parts.norm_bound import bounded
+from steppe.parts.norm_bound import share_below
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class DifferentialPrivacy(Part):
         drawn: list[bool] = (uniform(self.key(), f"draw {round_}", clients) < self.planned / clients).tolist()
         return [i for i, taken in enumerate(drawn) if taken]
 
-    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        return bounded(rows, self.clip)
+    def screen(self, norms: Tensor) -> Tensor:
+        return share_below(self.clip, norms)
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         sums = {name: v.sum(0) for name, v in rows.items()}

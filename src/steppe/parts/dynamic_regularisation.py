@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Positive
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Positive
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,14 @@ class DynamicRegularisation(Part):
         if s.update_differs:  # the server cannot work it out from the update alone
             s.up["moved"] = moved
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        if self.over != "active":
+            s.state["h"] = s.state["h"] + (1 - share) * self.alpha * (s.w - s.start)
+
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.order == "official" and self.prox == "square"  # which hands its pull to the optimiser
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         if self.over == "active":

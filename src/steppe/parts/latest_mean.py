@@ -36,6 +36,9 @@ class LatestMean(Part):
         s.state["last"] = s.w
         return delta
 
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        s.state["last"] = s.state["last"] - (1 - share) * s.up["change"]
+
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         s.state["mean"] = s.state["mean"] + s.up["change"]
         return delta

@@ -21,8 +21,8 @@ from math import ceil
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,13 @@ class LookAhead(Part):
     def around_optimiser(self) -> bool:  # type: ignore[override]
         return self.shared
 
+    def objection(self, others: tuple[Part, ...]) -> str:
+        reader = next((p.name for p in others if p.needs_plain_steps), None) if self.shared else None
+        return "" if reader is None else (
+            f"'{reader}' reads gradients off the distance that a client went, and the official '{self.name}' puts two "
+            "gradients per step into the optimiser's momentum: take variant=clean"
+        )  # fmt: skip
+
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         move = grad(w, on=0)
         if not self.shared:
@@ -60,7 +67,7 @@ class FixedRate(Part):
     name = "fixed_rate"
     citation = LookAhead.citation
     around_optimiser = True
-    lr: Amount
+    lr: Positive
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) * self.stride(s)

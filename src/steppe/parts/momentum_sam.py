@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount, Momentum, Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount, Momentum, Share
 from steppe.parts.locally_estimated_sam import by_tensor_number
 
 
@@ -49,6 +49,7 @@ class MomentumSAM(Part):
     down = ("M", "c", "alpha")
     reduction = {"value": "mean", "direction": "mean"}  # noqa: RUF012
     times = ("rate",)
+    needs_plain_steps = True
     rho: Amount = 0.01
     alpha: Momentum = 0.1
     adapt: Share = 0.01
@@ -89,6 +90,9 @@ class MomentumSAM(Part):
         cosine = (d @ M) / torch.where(lengths > 0, lengths, 1.0)
         s.up["value"] = torch.where(lengths > 0, 1 + cosine if self.aligned else 1 - cosine, 0.0)
         return delta
+
+    def shrink(self, share: Tensor, s: ClientRound) -> None:
+        s.state["c"] = s.state["c"] - (1 - share) / (s.effective_steps * s.lr) * (s.start - s.w)
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         d = s.up["direction"] if "direction" in s.up else -s.mean_times("rate", "mean")

@@ -5,8 +5,11 @@
 The server scales before anything is averaged, so a boosted update counts for M at most. Goes with any reduction
 (mean, median, Krum, …). Keeps nothing, sends nothing.
 
-Deviations: the paper scales the update; here what a part uploads beside it is bounded too, by one norm for all,
-because the server acts on it as well. Clients' own states (duals, variates) do not learn that they were scaled.
+A client knows the limit too, so it shrinks what it keeps of its own (duals, variates: `Part.shrink`) by the same
+factor: otherwise the server's mean of them would be wrong for good after one long upload.
+
+Deviations: the paper scales the update; here what a part uploads with it is bounded too, by one norm for all, because
+the server acts on it as well.
 """
 
 from __future__ import annotations
@@ -15,11 +18,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from steppe.core.layout import Tensors
 from steppe.core.part import Part
-from steppe.core.scopes import ServerTurn
-from steppe.core.settings import Bound
-from steppe.core.validate import joint_norms
+from steppe.core.ranges import Bound
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,10 @@ class NormBound(Part):
     outer = True
     limit: Bound
 
-    def screen(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        return bounded(rows, self.limit)
+    def screen(self, norms: Tensor) -> Tensor:
+        return share_below(self.limit, norms)
 
 
-def bounded(rows: Tensors, limit: float) -> Tensors:
-    """Every client's rows scaled together to a joint norm of at most `limit`; shorter ones stay as they are."""
-    factor: Tensor = (limit / joint_norms(rows)).clamp(max=1)  # (n,); 1 where the norm is 0
-    return {k: v * factor.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}
+def share_below(limit: float, norms: Tensor) -> Tensor:
+    """What brings vectors of these norms to `limit` at most; 1 for shorter ones."""
+    return (limit / norms).clamp(max=1)

@@ -40,6 +40,17 @@ class NormalisedAveraging(Part):
     def down(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("d",) if self.correction == "ccvr" else ()
 
+    @property
+    def needs_plain_steps(self) -> bool:  # type: ignore[override]
+        return self.correction != "none"
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        bounding = next((p.name for p in others if p.has("screen")), None)
+        return "" if bounding is None else (
+            f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which scales "
+            "both, would shrink the update twice: take fedavg with max_steps, so that clients take equal steps"
+        )  # fmt: skip
+
     def has(self, hook: str) -> bool:
         return super().has(hook) and (hook != "gradient" or self.correction != "none")
 

@@ -19,6 +19,7 @@ from steppe.core.scopes import ClientRound
 class OwnModel(Part):
     name = "own_model"
     alone = True
+    alters_update = True
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"w": x.clone()}

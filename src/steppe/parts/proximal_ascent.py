@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount
 from steppe.core.task import Outputs
 
 
@@ -115,7 +115,8 @@ def _of_the_term(name: str) -> property:
 
 # Everything else is the term's own; its penalty stays out of the loss.
 for _name in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
-              "server", "settle", "evaluated", "down", "reduction", "times", "once"):  # fmt: skip
+              "receive", "shrink", "server", "settle", "evaluated", "objection", "stride", "down", "reduction", "times",
+              "once", "alters_update", "needs_plain_steps"):  # fmt: skip
     setattr(ProximalAscent, _name, _of_the_term(_name))
 
 

@@ -4,7 +4,8 @@
 
 `official`   the server adds the mean of w_i − w⁰ to x, as FL-Simulator does. `paper`: x is the mean of the w_i.
 
-The client keeps w_i; nothing more travels. Duals, control variates and pulls of other parts are measured from w⁰.
+The client keeps w_i; nothing more travels unless another part must tell the server where its clients began. Duals,
+control variates and FedDyn's pull are measured from w⁰; FedProx's pull stays towards x.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Literal
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import ClientRound
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class RelaxedStart(Part):
     addable = True
     beta: Amount = 0.1
     variant: Literal["official", "paper"] = "official"
+
+    @property
+    def alters_update(self) -> bool:  # type: ignore[override]
+        return self.variant == "official"
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"last": x.clone()}

@@ -31,9 +31,9 @@ from torch import Tensor
 from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
 from steppe.core.part import Part
+from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.settings import Count, FromOne, Range
-from steppe.core.validate import flat
+from steppe.core.stacking import flat
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:

@@ -87,14 +87,18 @@ def make_sections(c: Comparison) -> list[Section]:
     return [section for section in sections if section.blocks]
 
 
-@cache
 def compress_library() -> str:
     """Compress plotly.js, as text; page.js unpacks it."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise missing("An HTML report needs plotly", "report", ", or choose --format md.") from None
-    return b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    return _compress(str(get_plotlyjs()))
+
+
+@cache
+def _compress(text: str) -> str:
+    return b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 @cache

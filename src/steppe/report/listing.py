@@ -1,48 +1,85 @@
-"""What there is, and what it costs: read from the registries, never written down twice."""
+"""What has a name, and what it costs: read from the registries, never written down twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
 import torch
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
-from steppe.core.cost import cost
-from steppe.core.errors import SteppeError, nearest
-from steppe.core.settings import hints_of
+from steppe.core.cost import Cost, cost
+from steppe.core.errors import SteppeError, quote
+from steppe.core.ranges import hints_of
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, make, parse_addition, settings_of
+from steppe.registry import PARTS, find_entry, make, parse_addition, settings_of
+
+PLACES = {
+    "folder:PATH": {"about": "a folder of pictures, as train/<class>/* and test/<class>/*"},
+    "hub:NAME": {"about": "a data set of the Hugging Face Hub (extra hub)"},
+    "FILE.npz": {"about": "arrays train_images, train_labels, test_images and test_labels, as MedMNIST has them"},
+}
 
 
-def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
-    """Everything that has a name, for `steppe list`."""
+def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+    """Everything that has a name, by kind, for `steppe list`."""
     return {
         "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()},
         "parts": {name: _entry(f) for name, f in PARTS.items()},
-        "data": {name: {"about": about} for name, (_, about) in DATASETS.items()},
+        "data": {name: {"about": about} for name, (_, about) in DATASETS.items()} | PLACES,
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
         "models": {name: {"about": describe(name)} for name in MODELS},
         "measures": {name: {"about": m.about, "settings": {"for": m.kind} | ({"usual": True} if m.usual else {})}
                      for name, m in MEASURES.items()},
         "protocols": {"fine_tune": {
-            "about": "judge each client's own model after some epochs on its own data, for any algorithm (FedAvg-FT is "
-            "fedavg with it, FedSoL-FT is fedsol with it)", "settings": {"personal": "[1, 5]", "personal_lr": None}}},
+            "about": "evaluate each client's own model after some epochs on its own data, with any algorithm "
+            "(FedAvg-FT is fedavg with it, FedSoL-FT is fedsol with it)",
+            "settings": {"personal": "[1, 5]", "personal_lr": None}}},
         "recipes": {name: {"about": "", "settings": recipe} for name, recipe in RECIPES.items()},
-        "keys": {name: {"about": f.description or "", "settings": {"default": f.get_default(call_default_factory=True)}}
-                 for name, f in Config.model_fields.items()},
+        "keys": {name: _key(field) for name, field in Config.model_fields.items()},
     }  # fmt: skip
+
+
+def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The entries of the kinds that are named, or of all, whose name or description contains every other word.
+
+    >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
+    (['digits'], ['dp'])
+    """
+    everything = list_catalogue()
+    kinds = [word for word in words if word in everything] or list(everything)
+    texts = [word.lower() for word in words if word not in everything]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for kind in kinds:
+        for name, entry in everything[kind].items():
+            if all(text in f"{name} {entry['about']}".lower() for text in texts):
+                found.setdefault(kind, {})[name] = entry
+    if not found:
+        names = [name for entries in everything.values() for name in entries]
+        close = get_close_matches(texts[0][:80], [*everything, *names])
+        guess = f"did you mean {' or '.join(close)}" if close else f"kinds are {', '.join(everything)}"
+        raise SteppeError(f"nothing here is called {' '.join(map(quote, texts))}; {guess}")
+    return found
+
+
+def _key(field: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = {"about": field.description, "role": field.json_schema_extra["role"],
+                             "settings": {"default": field.get_default(call_default_factory=True)}}  # fmt: skip
+    hints = [hint for hint in (field.annotation, *get_args(field.annotation)) if get_origin(hint) is Literal]
+    return entry | ({"choices": {"default": list(get_args(hints[0]))}} if hints else {})
 
 
 def _entry(function: Any) -> dict[str, Any]:
     about = (function.__doc__ or "").strip().splitlines()
-    if isinstance(function, type):  # a part's idea is told by its file
+    if isinstance(function, type):  # the file of a part describes its idea
         import inspect
 
         module = inspect.getmodule(function)
@@ -57,21 +94,24 @@ def _entry(function: Any) -> dict[str, Any]:
     return entry
 
 
-def cost_rows(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
+def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
               add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
     """Costs of algorithms (None: all) on a named model, each also as a multiple of FedAvg's."""
-    task = Task(build(model, classes, shape))
-    example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
-    base = cost(make("fedavg", SGD()), task, example)
-    rows = []
-    for name in names or CATALOGUE:
-        if name not in CATALOGUE:
-            raise SteppeError(f"there is no algorithm {name!r}{nearest(name, CATALOGUE)}")
-        settings = {}
-        for text in sets:
-            key, value = assign(text, settings_of(CATALOGUE[name]))
-            settings[key.removeprefix("settings.")] = value
-        found = cost(make(name, SGD(), settings, tuple(map(parse_addition, add))), task, example)
-        ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
-        rows.append({"algorithm": name, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops})
+    try:
+        with torch.device("meta"):  # sizes are enough, so no memory is needed
+            task = Task(build(model, classes, shape))
+            example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
+        base = cost(make("fedavg", SGD()), task, example)
+        rows = [{"algorithm": name, **_cost_row(name, task, example, base, sets, add)} for name in names or CATALOGUE]
+    except RuntimeError as error:  # too large for torch, or too small for the model
+        reason = str(error).splitlines()[0]
+        raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error
     return rows, task.layout.size
+
+
+def _cost_row(name: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
+    given = dict(assign(text, settings_of(find_entry(name))) for text in sets)
+    settings = {key.removeprefix("settings."): value for key, value in given.items()}
+    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, add))), task, example)
+    ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
+    return {**asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

@@ -12,7 +12,7 @@ import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
-from steppe.core.settings import Range
+from steppe.core.ranges import Range
 from steppe.parts.adamw import AdamW
 from steppe.parts.look_ahead import FixedRate
 from steppe.parts.sgd import SGD
@@ -22,9 +22,14 @@ WRONG = [math.inf, -math.inf, math.nan, -1, -1e-3, 10**30, 1e30, "much", "", [],
 OPTIMISERS = {"sgd": SGD, "adamw": AdamW, "fixed_rate": FixedRate}
 MAKERS = {**CATALOGUE, **PARTS, **OPTIMISERS}
 SETTINGS = [(name, key) for name, maker in MAKERS.items() for key in settings_of(maker)]
-FLAGS = {"not_true", "accumulate", "amplified"}
+FLAGS = {"not_true", "accumulate", "amplified", "aligned", "jump"}
 TEXTS = {("asam", "on"), ("dp", "secret")}
-UNBOUNDED = {("norm_bound", "limit"), ("dp", "clip")}  # inf: no bound
+UNBOUNDED = {
+    ("norm_bound", "limit"),
+    ("dp", "clip"),
+    ("fedgf", "threshold"),
+    ("mixed_ascent", "threshold"),
+}  # inf: no bound
 
 
 def legal(name, key, value):
