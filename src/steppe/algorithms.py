@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
-from steppe.core.settings import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
+from steppe.core.ranges import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast

@@ -13,7 +13,7 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, nearest, quote
 from steppe.core.part import Part
-from steppe.core.settings import checked, hints_of
+from steppe.core.ranges import checked, hints_of
 from steppe.settings import parse_named
 
 

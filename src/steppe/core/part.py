@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Tensors
+from steppe.core.ranges import checked, hints_of
 from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep, Oracle, ServerTurn
-from steppe.core.settings import checked, hints_of
 from steppe.core.task import Outputs
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import LocalStep
-from steppe.core.settings import Amount
 from steppe.core.task import Outputs
 
 

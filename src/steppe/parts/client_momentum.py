@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Share
 
 
 @dataclass(frozen=True)

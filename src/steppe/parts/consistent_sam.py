@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, nothing, unit
+from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)

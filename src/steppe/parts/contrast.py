@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import ClientRound, Forward, LocalStep
-from steppe.core.settings import Amount, Positive
 from steppe.core.task import Outputs
 
 

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ from steppe.core.errors import SettingError, quote
 from steppe.core.layout import Tensors
 from steppe.core.noise import gaussian, uniform
 from steppe.core.part import Part
+from steppe.core.ranges import Bound, Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.settings import Bound, Count, FromOne, Range
 from steppe.parts.norm_bound import share_below
 
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import Forward, LocalStep
-from steppe.core.settings import Amount, Positive
 from steppe.core.task import Outputs
 
 

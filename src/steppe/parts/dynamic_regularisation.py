@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Positive
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Positive
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Share
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.settings import Share
 from steppe.parts.swa import SWA
 
 

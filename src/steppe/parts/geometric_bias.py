@@ -31,8 +31,8 @@ from torch import Tensor
 from steppe.core.errors import SettingError
 from steppe.core.layout import Tensors
 from steppe.core.part import Part, nothing, unit
+from steppe.core.ranges import Amount, Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
-from steppe.core.settings import Amount, Share
 
 MEMORY = 1024  # rounds of which s_i is remembered
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount, Count
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.settings import Amount, Count
 from steppe.parts.sam import ramped
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from steppe.core.layout import Layout
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount
 
 Variant = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 

@@ -21,8 +21,8 @@ from math import ceil
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount, Positive
 
 
 @dataclass(frozen=True)

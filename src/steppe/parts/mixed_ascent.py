@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, ascended, unit
+from steppe.core.ranges import Amount, Bound, FromOne
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount, Bound, FromOne
 
 
 @dataclass(frozen=True)

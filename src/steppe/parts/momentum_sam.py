@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount, Momentum, Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
-from steppe.core.settings import Amount, Momentum, Share
 from steppe.parts.locally_estimated_sam import by_tensor_number
 
 

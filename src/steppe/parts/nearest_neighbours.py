@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
-from steppe.core.settings import FromOne, Positive, Share
+from steppe.core.ranges import FromOne, Positive, Share
 
 
 @dataclass(frozen=True)

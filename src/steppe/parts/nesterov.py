@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount, Share
 from steppe.core.scopes import Aggregation, LocalStep, Oracle, ServerTurn
-from steppe.core.settings import Amount, Share
 
 
 @dataclass(frozen=True)

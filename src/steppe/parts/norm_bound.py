@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.part import Part
-from steppe.core.settings import Bound
+from steppe.core.ranges import Bound
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount
 from steppe.core.task import Outputs
 
 

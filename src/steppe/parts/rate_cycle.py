@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount, Positive
 
 
 @dataclass(frozen=True)

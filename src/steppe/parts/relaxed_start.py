@@ -16,8 +16,8 @@ from typing import Literal
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount
 from steppe.core.scopes import ClientRound
-from steppe.core.settings import Amount
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from torch import Tensor
 from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
 from steppe.core.part import Part
+from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.settings import Count, FromOne, Range
 from steppe.core.stacking import flat
 
 

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, ascended, unit
+from steppe.core.ranges import Amount, Count, Epsilon, Share
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount, Count, Epsilon, Share
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive, Share
 from steppe.core.scopes import Aggregation
-from steppe.core.settings import Amount, Positive, Share
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.part import Part, nothing
+from steppe.core.ranges import Amount, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
-from steppe.core.settings import Amount, Momentum, Positive
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
+from steppe.core.ranges import Count, FromOne, Share
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.settings import Count, FromOne, Share
 
 
 @dataclass(frozen=True)

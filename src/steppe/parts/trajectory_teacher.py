@@ -22,8 +22,8 @@ from typing import Literal
 from torch import Tensor
 
 from steppe.core.part import Part
+from steppe.core.ranges import Amount, Positive, Share
 from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep
-from steppe.core.settings import Amount, Positive, Share
 from steppe.core.task import Outputs
 from steppe.parts.distillation import Distillation
 

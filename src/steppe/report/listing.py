@@ -13,7 +13,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
-from steppe.core.settings import hints_of
+from steppe.core.ranges import hints_of
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES

@@ -12,7 +12,7 @@ import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
-from steppe.core.settings import Range
+from steppe.core.ranges import Range
 from steppe.parts.adamw import AdamW
 from steppe.parts.look_ahead import FixedRate
 from steppe.parts.sgd import SGD
