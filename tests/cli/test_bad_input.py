@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written(steppe: Steppe, tmp_path: Path) -> None
 
 def test_usage_errors_are_sentences(steppe: Steppe) -> None:
     assert "'runn'; did you mean 'run'" in refused(steppe, "runn")
-    assert "'seets'; did you mean 'settings'" in refused(steppe, "run", "--seets", "a=1")
+    assert "there is no key 'seets'" in refused(steppe, "run", "--seets", "a=1")
     assert "'x' is not a valid integer" in refused(steppe, "run", "fedavg", "--rounds", "x")
     assert "'--seeds'" in refused(steppe, "compare", "fedavg", "--seeds", "0")
     assert "See steppe list --help" in refused(steppe, "list", "--lr", "1")

@@ -34,7 +34,7 @@ def test_a_grid_over_seeds(steppe: Steppe) -> None:
     assert good["seeds"] == [0]
     assert "not finite" in bad["failed"]["0"]
     assert "failed: lr=1e+38, seed 0: round 1: the update of client" in said.err
-    assert "2/2 runs" in said.err
+    assert "[2/2] lr=" in said.err
     run = where / "lr=0.1/seed-0"
     lines = records(run)
     assert good["validation"] == [lines[-1]["validation_accuracy"], 0]
@@ -56,14 +56,12 @@ def test_a_grid_over_seeds(steppe: Steppe) -> None:
 
 
 def test_a_terminated_sweep_is_an_interrupted_one(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steppe.jobs import sweep as sweeping
+    from steppe.jobs import places
 
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(sweeping, "sweep", lambda *_: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(5)))
-    said = steppe("sweep", "fedsam", *QUICK, "--grid", "rho=0.1")
+    monkeypatch.setattr(places, "perform", lambda *_, **__: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(5)))
+    said = steppe("sweep", "fedsam", *QUICK, "--grid", "rho=0.1", "--jobs", "1")
     assert said.code == 130
     assert "interrupted" in said.err
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.slow
@@ -83,7 +81,7 @@ def test_interrupted_it_stops_its_runs_and_goes_on(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=120)
     assert child.returncode == 130, err
-    assert "interrupted; go on with the same command" in err
+    assert "interrupted; continue with the same command" in err
     reached = len(records(run))
     assert 0 < reached < 3000
     time.sleep(0.3)
@@ -123,7 +121,7 @@ def test_a_search(steppe: Steppe) -> None:
     [
         (["--grid", "rh=0.1,0.5"], ["--grid rh=0.1,0.5", "no key 'rh'", "did you mean 'rho'"]),
         (["--grid", "clientz=3,4"], ["--grid clientz=3,4", "did you mean 'clients'"]),
-        (["--grid", "rho=0.1,-1"], ["rho is -1"]),
+        (["--grid", "rho=0.1,-1"], ["rho", "is -1, but must be"]),
         (["--grid", "rho=0.1,"], ["--grid rho=0.1,", "key=value,value"]),
         (["--grid", "rho"], ["--grid rho", "key=value,value"]),
         (["--grid", "rho=0.1", "--grid", "rho=0.2"], ["rho is there twice"]),
@@ -150,36 +148,43 @@ def test_bad_words(steppe: Steppe, words: list[str], told: list[str]) -> None:
         assert part in sentence
 
 
-def test_points_of_several_algorithms_take_what_they_know(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from steppe.jobs import sweep as sweeping
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], Path]]:
+    """The points of each sweep and its folder; nothing is run."""
+    from steppe.jobs import points
 
-    seen: list[Any] = []
+    seen: list[tuple[list[Any], Path]] = []
 
-    def noted(source: Any, seeds: int, out: Path, *_: Any) -> None:
-        seen.extend(source.points.values())
-        out.mkdir()
+    def note(several: Any, seeds: int, out: Path, *_: Any) -> None:
+        seen.append((list(several), out))
+        out.mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(sweeping, "sweep", noted)
+    monkeypatch.setattr(points, "run_points", note)
+    return seen
+
+
+def test_points_of_several_algorithms_take_what_they_know(steppe: Steppe, asked: list[tuple[list[Any], Path]]) -> None:
     said = steppe("sweep", "--grid", "algorithm=fedavg,fedsam", "--grid", "settings.rho=0.1,0.5", *QUICK, "--out", "x")
-    assert [p.label for p in seen] == ["algorithm=fedavg", "algorithm=fedsam,rho=0.1", "algorithm=fedsam,rho=0.5"]
-    assert [p.config.settings for p in seen] == [{}, {"rho": 0.1}, {"rho": 0.5}]
+    ((points, _),) = asked
+    assert [p.label for p in points] == ["algorithm=fedavg", "algorithm=fedsam,rho=0.1", "algorithm=fedsam,rho=0.5"]
+    assert [p.config.settings for p in points] == [{}, {"rho": 0.1}, {"rho": 0.5}]
     assert said.code == 0, said.err
     assert [point["seeds"] for point in json.loads(Path("x/sweep.json").read_text())["points"]] == [[], [], []]
 
 
+def test_labels_name_folders(steppe: Steppe, asked: list[tuple[list[Any], Path]]) -> None:
+    assert steppe("sweep", "fedsam", *QUICK, "--grid", "partition=lda(0.1),sharding(2)", "-g", "add=[]").code == 0
+    ((points, out),) = asked
+    assert [p.name for p in points] == ["partition=lda(0.1),add=__", "partition=sharding(2),add=__"]
+    jobs = points[0].jobs(2, out)
+    assert [job.where for job in jobs] == [out / points[0].name / f"seed-{k}" for k in (0, 1)]
+    assert [job.config.seed for job in jobs] == [0, 1]
+
+
 @pytest.mark.parametrize(("more", "same"), [((), True), (("-s", "batch=7"), False)])
 def test_the_folder_is_named_by_what_all_points_share(
-    steppe: Steppe, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], same: bool
+    steppe: Steppe, asked: list[tuple[list[Any], Path]], more: tuple[str, ...], same: bool
 ) -> None:
-    from steppe.jobs import sweep as sweeping
-
-    seen: list[Path] = []
-
-    def noted(source: Any, seeds: int, out: Path, *_: Any) -> None:
-        seen.append(out)
-        out.mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(sweeping, "sweep", noted)
     steppe("sweep", "fedsam", *QUICK, "--grid", "rho=0.1,0.2", "--grid", "lr=0.1", "--rounds", "3")
     steppe("sweep", "fedsam", *QUICK, *more, "--grid", "rho=0.5", "--grid", "lr=0.2,0.3", "--rounds", "4")
-    assert (seen[0] == seen[1]) is same
+    assert (asked[0][1] == asked[1][1]) is same

@@ -2,7 +2,7 @@
 
 import pytest
 
-from steppe.reproduce.runner import identity
+from steppe.reproduce.make_row import identity
 from tests.cli.conftest import steppe
 
 __all__ = ["row_for", "steppe"]

@@ -1,15 +1,13 @@
 """`steppe reproduce` from end to end, at the tiny scale; and what is committed."""
 
 import json
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from steppe.reproduce import missing_runs, recipes, rows, work
+from steppe.jobs.places import Here
+from steppe.jobs.queue import Queue
+from steppe.reproduce import missing_runs, publish, recipes, rows
 from steppe.reproduce.audit import complaints
 from steppe.reproduce.recipes import table
 
@@ -29,8 +27,8 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     told = json.loads(said.out)["tables"]["fedsol-table1"]
     cells = told["cells"]
     assert len(cells) == 112  # and nothing tried: another precision is the same run on the digits
-    assert not [c["cell"] for c in cells if c["verdict"] == "not run"]
-    assert len(told["ranks"]) == 14
+    assert {c["verdict"] for c in cells} == {"not judged"}  # the numbers of a toy
+    assert told["ranks"] == []
     assert len(rows.read(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
 
 
@@ -60,17 +58,37 @@ def test_what_is_there_is_not_run_again(steppe):
     assert rows.read(RESULTS)[1]["accuracy"] != row["accuracy"]
 
 
-def test_four_files_that_agree(steppe):
-    assert steppe(*ONE).code == 0
+def test_four_formats_that_agree(steppe):
+    assert steppe(*ONE, "--formats", "md,tex,html,json").code == 0
     ours = f"{100 * rows.read(RESULTS)[0]['mean_of_last_ten']:.2f}"
     texts = {kind: Path(f"out/fedsol-table1.{kind}").read_text() for kind in ("md", "tex", "html", "json")}
     assert all(ours in text for kind, text in texts.items() if kind != "json")
     facts = next(c for c in json.loads(texts["json"])["cells"] if c["seeds"])
     assert f"{facts['ours']:.2f}" == ours
-    assert "tiny scale" in texts["md"]
     assert "51.48 ± 3.41" in texts["md"]
     assert r"\toprule" in texts["tex"]
     assert "<script" not in texts["html"]
+
+
+def test_a_toy_is_called_a_toy_and_gets_no_verdict(steppe):
+    said = steppe(*ONE)
+    assert said.code == 0, said.err
+    page = Path("out/fedsol-table1.md").read_text()
+    for text in (said.out, page):
+        assert "those of a toy" in text
+        assert not [word for word in ("inside", "outside", "✓", "two of the paper's", "Spearman") if word in text]
+    assert sorted(p.name for p in Path("out").iterdir()) == ["fedsol-table1.md", "results"]
+
+
+def test_outside_a_checkout_everything_goes_to_runs(steppe, tmp_path):
+    words = ("fedsol-table1", "--cells", "cifar10/lda-0.1/fedavg", "--budget", "0")
+    assert steppe("reproduce", *words).code == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+    assert Path("runs/reproduce/fedsol-table1.md").exists()
+    (tmp_path / missing_runs.CHECKOUT).mkdir(parents=True)
+    assert steppe("reproduce", *words).code == 0
+    assert Path("docs/reproductions/fedsol-table1.md").exists()
+    assert (HOME / missing_runs.CHECKOUT).is_dir()
 
 
 @pytest.mark.slow
@@ -88,64 +106,30 @@ def test_several_processes_find_the_same(steppe):
 def test_a_budget_that_is_spent_runs_nothing(steppe):
     said = steppe(*ONE, "--budget", "0")
     assert said.code == 0
-    assert "1 runs were not made" in said.err
+    assert "1 runs did not fit into the time" in said.err
     assert not RESULTS.exists()
     assert "not run" in Path("out/fedsol-table1.md").read_text()
-
-
-def test_time_that_ends_inside_a_run_leaves_no_row():
-    (job,) = missing_runs.needed(["fedsol-table1"], "tiny", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
-    kept = []
-
-    def ended(who, seconds, event):
-        kept.append(event)
-        board.finish(who, seconds, event is not None)
-
-    class Over(work.Board):
-        left = property(lambda self: 1.0 if self.waiting else 0.0)
-
-    board = Over([job], time.monotonic(), 1000.0)
-    work._here(board, ended, print)
-    assert (kept, board.skipped, board.done) == ([None], [job], 0)
-
-
-def test_what_is_running_is_told(monkeypatch):
-    (job,) = missing_runs.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/fedavg"], 1, False, [], {})
-    board, said = work.Board([job], time.monotonic(), None), []
-    board.take(3, "")
-    board.tick(3, 7, said.append)
-    assert said == []  # not yet
-    monkeypatch.setattr(work, "TICK", -1.0)
-    board.tick(3, 8, said.append)
-    assert said == ["running: fedsol-table1 cifar10/lda-0.1/fedavg, seed 0, round 8 of 300"]
 
 
 def test_a_process_stays_with_its_algorithm():
     jobs = missing_runs.needed(["fedsol-table1", "fedsol-table6"], "paper", ["cifar10/*"], 2, False, [], {})
     assert len(jobs) == 2 * (48 + 5)  # A0 and A1 are cells of table 1
-    board = work.Board(list(jobs), time.monotonic(), None)
-    first = board.take(0, "")
+    queue = Queue([Here, Here])
+    queue.waiting = list(jobs)
+    first = queue._choose("")
     assert (first.config.algorithm, first.config.partition) == ("fedsam", "lda(0.05)")  # the longest of all
-    assert {c.table for j in jobs for c in j.cells if j.key == first.key} == {"fedsol-table1"}
-    second = board.take(1, "")
-    assert second.group != first.group
-    board.finish(0, 100.0, True)
-    third = board.take(0, first.group)
+    assert {c.table for c in first.cells} == {"fedsol-table1"}
+    queue.waiting.remove(first)
+    queue.slots[0].job = first
+    assert queue._choose("").group != first.group
+    third = queue._choose(first.group)
     assert (third.group, third.stage) == (first.group, (0, 0))
-    stages = [third.stage]
-    while job := board.take(2, ""):
+    stages = []
+    while job := queue._choose(""):
+        queue.waiting.remove(job)
         stages.append(job.stage)
     assert stages == sorted(stages)  # table by table, and second seeds after everybody's first
     assert stages[-1] == (1, 1)
-
-
-def test_nothing_is_started_that_would_not_end_in_time():
-    jobs = missing_runs.needed(["fedsol-table1"], "paper", ["cifar10/lda-0.1/*"], 1, False, [], {})
-    board = work.Board(list(jobs), time.monotonic(), 1000.0)
-    board.take(0, "")
-    board.finish(0, 10_000.0, True)  # one took far longer than all the time there is
-    assert board.take(0, "") is None
-    assert len(board.waiting) == len(jobs) - 1
 
 
 def test_cells_that_share_a_run_are_looked_at_together():
@@ -172,10 +156,10 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
     def listed(*options):
         return {t["table"]: t["run"] for t in json.loads(steppe("reproduce", "list", "--json", *options).out)}
 
-    told = {name: json.loads((HOME / f"docs/reproductions/{name}.json").read_text())["cells"]
-            for name in ("fedsol-table1", "fedsol-table5", "fedsol-table7", "fedscar-costs")}  # fmt: skip
-    for name, cells in told.items():
-        assert listed()[name] == sum(bool(c["seeds"]) for c in cells if "tried_for" not in c), name
+    known = rows.known([HOME / "results"])
+    for name in ("fedsol-table1", "fedsol-table5", "fedsol-table7", "fedscar-costs"):
+        found = publish.findings(table(name), known)
+        assert listed()[name] == sum(bool(f.seeds) for f in found if not f.cell.of), name
     assert listed()["fedsol-table8"] == 13
     dry = steppe("reproduce", "fedsol-table8", "--dry-run", "--device", "cuda")
     assert (dry.code, dry.out) == (0, "nothing is missing\n")
@@ -193,11 +177,12 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
         (("fedsol-table1", "--cells", "cifar10/lda-0.2/*"), "no cell matches"),
         (("fedsol-table1", "--scale", "huge"), "there is no such scale"),
         (("league", "fedsol-table1"), "command of its own"),
-        (("league", "--cells", "lda-0.1/fedsan"), "lda-0.1/fedsam"),
+        (("league", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
         (("league", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
         (("leage",), "did you mean 'league'"),
         (("check", "fedsol-table1"), "command of its own"),
-        (("fedsol-table1", "--scale", "tiny", "--device", "gpu"), "did you mean 'cpu'"),
+        (("fedsol-table1", "--formats", "pdf"), "there is no format 'pdf'"),
+        (("fedsol-table1", "--scale", "tiny", "--device", "gpu"), "must be cpu, cuda"),
     ],
 )
 def test_mistakes_are_told(steppe, words, told):
@@ -228,67 +213,3 @@ def test_a_small_league(steppe):
     page = Path("out/league.md").read_text()
     assert f"{line['accuracy']:.2f}" in page
     assert steppe(*words).err == ""  # nothing was left to run
-
-
-WORKER = """
-import json, sys, time
-for line in sys.stdin:
-    config = json.loads(line)
-    if config["algorithm"] == "fedsam":
-        sys.exit(7)
-    if config["algorithm"] == "fedsol":
-        time.sleep(600)
-    print(json.dumps({"round": 1}), flush=True)
-    wrong = {"error": "ValueError: odd", "trace": "Traceback"}
-    print(json.dumps(wrong if config["algorithm"] == "fedprox" else {"row": {"mean_of_last_ten": 0.5}}), flush=True)
-"""
-
-
-def with_fake_workers(monkeypatch, methods, started=None):
-    """What was kept, what was not run, what failed, and the processes."""
-    started, kept = [] if started is None else started, []
-
-    def start(_):
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen([sys.executable, "-c", WORKER], stdin=pipe, stdout=pipe, encoding="utf-8"))
-        return started[-1]
-
-    monkeypatch.setattr(work, "_start", start)
-    cells = [f"cifar10/lda-0.1/{m}" if "/" not in m else m for m in methods]
-    jobs = missing_runs.needed(["fedsol-table1"], "paper", cells, 1, False, [], {})
-    not_run, failed = work.work(jobs, 2, None, lambda j, row: kept.append(j.config.algorithm), lambda _: None)
-    return sorted(kept), [j.config.algorithm for j in not_run], failed, started
-
-
-def test_a_process_that_dies_takes_one_cell_with_it(monkeypatch):
-    kept, not_run, failed, started = with_fake_workers(
-        monkeypatch, ["fedavg", "fedsam", "fedprox", "fedntd", "fedasam"]
-    )
-    assert (kept, not_run) == (["fedasam", "fedavg", "fedntd"], [])
-    assert sorted(failed.values()) == ["ValueError: odd", "its process ended with code 7"]
-    assert all(child.poll() is not None for child in started)
-
-
-def test_when_time_is_up_what_runs_is_stopped_and_not_run(monkeypatch):
-    over = property(lambda board: 0.0 if board.done else 60.0)  # time ends with the first run
-    monkeypatch.setattr(work.Board, "left", over)
-    kept, not_run, failed, started = with_fake_workers(monkeypatch, ["fedavg", "fedsol"])
-    assert (kept, not_run, failed) == (["fedavg"], ["fedsol"], {})
-    assert all(child.poll() is not None for child in started)
-
-
-def test_an_interrupt_leaves_no_process_behind(monkeypatch):
-    """Ctrl-C comes to the main thread; the others must not go on with the next cell."""
-
-    def left(board):
-        if board.running and threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-        return 60.0
-
-    monkeypatch.setattr(work.Board, "left", property(left))
-    started = []
-    with pytest.raises(KeyboardInterrupt):
-        with_fake_workers(monkeypatch, ["cifar10/*/fedsol"], started)  # six that take ten minutes each
-    assert 1 <= len(started) <= 2
-    assert all(child.poll() is not None for child in started)
-    assert not [t for t in threading.enumerate() if t.name.endswith("(serve)")]

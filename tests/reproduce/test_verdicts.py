@@ -11,9 +11,9 @@ from scipy import stats
 
 from steppe.reproduce import league, league_page, missing_runs, publish, recipes
 from steppe.reproduce.audit import complaints
+from steppe.reproduce.make_row import statistics
 from steppe.reproduce.recipes import names, table
 from steppe.reproduce.rows import append, known, read, value
-from steppe.reproduce.runner import statistics
 from steppe.reproduce.verdicts import find, kendall, ranks, spearman
 
 HOME = Path(__file__).parents[2]

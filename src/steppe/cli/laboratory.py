@@ -123,10 +123,13 @@ def _print(table: Any) -> None:
 def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
-            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
+            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per algorithm: seeds seed, seed+1, …")] = 1,
             measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
                                 "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
-            samples: Samples = 1000, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+            samples: Samples = 1000,
+            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own. "
+                            "1: in this process.")] = 1,
+            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
     A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
@@ -134,8 +137,11 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from dataclasses import asdict
 
     from steppe.algorithms import CATALOGUE
-    from steppe.core.task import METRICS
+    from steppe.cli.sweep import report_failures
     from steppe.jobs.compare import compare as run_all
+    from steppe.jobs.places import find_places
+    from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import chosen
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
@@ -153,48 +159,43 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
                for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
     where = out or arguments.free_folder("compare", resume=False)
 
-    def watch(label: str, seed: int) -> Any:
-        progress.begin(f"{label}, seed {seed}" if seeds > 1 else label)
-        return progress.round
-
     first = next(iter(configs.values()))
     try:
-        with Progress(first.rounds) as progress:
-            entries = run_all(configs, seeds, where, watch)
-            flat, trouble = _flatness(where, entries, to_measure, samples) if to_measure else (None, [])
+        with QueueProgress() as progress:
+            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device), progress))
+        with Progress(0):
+            flat, trouble = _flatness(points, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with the same command and --out {where}", file=sys.stderr)
+        print(f"\ninterrupted; continue with the same command and --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    metric = METRICS["accuracy"]  # what has a name is a classifier
-    lines = make_lines(entries)
-    failed = {e.algorithm: e.failed for e in entries if e.failed}
+    metric = next((p.metric for p in points if p.results), points[0].metric)
+    lines = make_lines(points)
+    failed = {p.label: p.failed for p in points if p.failed}
     title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} per round, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
-    histories = {e.algorithm: e.histories for e in entries if e.histories}
+    histories = {p.label: p.histories for p in points if p.results}
     if histories:
         draw_histories(histories, where / "curves.png", metric, title)
-    told = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
-    RunFolder(where).write("comparison.json", told)
+    found = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
+    RunFolder(where).write("comparison.json", found)
     if as_json:
-        print(json.dumps({"folder": str(where), **told}))
+        print(json.dumps({"folder": str(where), **found}))
     else:
         _show_comparison(title, lines, metric, flat)
         terminal.show(f"runs, comparison.json and curves.png are in {where}")
-    if failed or trouble:
-        for name, reasons in failed.items():
-            print(f"failed: {name}: {'; '.join(reasons.values())}", file=sys.stderr)
-        for reason in trouble:
-            print(f"not measured: {reason}", file=sys.stderr)
+    for reason in trouble:
+        print(f"not measured: {reason}", file=sys.stderr)
+    report_failures(points)
+    if trouble:
         raise typer.Exit(3)
 
 
-def _flatness(where: Path, entries: list[Any], names: list[str], samples: int,
-              ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+def _flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
     """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 
-    folders = {e.algorithm: [where / e.algorithm / f"seed-{seed}" for seed in e.seeds] for e in entries}
+    folders = {p.label: [p.run(seed).path for seed in sorted(p.results)] for p in points}
     found, failed = measured([p for several in folders.values() for p in several], names, Options(samples))
     each = {label: [read_numbers(found[p, None], names) for p in several if (p, None) in found]
             for label, several in folders.items()}  # fmt: skip

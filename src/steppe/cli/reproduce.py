@@ -6,13 +6,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from steppe.cli import terminal
 from steppe.cli.app import Debug, Json, Out, app
 from steppe.core.errors import SteppeError, nearest
+
+if TYPE_CHECKING:
+    from steppe.reproduce.missing_runs import CellJob
 
 ALONE = ("league", "list", "tables", "check")
 
@@ -26,26 +29,37 @@ def reproduce(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each cell, with seeds 0, 1, …")] = 1,
     scale: Annotated[str, typer.Option("--scale", help="paper, or tiny: the embedded digits, in a minute.")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at once; several may share one GPU.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own; several "
+                    "may share one GPU. 1: in this process.")] = 1,
     sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Processes on this device in "
-                       "all, where other commands use it too: seconds of the device are divided by it.")] = 0,
-    budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start nothing that would "
-                      "not end in this time, and count what then still runs as not run.")] = None,
-    tried: Annotated[bool, typer.Option("--tried", help="Also the alternative recipes of the tables.")] = False,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and run nothing.")] = False,
+                       "total, where other commands use it too: seconds of the device are divided by it.")] = 0,
+    budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start no run that would "
+                      "not end in this time, and stop those that still run then.")] = None,
+    tried: Annotated[bool, typer.Option("--tried", help="Also run the tables' alternative recipes.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="List what would be run, and run nothing.")] = False,
     data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or ./data.")] = None,
     results: Annotated[Path | None, typer.Option("--results", help="The folder of the rows.")] = None,
+    formats: Annotated[str, typer.Option("--formats", metavar="KIND,…", help="What to write: md, tex, html, "
+                       "json.")] = "md",
     out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Published tables beside ours: run the cells that are missing, then write the tables."""
+    """Compare published tables with ours: run the cells that are missing, then write the tables."""
     from steppe.engine.devices import find_device
-    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, work
+    from steppe.jobs.places import find_places
+    from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows
+    from steppe.reproduce.make_row import make_row
 
+    kinds = [kind.strip() for kind in formats.split(",")]
+    for kind in kinds:
+        if kind not in publish.KINDS:
+            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{nearest(kind, publish.KINDS)}")
     if tables == ["list"]:
         _list(as_json, [Path("results"), *([results] if results else [])])
         return
     if tables in (["tables"], ["check"]):
-        _all_tables(tables == ["check"], *missing_runs.folders(out, results, "paper"))
+        _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
         return
     is_league = tables == ["league"]
     tables = list(dict.fromkeys(tables))
@@ -55,14 +69,14 @@ def reproduce(
         if name not in recipes.names():
             raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
         recipes.table(name, scale)
-    rows_in, tables_in = missing_runs.folders(out, results, scale)
-    places = [Path("results"), rows_in] if scale == "paper" else [rows_in]
-    machine: dict[str, object] = {"device": device, "data_folder": data_folder} | ({"workers": 0} if jobs > 1 else {})
+    rows_in, tables_in = missing_runs.find_folders(out, results, scale)
+    known_in = [Path("results"), rows_in] if scale == "paper" else [rows_in]
+    machine: dict[str, object] = {"device": device, "data_folder": data_folder}
 
     def known() -> list[rows.Row]:
-        return rows.known(places, scale)
+        return rows.known(known_in, scale)
 
-    stages: list[Callable[[], list[work.Job]]]
+    stages: list[Callable[[], list[CellJob]]]  # what a stage runs may depend on the rows of the one before
     if is_league:
         entrants = league.chosen(cells, scale)
         stages = [
@@ -72,50 +86,58 @@ def reproduce(
     else:
         stages = [lambda: missing_runs.needed(tables, scale, cells, seeds, tried, known(), machine)]
     if dry:
-        told = [{"run": j.label, "recipe": j.key[0], "cells": [f"{c.table} {c.id}" for c in j.cells]}
-                for stage in stages for j in stage()]  # fmt: skip
-        lines = [f"{t['recipe']}  {t['run']}" for t in told] or ["nothing is missing"]
-        print(json.dumps(told, indent=1) if as_json else "\n".join(lines))
+        missing = [{"run": j.label, "recipe": j.recipe, "cells": [f"{c.table} {c.id}" for c in j.cells]}
+                   for stage in stages for j in stage()]  # fmt: skip
+        lines = [f"{one['recipe']}  {one['run']}" for one in missing] or ["nothing is missing"]
+        print(json.dumps(missing, indent=1) if as_json else "\n".join(lines))
         return
     find_device(device)
-
-    def keep(job: work.Job, row: rows.Row) -> None:
-        first = job.cells[0]
-        rows.append(rows_in / f"{first.table}.jsonl", {"table": first.table, "cell": first.id, "scale": scale, **row,
-                                                      "processes": max(sharing, row["processes"])})  # fmt: skip
-
-    not_run, failed = work.in_stages(stages, jobs, budget, keep, _say)
-    told_all: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    try:
+        with QueueProgress() as progress, Queue(find_places(jobs, device), progress, budget) as queue:
+            for stage in stages:
+                several = stage()
+                first = {job.label: job.cells[0] for job in several}
+                queue.add(several)
+                for ended in queue:
+                    if ended.error:
+                        failed[ended.job.label] = ended.error
+                        continue
+                    cell = first[ended.job.label]
+                    row = {"table": cell.table, "cell": cell.id, "scale": scale,
+                           **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
+                    rows.append(rows_in / f"{cell.table}.jsonl", row)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
+        raise typer.Exit(130) from None
+    found_all: dict[str, Any] = {}
     written: list[Path] = []
     if is_league:
-        told_all["league"] = league.standings(known(), scale)
-        written += publish.write(league_page.texts(known(), scale), tables_in)
+        found_all["league"] = league.standings(known(), scale)
+        written += publish.write(league_page.texts(known(), scale, kinds=kinds), tables_in)
     for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
-        found = publish.findings(table, known())
-        told_all[table.name] = publish.facts(table, found, scale)
-        written += publish.write(publish.texts(table, found, scale), tables_in)
+        found = publish.findings(table, known(), scale)
+        found_all[table.name] = publish.facts(table, found, scale)
+        written += publish.write(publish.texts(table, found, scale, kinds), tables_in)
         if not as_json:
-            _show(table, found)
+            _show(table, found, scale)
     if as_json:
-        print(json.dumps({"tables": told_all, "not_run": [j.label for j in not_run], "failed": failed}))
+        print(json.dumps({"tables": found_all, "not_run": [j.label for j in queue.waiting], "failed": failed}))
     else:
         if is_league:
-            _show_league(told_all["league"])
+            _show_league(found_all["league"], scale)
         if scale == "tiny":
             terminal.show(publish.TINY)
         terminal.show(f"written: {', '.join(map(str, written))}")
-    if not_run:
-        _say(f"{len(not_run)} runs were not made for want of time; the same command goes on with them")
+    if queue.waiting:
+        print(f"{len(queue.waiting)} runs did not fit into the time; the same command continues with them",
+              file=sys.stderr)  # fmt: skip
     if failed:
         raise SteppeError("\n".join(f"{label}: {reason}" for label, reason in failed.items()))
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
-    """Everything that is made from rows, in a checkout: its tables, their index, and the league's page beside them."""
+def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
+    """Write everything that is made from rows: the tables, their index, and the league's page next to their folder."""
     from steppe.reproduce import audit, league_page, publish, rows
 
     page = tables.parent / "league.md"
@@ -124,9 +146,9 @@ def _all_tables(only_check: bool, results: Path, tables: Path) -> None:
         terminal.show(f"every row in {results} traces to a recipe, and {tables} is what the rows say")
         return
     known = rows.known([results])
-    texts = league_page.texts(known, folder=f"{tables.name}/")
+    texts = league_page.texts(known, folder=f"{tables.name}/", kinds=kinds)
     publish.write({"league.md": texts.pop("league.md")}, page.parent)
-    written = publish.write({**publish.everything(known), **texts}, tables)
+    written = publish.write({**publish.everything(known, kinds), **texts}, tables)
     terminal.show(f"wrote {page} and {len(written)} files in {tables}")
 
 
@@ -143,22 +165,22 @@ def _list(as_json: bool, places: list[Path]) -> None:
         )
 
     tables = [recipes.table(name) for name in recipes.names()]
-    told: list[dict[str, Any]] = [{"table": t.name, "title": t.title, "source": t.source, "cells": len(t.main),
+    counts: list[dict[str, Any]] = [{"table": t.name, "title": t.title, "source": t.source, "cells": len(t.main),
              "run": sum(map(there, t.main)), "tried": len(t.cells) - len(t.main)}
             for t in tables]  # fmt: skip
     if as_json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(counts, indent=1))
         return
     terminal.print_table("published tables", ["table", "cells", "run here", "what"],
-                         [[t["table"], str(t["cells"]), str(t["run"]), t["title"]] for t in told])  # fmt: skip
+                         [[t["table"], str(t["cells"]), str(t["run"]), t["title"]] for t in counts])  # fmt: skip
     terminal.show("and league: all methods under one protocol, tuned on held-out training data")
 
 
-def _show(table: Any, found: Any) -> None:
+def _show(table: Any, found: Any, scale: str) -> None:
     from steppe.reproduce import publish
 
     terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
-    for part in publish.printed(table, found):
+    for part in publish.printed(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
         if part.title in table.columns.values():  # cell by cell only where something was run
             place = part.columns.index("verdict")
@@ -170,11 +192,12 @@ def _show(table: Any, found: Any) -> None:
     terminal.show(terminal.escaped(publish.summary(table, found)))
 
 
-def _show_league(found: list[dict[str, Any]]) -> None:
+def _show_league(found: list[dict[str, Any]], scale: str) -> None:
     from steppe.reproduce import league_page, recipes
 
     for column in recipes.read("league")["column"]:
         part = league_page.printed(found, column["id"], column["title"])
         if part.rows:
             terminal.print_table(part.title, part.columns, part.rows, ("seconds", "seeds", "gradients", "best", "last"))
-        terminal.show(league_page.verdict(found, column["id"]))
+        if scale == "paper":
+            terminal.show(league_page.verdict(found, column["id"]))

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-import signal
+import re
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,12 +14,10 @@ import typer
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import Progress
 
-log = logging.getLogger("steppe")
 if TYPE_CHECKING:
+    from steppe.jobs.points import Point
     from steppe.jobs.search import Range
-    from steppe.jobs.sweep import Point, Source
 
 
 @app.command()
@@ -32,22 +25,23 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
                           "setting; several make a grid.")] = [],  # noqa: B006
-          seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds seed, seed+1, …")] = 1,
+          seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per point, with seeds seed, seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
-                            "grid, so many points that Optuna suggests, by validation accuracy.")] = None,
+                            "grid, run this many points that Optuna suggests, by the validation metric.")] = None,
           ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="What to search "
                             "in; --grid gives choices.")] = [],  # noqa: B006
-          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each "
-                          "GPU, or for each core.")] = None,
+          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their "
+                          "own; 1: in this process. Default: one per GPU, or per core.")] = None,
           sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
     from steppe.engine.build import build_experiment
-    from steppe.jobs.processes import places
+    from steppe.jobs.places import find_places
+    from steppe.jobs.points import Point, run_points
+    from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.search import Search
-    from steppe.jobs.sweep import Grid, Point
-    from steppe.jobs.sweep import sweep as run_all
-    from steppe.report import sweep_table as shown
+    from steppe.report import sweep_table
     from steppe.runs.folder import RunFolder
     from steppe.settings import parse_value
 
@@ -65,13 +59,15 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         raise SteppeError("sweep needs something to vary: --grid rho=0.1,0.5, or --search 20 --range rho=0.01..1:log.")
 
     def point(values: dict[str, Any]) -> Point:
-        """Of these values, those that its algorithm knows, on top of what all points share."""
+        """Of these values, use those that the algorithm knows, on top of what all points share."""
         name = values.get("algorithm", names[0])
         mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.shared_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
         shared = arguments.shared_sets(sets, names)[name]
         chosen = arguments.configuration(name, config, [*shared, *given], add, rounds)
-        return Point({k: parse_value(str(v)) for k, v in mine.items()}, chosen)
+        settings = {k: parse_value(str(v)) for k, v in mine.items()}
+        label = ",".join(f"{k}={v}" for k, v in settings.items()) or name
+        return Point(label, chosen, re.sub(r"[^\w.,=()+-]", "_", label), settings)
 
     # Every point of the grid, or the corners of what is searched: mistakes are found before anything is written.
     ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
@@ -82,79 +78,37 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
                           "training data, with --set validation=0.1.")  # fmt: skip
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
     build_experiment(first)
-    source = Grid(points, seeds, where) if search is None else Search(spans, choices, search, point, first.seed, where)
-    total = seeds * (sum(p.config.rounds for p in source.points.values()) if search is None else search * first.rounds)
+    searched = Search(spans, choices, search, point, first.seed, where) if search else None
+    points = list({p.label: p for p in points}.values())  # two that differ in nothing are one
+    expected = seeds * (search or len(points))
     try:
-        with Progress(total) as progress, _terminable():
-            watch = _Watch(progress, total, seeds * (search or len(source.points)), seeds)
-            run_all(source, seeds, where, places(jobs, first.device), watch.tick, watch.judged)
+        with QueueProgress() as progress:
+            queue = Queue(find_places(jobs, first.device), progress, expected=expected)
+            run_points(searched or points, seeds, where, queue, searched.tell if searched else None)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with the same command, in {where}", file=sys.stderr)
+        print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    found = {"folder": str(where), **shown.summarize_points(list(source.points.values()))}
+    points = list(searched.points.values()) if searched else points
+    found = {"folder": str(where), **sweep_table.summarize_points(points)}
     RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
     else:
         title = f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, {first.rounds} rounds"
-        _show(title, source, list(ends), seeds)
+        columns, rows = sweep_table.make_cells(points, list(ends), seeds)
+        terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
+        terminal.show(sweep_table.explain_table(points, seeds))
         terminal.show(f"runs and sweep.json are in {where}")
-    failed = [
-        f"{p.label}, seed {seed}: {why}" for p in source.points.values() for seed, why in sorted(p.failed.items())
-    ]
-    for text in failed:
-        print(f"failed: {text}", file=sys.stderr)
-    if failed:
+    report_failures(points)
+
+
+def report_failures(points: list[Point]) -> None:
+    """Print why runs failed, and end with code 3 if any did."""
+    for p in points:
+        for seed, why in sorted(p.failed.items()):
+            print(f"failed: {p.label}, seed {seed}: {why}", file=sys.stderr)
+    if any(p.failed for p in points):
         raise typer.Exit(3)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Whoever ends this process in good order ends its children too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@dataclass
-class _Watch:
-    """Progress over all runs, in rounds, with the time left."""
-
-    progress: Progress
-    total: int  # rounds of all runs
-    runs: int
-    seeds: int
-    finished: int = 0
-    done: int = 0
-    left: str = ""
-    began: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.progress.begin("sweep")
-
-    def tick(self, done: int, before: int) -> None:
-        if done > before:
-            self.left = f"; {(time.monotonic() - self.began) / (done - before) * (self.total - done):.0f} s left"
-        self.done = done
-        self.progress.so_far(done, f"{self.finished}/{self.runs} runs")
-
-    def judged(self, point: Point) -> None:
-        from steppe.report.sweep_table import format_point
-
-        self.finished += self.seeds
-        log.info(f"{self.finished}/{self.runs} runs: {point.label}: {format_point(point)}{self.left}")
-        self.progress.so_far(self.done, f"{self.finished}/{self.runs} runs")
-
-
-def _show(title: str, source: Source, keys: list[str], seeds: int) -> None:
-    from steppe.report import sweep_table as shown
-
-    points = list(source.points.values())
-    columns, rows = shown.make_cells(points, keys, seeds)
-    terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
-    terminal.show(shown.explain_table(points, seeds))
 
 
 def _named_in(path: Path | None) -> str:

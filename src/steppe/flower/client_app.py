@@ -21,7 +21,7 @@ from steppe.core.errors import SteppeError
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
-from steppe.flower.build import build_node, check_same
+from steppe.flower.both_sides import build_node, check_same
 from steppe.flower.federation_file import Own, Terms, read, read_terms
 from steppe.flower.messages import ARRAYS, TERMS, TOLD, list_reply, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data

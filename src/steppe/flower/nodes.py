@@ -27,7 +27,7 @@ from steppe.core.stacking import stack
 from steppe.core.validate import faults
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
-from steppe.flower.build import compute_fingerprint, trace_reply
+from steppe.flower.both_sides import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
 from steppe.flower.keys import take_fingerprint
 from steppe.flower.messages import (
@@ -313,7 +313,8 @@ class Gone(SteppeError):
 
     def __init__(self, code: int) -> None:
         named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
-        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}")
+        pinned = "; it runs another app than this: steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}{pinned}")
         self.away = code in AWAY
 
 

@@ -1,21 +1,20 @@
-"""Search over ranges with Optuna (extra `optuna`), by validation accuracy and never by the test set.
+"""Search over ranges with Optuna (extra `optuna`), by the validation metric and never by the test set.
 
-What was tried is kept in trials.json, so that an interrupted search goes on: finished trials are told to the sampler
-anew, whose runs are there already, and half-finished ones are run to their end.
+What was tried is kept in trials.json, so that an interrupted search continues: the sampler learns again from finished
+trials, whose runs are there, and unfinished ones are run to their end.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from steppe import settings
 from steppe.core.errors import missing
-from steppe.jobs.sweep import Point
+from steppe.jobs.points import Point
 from steppe.runs.folder import RunFolder
 
 FILE = "trials.json"
@@ -32,12 +31,12 @@ class Range:
     whole: bool  # integers only
 
     def tidy(self, value: float) -> float:
-        """A suggestion with few digits, still between the ends."""
+        """Round a suggestion to a few digits, still between the ends."""
         return int(value) if self.whole else min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
 def parse_range(text: str) -> tuple[str, Range]:
-    """`key=low..high`, or `key=low..high:log`; integers where both ends are written so.
+    """Read `key=low..high`, or `key=low..high:log`; both ends written as integers make a range of integers.
 
     >>> parse_range("rho=0.01..1:log")
     ('rho', Range(low=0.01, high=1.0, log=True, whole=False))
@@ -48,7 +47,7 @@ def parse_range(text: str) -> tuple[str, Range]:
 
 
 class Search:
-    """Suggests values, and learns from the points that came of them."""
+    """Suggests values, and learns from the points that they made."""
 
     def __init__(self, ranges: dict[str, Range], choices: dict[str, list[str]], trials: int,
                  make: Callable[[dict[str, Any]], Point], seed: int, out: Path) -> None:  # fmt: skip
@@ -61,28 +60,27 @@ class Search:
         self.path = out / FILE
         self.tried: list[dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else []
         self.tried = self.tried[:trials]
-        # A sampler that begins anew must not suggest the same again.
+        # A sampler that starts again must not repeat its suggestions.
         sampler = optuna.samplers.TPESampler(seed=seed + len(self.tried))
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
         for values in self.tried:
             self.study.enqueue_trial(values)
         self.asked = 0
         self.points: dict[str, Point] = {}
-        self.judged: set[str] = set()
+        self.complete: set[str] = set()
         self.waiting: dict[str, list[Any]] = {}  # trials by the label of the point that they wait for
 
-    def more(self) -> list[Point]:
-        """The next point that was not there before; none when all trials have been asked for."""
+    def __iter__(self) -> Iterator[Point]:
+        """Yield the next point that was not there before, until all trials were suggested."""
         while self.asked < self.trials:
             trial, values = self._ask()
             point = self.make(values)
             self.waiting.setdefault(point.label, []).append(trial)
             if point.label not in self.points:
                 self.points[point.label] = point
-                return [point]
-            if point.label in self.judged:
+                yield point
+            elif point.label in self.complete:
                 self.tell(self.points[point.label])
-        return []
 
     def _ask(self) -> tuple[Any, dict[str, Any]]:
         trial = self.study.ask()
@@ -100,12 +98,12 @@ class Search:
         return trial, values
 
     def tell(self, point: Point) -> None:
-        """What became of a point."""
+        """Give a point's mean validation metric to the sampler; its sign is such that higher is better."""
         import optuna
 
-        self.judged.add(point.label)
+        self.complete.add(point.label)
         for trial in self.waiting.pop(point.label, []):
             if point.failed or not all("validation" in r for r in point.results.values()):
                 self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
-                self.study.tell(trial, fmean(r["validation"] for r in point.results.values()))
+                self.study.tell(trial, point.mean("validation") * (-1 if point.metric.lower else 1))

@@ -35,13 +35,13 @@ class Line:
     missing: float = 0  # replies of a run that never came, or came too late
 
 
-def make_lines(entries: Sequence[Any]) -> list[Line]:
-    """Make a line per algorithm that has a run (see `jobs.compare.Entry`), tested against the first one."""
-    last = {e.algorithm: {k: float(s["last"]) for k, s in zip(e.seeds, e.summaries, strict=True)} for e in entries}
-    first = entries[0].algorithm if entries else ""
-    return [_make_line(e.algorithm, e.summaries, e.cost,
-                       None if e.algorithm == first else compare_pairs(last[e.algorithm], last[first]))
-            for e in entries if e.summaries]  # fmt: skip
+def make_lines(points: Sequence[Any]) -> list[Line]:
+    """Make a line per algorithm that has a run (see `jobs.points.Point`), tested against the first one."""
+    last = {p.label: {seed: float(r["last"]) for seed, r in p.results.items()} for p in points}
+    first = points[0].label if points else ""
+    return [_make_line(p.label, list(p.results.values()), p.cost,
+                       None if p.label == first else compare_pairs(last[p.label], last[first]))
+            for p in points if p.results]  # fmt: skip
 
 
 def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any],

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steppe.core.metric import Metric
-from steppe.core.task import METRICS
-from steppe.jobs.sweep import Point, best, chosen_by
+from steppe.jobs.points import Point, best, choose_measure
 from steppe.report.compare_table import format_loss
 from steppe.report.seeds import mean_and_spread
 
 COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
-ACCURACY = METRICS["accuracy"]  # a sweep's points have names, and what has a name is a classifier
 
 
 def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
     """Summarize a sweep for sweep.json."""
     first = best(list(points))
-    return {"chosen_by": chosen_by(list(points)), "best": _summarize(first) if first else None,
+    return {"chosen_by": choose_measure(points), "best": _summarize(first) if first else None,
             "points": [_summarize(p) for p in points]}  # fmt: skip
 
 
@@ -33,15 +30,7 @@ def _over_seeds(p: Point, key: str) -> tuple[float, float] | None:
     return mean_and_spread(values) if values else None
 
 
-def format_point(p: Point, metric: Metric = ACCURACY) -> str:
-    """Tell how good a point is, in a few words."""
-    key = chosen_by([p])
-    pair = _over_seeds(p, key)
-    return "failed" if pair is None else f"{COLUMNS[key]} {metric.pair(*pair, len(p.results))}{metric.unit}"
-
-
-def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int,
-               metric: Metric = ACCURACY) -> tuple[list[str], list[list[str]]]:  # fmt: skip
+def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[list[str], list[list[str]]]:
     """Make the table's columns and rows: the settings, their scores, the runs that there are, and which is the best."""
     first = best(list(points))
     columns = {k: title for k, title in COLUMNS.items() if any(k in r for p in points for r in p.results.values())}
@@ -50,17 +39,19 @@ def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int,
         row = [str(p.settings.get(k, "")) for k in keys]
         for k in columns:
             pair, count = _over_seeds(p, k), len(p.results)
-            row.append("" if pair is None else format_loss(pair, count) if k == "loss" else metric.pair(*pair, count))
+            row.append("" if pair is None else format_loss(pair, count) if k == "loss" else p.metric.pair(*pair, count))
         rows.append([*row, f"{len(p.results)}/{seeds}", "best" if p is first else ""])
     return [*keys, *columns.values(), "runs", ""], rows
 
 
-def explain_table(points: Sequence[Point], seeds: int, metric: Metric = ACCURACY) -> str:
+def explain_table(points: Sequence[Point], seeds: int) -> str:
     """Say what the table's numbers are, and how the best was chosen."""
+    metric = next((p.metric for p in points if p.results), points[0].metric)
     each = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    if chosen_by(list(points)) == "validation":
+    if choose_measure(points) == "validation":
         how = f"the best is chosen by validation {metric.name}; the test set played no part in it"
     else:
         how = (f"the best is chosen by test {metric.name}, because there is no validation data, so its own "
                f"{metric.name} is optimistic: set validation, for example to 0.1")  # fmt: skip
-    return f"{metric.name}{' in %' if metric.percent else ''}, {each}; {how}"
+    unit = " in %" if metric.percent else " (lower is better)" if metric.lower else ""
+    return f"{metric.name}{unit}, {each}; {how}"

@@ -1,6 +1,6 @@
-"""One league: every method under one protocol, tuned on held-out training data, then judged once on the test set.
+"""One league: every method under one protocol, tuned on held-out training data, then tested once.
 
-`league_page` tells what came out.
+`league_page` shows the result.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.missing_runs import runs_for
+from steppe.reproduce.costs import relative_costs
+from steppe.reproduce.missing_runs import CellJob, runs_for
 from steppe.reproduce.recipes import Cell, check_globs, check_scale, configuration, layered, read
 from steppe.reproduce.rows import Row, value
-from steppe.reproduce.work import Job, traced
 
-TUNED, JUDGED = "validation_mean_of_last_ten", "mean_of_last_ten"
+TUNED, TESTED = "validation_mean_of_last_ten", "mean_of_last_ten"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method in one column: its candidates as they are tuned, and as they are judged."""
+    """A method in one column: its candidates for tuning, and for the test."""
 
     column: str
     method: str
@@ -47,7 +47,7 @@ def entrants(scale: str = "paper") -> list[Entrant]:
                                      content[stage])  # fmt: skip
                     label = f"{method['id']}/{_label(candidate)}" + ("/tuning" if stage == "tuning" else "")
                     config = configuration(values, scale, f"league: {method['id']}")
-                    statistic = TUNED if stage == "tuning" else JUDGED
+                    statistic = TUNED if stage == "tuning" else TESTED
                     several.append(Cell("league", column["id"], label, None, config, statistic))
             made.append(Entrant(column["id"], method["id"], method["title"], method.get("composition", False),
                                 tuple(cells["tuning"]), tuple(cells["final"])))  # fmt: skip
@@ -55,7 +55,7 @@ def entrants(scale: str = "paper") -> list[Entrant]:
 
 
 def chosen(globs: list[str], scale: str = "paper") -> list[Entrant]:
-    """Those whose column/method matches any of the patterns."""
+    """Return the entrants whose column/method matches any of the patterns."""
     check_scale(scale)
     everyone = entrants(scale)
     check_globs(globs, [e.id for e in everyone])
@@ -71,19 +71,19 @@ def _label(candidate: dict[str, Any]) -> str:
     return ",".join([*(f"{k}={v}" for k, v in own.items()), *candidate.get("add", [])])
 
 
-def tuning(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[Job]:
-    """What must be run before anything can be chosen; one seed."""
+def tuning(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[CellJob]:
+    """Find the runs that are needed before anything can be chosen; one seed."""
     return runs_for([c for e in chosen for c in e.tuning], rows, 1, machine)
 
 
-def finals(chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[Job]:
-    """The chosen candidates, where tuning is complete."""
+def finals(chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
+    """Find the missing runs of the chosen candidates, where tuning is complete."""
     best = [choice(e, rows) for e in chosen]
     return runs_for([e.final[i] for e, i in zip(chosen, best, strict=True) if i is not None], rows, seeds, machine)
 
 
 def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
-    """The candidate that did best on held-out data; None while one of them has not been tried, or all failed."""
+    """Return the best candidate on held-out data; None while one of them was not tried, or if all failed."""
     scores = [_tuned(c, rows) for c in entrant.tuning]
     if any(s is None for s in scores) or max(s for s in scores if s is not None) < 0:
         return None
@@ -91,38 +91,38 @@ def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
 
 
 def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """−1: it broke down."""
+    """The score on held-out data; −1 where the training broke down."""
     mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
     found = [-1.0 if "failed" in r else value(r, TUNED) for r in mine]
     return next((f for f in reversed(found) if f is not None), None)
 
 
 def standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
-    """Every entrant with what is known of it; costs are traced and always known."""
-    told = []
+    """List every entrant with its results so far; costs are traced and always known."""
+    found = []
     for e in entrants(scale):
         best = choice(e, rows)
         cell = e.final[best if best is not None else 0]
         mine = {r["seed"]: r for r in rows if best is not None and r["recipe"] == cell.hash}
         good = [r for r in mine.values() if "failed" not in r]
-        costs = traced(cell.config)
+        costs = relative_costs(cell.config)
 
         def mean(statistic: str, scale: float = 1.0, good: list[Row] = good) -> float | None:
             values = [scale * v for r in good if (v := value(r, statistic)) is not None]
             return round(fmean(values), 4) if values else None
 
-        values = [100 * r[JUDGED] for r in good]
-        told.append({
+        values = [100 * r[TESTED] for r in good]
+        found.append({
             "column": e.column, "method": e.method, "title": e.title, "composition": e.composition,
             "tuned": {c.row.split("/")[1]: _percent(_tuned(c, rows)) for c in e.tuning},
             "chosen": None if best is None else cell.row.split("/")[1], "recipe": cell.hash, "seeds": sorted(mine),
             "failed": [r["failed"] for r in mine.values() if "failed" in r],
-            "accuracy": mean(JUDGED, 100), "std": round(stdev(values), 4) if len(values) > 1 else None,
+            "accuracy": mean(TESTED, 100), "std": round(stdev(values), 4) if len(values) > 1 else None,
             "last": mean("last", 100), "best": mean("best", 100), "lambda1": mean("measures.lambda1.lambda1"),
             "trace": mean("measures.trace.value"), **{k: round(v, 3) for k, v in costs.items()},
             "seconds": round(sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in mine.values()), 1),
         })  # fmt: skip
-    return told
+    return found
 
 
 def _percent(value_: float | None) -> float | None:

@@ -155,14 +155,17 @@ def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") 
         f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
         "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
         "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip
-    tiny = "This is the tiny scale, on the embedded digits: it shows how the table is made, and nothing else."
+    tiny = "This is the tiny scale, on the embedded digits: the numbers are those of a toy, and nothing is judged."
     notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
     parts.append(notes if scale == "paper" else tiny)
     for column in content["column"]:
         table = printed(found, column["id"], column["title"])
-        parts += [f"## {md(table.title)}", md(verdict(found, column["id"]))]
+        parts.append(f"## {md(table.title)}")
+        if scale == "paper":
+            parts.append(md(verdict(found, column["id"])))
+            parts += map(md, reading(found, column["id"]) if table.rows else [])
         if table.rows:
-            parts += [*map(md, reading(found, column["id"])), markdown_table(table)]
+            parts.append(markdown_table(table))
         if _pictured(found, column["id"]):
             parts.append(f"![accuracy of each method, and what it costs]({folder}{_file(column['id'])})")
         parts += [md(table.note)] if table.note else []
@@ -177,10 +180,11 @@ def _file(column: str) -> str:
     return f"league-{column}.svg"
 
 
-def texts(rows: Sequence[Row], scale: str = "paper", folder: str = "") -> dict[str, str]:
-    """Its files: the page, its pictures (in `folder`, seen from the page), and everything for programs."""
+def texts(rows: Sequence[Row], scale: str = "paper", folder: str = "",
+          kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
+    """Its files: the page, its pictures (in `folder`, seen from the page), and with `json` everything for programs."""
     found = standings(rows, scale)
     pictures = {_file(c["id"]): picture(found, c["id"], c["title"]) for c in read("league")["column"]
                 if _pictured(found, c["id"])}  # fmt: skip
-    facts = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    return {"league.md": markdown(found, scale, folder), **pictures, "league.json": facts}
+    facts = {"league.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n"} if "json" in kinds else {}
+    return {"league.md": markdown(found, scale, folder), **pictures, **facts}

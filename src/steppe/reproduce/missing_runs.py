@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from steppe.config import Config
-from steppe.reproduce.recipes import Cell, select, shortened, table
+from steppe.jobs.job import Job
+from steppe.reproduce.costs import estimate_work
+from steppe.reproduce.recipes import Cell, recipe_hash, select, shortened, table
 from steppe.reproduce.rows import Row, answers
-from steppe.reproduce.work import Job
 
 TRACED = ("bytes_x", "flops_x")  # statistics that need no training
 UNKNOWN = "unknown"  # a statistic that the paper does not define well enough to compute
+CHECKOUT = Path("src/steppe/reproduce/tables")  # where this folder is there, the committed rows and tables are, too
+
+
+@dataclass(frozen=True)
+class CellJob(Job):
+    """A run, and the cells that wait for it."""
+
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def recipe(self) -> str:
+        return recipe_hash(self.config)
+
+    @cached_property
+    def weight(self) -> float:
+        return estimate_work(self.config)
 
 
 def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Sequence[Row],
-           machine: dict[str, object]) -> list[Job]:  # fmt: skip
-    """Runs of these tables that no row answers yet."""
+           machine: dict[str, object]) -> list[CellJob]:  # fmt: skip
+    """Find the runs of these tables that no row answers yet."""
     every = [cell for name in names for cell in table(name, scale).cells]
     chosen = [c for c in select(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
     return runs_for(chosen, known, seeds, machine)
 
 
-def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[Job]:
-    """Cells with the same recipe share one run. First seeds come first, then table by table."""
+def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
+    """Find the runs that these cells need. Cells with the same recipe share one. Seed by seed, then table by table."""
     there: dict[tuple[str, int], list[Row]] = {}
     for row in shortened(known, cells):
         there.setdefault((row["recipe"], row["seed"]), []).append(row)
@@ -34,22 +53,22 @@ def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: d
             key = cell.hash, seed
             if not any(answers(r, cell.statistic) for r in there.get(key, [])):
                 waiting.setdefault(key, []).append(cell)
-    return [Job(_joined(several, seed, machine), tuple(several), (seed, min(places.index(c.table) for c in several)))
+    return [CellJob(_join(several, seed, machine), f"{several[0].table} {several[0].id}, seed {seed}", None,
+                    (seed, min(places.index(c.table) for c in several)), tuple(several))
             for (_, seed), several in waiting.items()]  # fmt: skip
 
 
-def _joined(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Config:
-    """One run with everything that any of the cells looks at."""
+def _join(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Config:
+    """Configure one run with everything that any of the cells looks at."""
     measure = list(dict.fromkeys(m for c in cells for m in c.config.measure))
     epochs = sorted({e for c in cells for e in c.config.personal or []})
     update = {"measure": measure, "personal": epochs or cells[0].config.personal, "seed": seed, **machine}
     return cells[0].config.model_copy(update=update)
 
 
-def folders(out: Path | None, results: Path | None, scale: str) -> tuple[Path, Path]:
-    """Where rows and where tables go: in a checkout, to the committed ones; at the tiny scale aside."""
-    if scale == "tiny" and out is None:
-        out = Path("runs") / "reproduce-tiny"
-    if out is None:
+def find_folders(out: Path | None, results: Path | None, scale: str) -> tuple[Path, Path]:
+    """Return where rows and tables go: in a checkout to the committed ones, else (and if tiny) to a folder of runs/."""
+    if out is None and scale == "paper" and CHECKOUT.is_dir():
         return results or Path("results"), Path("docs") / "reproductions"
+    out = out or Path("runs") / ("reproduce" if scale == "paper" else f"reproduce-{scale}")
     return results or out / "results", out

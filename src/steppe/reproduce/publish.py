@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_latex_document as document
 from steppe.report.texts import render_latex_table as tabular
 from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.reproduce.costs import relative_costs
 from steppe.reproduce.missing_runs import UNKNOWN
 from steppe.reproduce.recipes import Published, Table, names
 from steppe.reproduce.recipes import table as named
@@ -33,14 +34,14 @@ from steppe.reproduce.verdicts import (
     find,
     ranks,
 )
-from steppe.reproduce.work import traced
 
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round", "draw": "wider band, with the draw of the partition",
          "personal.5.mean": "mean of the clients' own models (last, last ten, best: the global one's)"}  # fmt: skip
-TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. It shows how the table is made; "
-        "its numbers say nothing about the paper's.")  # fmt: skip
+TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. Its numbers are those of a toy "
+        "and say nothing about the paper, so nothing is judged.")  # fmt: skip
+KINDS = ("md", "tex", "html", "json")
 
 # Data sets whose files could not be had: cells that need them cannot be run.
 NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
@@ -60,11 +61,15 @@ thead th { border-bottom: 2px solid #888; }
 def costs(table: Table) -> dict[str, dict[str, float]]:
     """What the cells of a cost table say, which needs no training."""
     asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
-    return {c.hash: traced(c.config) for c in asked}
+    return {c.hash: relative_costs(c.config) for c in asked}
 
 
-def findings(table: Table, rows: Sequence[Row]) -> list[Finding]:
-    return find(table, rows, costs(table))
+def findings(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Finding]:
+    """Compare every cell with the paper; at the tiny scale nothing is judged."""
+    found = find(table, rows, costs(table))
+    if scale == "paper":
+        return found
+    return [replace(f, verdict=NOT_JUDGED if f.seeds else NOT_RUN, also=dict.fromkeys(f.also, "")) for f in found]
 
 
 def summary(table: Table, found: Sequence[Finding]) -> str:
@@ -72,7 +77,7 @@ def summary(table: Table, found: Sequence[Finding]) -> str:
     main = [f for f in found if not f.cell.of]
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    for statistic in table.also:
+    for statistic in [s for s in table.also if any(f.also[s] for f in main)]:
         told += f"; by the {NAMES[statistic]} {sum(f.also[statistic] == INSIDE for f in main)} inside"
     return f"{len(main)} cells: {told}; {seconds(found):.0f} seconds of the device"
 
@@ -101,14 +106,14 @@ def claim(table: Table, found: Sequence[Finding]) -> str:
     return told
 
 
-def printed(table: Table, found: Sequence[Finding]) -> list[Printed]:
+def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
     """The whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
-    parts = [_grid(table, found, ran)] if ran else []
+    parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
         mine = [f for f in found if f.cell.column == column and not f.cell.of]
         parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
-    order = ranks(table, found)
+    order = ranks(table, found) if scale == "paper" else []
     if order:
         rows = [[table.columns[r["column"]] + (f", {r['group']}" if r["group"] else ""), f"{r['methods']} of {r['of']}",
                  _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
@@ -142,7 +147,7 @@ def _found_out(table: Table, f: Finding, explained: dict[str, Finding], found: S
     return f"not explained; nearest of {len(tried)} tried: {_line(table, nearest)[2]} with {nearest.cell.row}"
 
 
-def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed:
+def _grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str) -> Printed:
     main = {(f.cell.row, f.cell.column): f for f in found if not f.cell.of}
     rows = []
     for row, title in table.rows.items():
@@ -150,7 +155,8 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str]) -> Printed
         if any(cells):
             rows.append([title, *("" if f is None else _brief(table, f) for f in cells)])
     missing = [title for c, title in table.columns.items() if c not in columns]
-    note = "Ours / the paper's. ✓ inside the band, ✗ outside, † the paper says failed, – not run."
+    marks = "✓ inside the band, ✗ outside, † the paper says failed, " if scale == "paper" else ""
+    note = f"Ours / the paper's. {marks}– not run."
     return Printed("All columns that were run" if missing else "All columns",
                    ["", *(table.columns[c] for c in columns)], rows,
                    note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
@@ -194,13 +200,13 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     """Paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
-    told = [claim(table, found)] if comparisons(table, found) else []
+    told = [claim(table, found)] if scale == "paper" and comparisons(table, found) else []
     told += [f"Source: {table.source}.", f"{summary(table, found)}."]
     origins = sorted({o for f in found for o in f.origins})
     told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
         told.append(TINY)
-    if table.unit == "%":
+    if table.unit == "%" and scale == "paper":
         told.append(f"{unit} Compared is the {usual}, averaged over seeds where there are several; the band is two of "
                     "the paper's standard deviations or 1.5 points, whichever is more (1.5 points where the deviation "
                     "comes from fewer than three runs, or there is none).")  # fmt: skip
@@ -220,23 +226,30 @@ def command(table: Table, scale: str, glob: str = "") -> str:
 
 def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     parts = [f"# {md(table.title)}", *map(md, introduction(table, found, scale)), f"    {command(table, scale)}"]
-    parts += ["\n".join(f"- {md(note)}" for note in table.notes)] if table.notes else []
-    for part in printed(table, found):
+    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _notes(table, scale)) else []
+    for part in printed(table, found, scale):
         parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
     return "\n\n".join(parts) + "\n"
 
 
+def _notes(table: Table, scale: str) -> tuple[str, ...]:
+    """The table's notes, which are about rows at the paper's scale."""
+    return table.notes if scale == "paper" else ()
+
+
 def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [*introduction(table, found, scale), *table.notes]
-    return document(table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found) if part.rows)])
+    told = [*introduction(table, found, scale), *_notes(table, scale)]
+    return document(
+        table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found, scale) if part.rows)]
+    )
 
 
 def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """A page without any script, and without anything to load."""
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
             f"<pre>{escape(command(table, scale))}</pre>",
-            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in table.notes) + "</ul>"]  # fmt: skip
-    for part in printed(table, found):
+            "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in _notes(table, scale)) + "</ul>"]  # fmt: skip
+    for part in printed(table, found, scale):
         head = "".join(f'<th scope="col">{escape(c)}</th>' for c in part.columns)
         rows = "".join(f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in rest)
                        + "</tr>" for first, *rest in part.rows)  # fmt: skip
@@ -253,7 +266,8 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
     """Everything, for programs."""
     return {
         "table": table.name, "title": table.title, "source": table.source, "scale": scale, "statistic": table.statistic,
-        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found), "ranks": ranks(table, found),
+        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found),
+        "ranks": ranks(table, found) if scale == "paper" else [],
         "cells": [{
             "cell": f.cell.id, "column": f.cell.column, "row": f.cell.row, "recipe": f.cell.hash,
             **({"tried_for": f.cell.of, "why": f.cell.why} if f.cell.of else {}), "statistic": f.cell.statistic,
@@ -280,11 +294,15 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def texts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, str]:
-    """The table's four files by name."""
-    told = json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
-    made = {"md": markdown(table, found, scale), "tex": latex(table, found, scale), "html": html(table, found, scale)}
-    return {f"{table.name}.{kind}": text for kind, text in {**made, "json": told}.items()}
+def texts(table: Table, found: Sequence[Finding], scale: str = "paper",
+          kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
+    """The table's files by name, of these kinds."""
+    made = {"md": markdown, "tex": latex, "html": html, "json": _json}
+    return {f"{table.name}.{kind}": made[kind](table, found, scale) for kind in kinds}
+
+
+def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
+    return json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
 
 
 def index(found: dict[str, list[Finding]]) -> str:
@@ -332,10 +350,10 @@ def has_page(found: Sequence[Finding]) -> bool:
     return any(f.seeds for f in found)
 
 
-def everything(rows: Sequence[Row]) -> dict[str, str]:
+def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str, str]:
     """All files of the folder of tables, from rows at the paper's scale."""
     found = {name: findings(named(name), rows) for name in names()}
-    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f).items()}
+    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f, kinds=kinds).items()}
     return {**pages, "README.md": index(found)}
 
 

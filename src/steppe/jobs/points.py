@@ -1,0 +1,102 @@
+"""Points: choices of settings, each run with several seeds; of a comparison, a grid or a search.
+
+Each run has its folder, POINT/seed-N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from steppe.config import Config
+from steppe.core.metric import Metric
+from steppe.engine.progress import ACCURACY
+from steppe.jobs.job import Job
+from steppe.jobs.queue import Ended, Queue
+from steppe.runs.folder import Record, RunFolder
+
+
+@dataclass
+class Point:
+    """One choice of settings, and what became of its runs."""
+
+    label: str
+    config: Config
+    name: str  # of its folder
+    settings: dict[str, Any] = field(default_factory=dict)  # what this point varies
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
+    failed: dict[int, str] = field(default_factory=dict)
+    metric: Metric = ACCURACY
+    folder: Path = Path()
+
+    def run(self, seed: int) -> RunFolder:
+        return RunFolder(self.folder / f"seed-{seed}")
+
+    def jobs(self, seeds: int, out: Path) -> list[Job]:
+        self.folder = out / self.name
+        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path)
+                for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
+
+    def note(self, ended: Ended) -> None:
+        """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""
+        seed = ended.job.config.seed
+        if ended.error:
+            self.failed[seed] = ended.error
+            return
+        run = self.run(seed)
+        self.metric = run.metric
+        summary, key = run.read("result.json"), f"validation_{self.metric.name}"
+        found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
+        self.results[seed] = summary | ({"validation": found[-1]} if found else {})
+
+    def mean(self, measure: str) -> float:
+        return fmean(r[measure] for r in self.results.values())
+
+    @property
+    def histories(self) -> list[list[Record]]:
+        return [self.run(seed).history for seed in sorted(self.results)]
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        return dict(self.run(min(self.results)).about["cost"])
+
+
+def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
+               tell: Callable[[Point], None] | None = None) -> None:  # fmt: skip
+    """Run every point with every seed, and fill in what became of it.
+
+    With `tell`, the points depend on earlier ones: each is taken when a place is free, and handed to `tell` at its end.
+    """
+    ahead, of = iter(points), dict[Path | None, Point]()
+
+    def add_points() -> None:
+        while queue.idle and (several := list(ahead if tell is None else islice(ahead, 1))):
+            jobs = [(job, point) for point in several for job in point.jobs(seeds, out)]
+            of.update({job.where: point for job, point in jobs})
+            queue.add(job for job, _ in jobs)
+
+    with RunFolder(out).lock(), queue:
+        add_points()
+        for ended in queue:
+            point = of[ended.job.where]
+            point.note(ended)
+            if tell and len(point.results) + len(point.failed) == seeds:
+                tell(point)
+            add_points()
+
+
+def choose_measure(points: Iterable[Point]) -> str:
+    """Return `validation` where every finished run has it, otherwise `last`: the test metric of the final model."""
+    results = [r for p in points for r in p.results.values()]
+    return "validation" if results and all("validation" in r for r in results) else "last"
+
+
+def best(points: list[Point]) -> Point | None:
+    """Return the point with the best mean; one with a failed run only if all have one."""
+    measure = choose_measure(points)
+    whole = [p for p in points if p.results and not p.failed] or [p for p in points if p.results]
+    return max(whole, key=lambda p: -p.mean(measure) if p.metric.lower else p.mean(measure), default=None)

@@ -1,0 +1,166 @@
+"""A process that trains what it is sent: requests as lines of JSON in, events as lines of JSON out.
+
+Events are `round` (with `state`, the metric in words), then `done` (facts about the run, with `text`) or `error` (with
+`trace` where the error was not foreseen). When standard input ends, a run in progress ends in good order and the
+process with it: no worker survives its parent for long, however the parent ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from steppe.config import Config
+from steppe.core.errors import RunFailed, SteppeError
+from steppe.data import DATASETS, Data, load
+from steppe.engine.build import build_experiment
+from steppe.engine.devices import find_device
+from steppe.engine.progress import handling
+from steppe.engine.rounds import simulate
+from steppe.experiment import Experiment
+from steppe.runs.folder import RunFolder
+from steppe.runs.provenance import find_versions
+
+LOG = "log.txt"
+PATIENCE = 10.0  # seconds that a run gets to end in good order
+Emit = Callable[[dict[str, Any]], None]
+
+
+def perform(request: dict[str, Any], emit: Emit) -> None:
+    """Train one job and emit its events."""
+    where = None if request["where"] is None else Path(request["where"])
+    try:
+        with _messages_in(where):
+            emit(train(Config.model_validate(request["config"]), where, emit))
+    except SteppeError as error:
+        emit({"error": str(error)})
+    except Exception as error:  # other jobs go on, and this one says what happened
+        emit({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
+
+
+@contextmanager
+def _messages_in(folder: Path | None) -> Iterator[None]:
+    """Write the program's messages to the folder's log.txt."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / LOG, encoding="utf-8")
+    try:
+        with handling(handler):
+            yield
+    finally:
+        handler.close()
+
+
+def train(config: Config, where: Path | None, emit: Emit) -> dict[str, Any]:
+    """Run a configuration, or continue it in its folder. Return the event `done`.
+
+    Without a folder its facts are all that a row of results needs, also of a training that broke down.
+    """
+    began = time.perf_counter()
+    device = find_device(config.device)
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+    built = build_experiment(config, data=_load(config.data, config.data_folder or os.environ.get("STEPPE_DATA")))
+    metric = built.task.metric
+    records: list[dict[str, Any]] = []
+
+    def watch(record: dict[str, Any]) -> None:
+        records.append(record)
+        emit({"round": record["round"], "state": metric.text(record[metric.name]) if metric.name in record else ""})
+
+    try:
+        summary = simulate(built, where, resume=where is not None and RunFolder(where).exists, watch=watch).summary
+        text = metric.text(summary["last"])
+    except RunFailed as error:
+        if where:
+            raise
+        summary, text = {"failed": str(error)}, f"failed ({error})"
+    facts: dict[str, Any] = {}
+    if where is None:
+        peak = round(torch.cuda.max_memory_allocated(device) / 2**20) if cuda else None
+        facts = {"records": records, "summary": summary, "seconds": time.perf_counter() - began, "peak_gpu_mib": peak,
+                 "about": _describe(built, device)}  # fmt: skip
+    del built
+    gc.collect()
+    if cuda:
+        torch.cuda.empty_cache()  # other processes may use the card
+    return {"done": facts, "text": text}
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, folder: str | None) -> Data | None:
+    """Load a data set of the catalogue, once per process."""
+    return load(name, folder) if name in DATASETS else None
+
+
+def _describe(built: Experiment, device: torch.device) -> dict[str, Any]:
+    """Costs, hardware in words, versions, commit."""
+    found = find_versions(device)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    card = f"one {found['hardware']}" if device.type == "cuda" else f"CPU ({platform.machine()})"
+    split = built.federation.partition
+    return {"cost": asdict(built.cost), "partition": split.hash if split else None, "notes": built.notes,
+            "hardware": f"{card}, {cores} CPU cores", "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "versions": {k: found[k] for k in ("steppe", "python", "torch", "numpy")},
+            "commit": found["commit"], "day": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+
+
+def main() -> None:
+    """Train one request after the other until standard input ends."""
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not be taken for an event
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
+    requests: SimpleQueue[str] = SimpleQueue()
+    busy = threading.Event()
+    threading.Thread(target=_listen, args=(requests, busy), daemon=True).start()
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        while line := requests.get():
+            busy.set()
+            request = json.loads(line)
+            if request["where"]:
+                _print_to(Path(request["where"]))
+            perform(request, lambda event: print(json.dumps(event), file=out))
+            busy.clear()
+
+
+def _listen(requests: SimpleQueue[str], busy: threading.Event) -> None:
+    """Pass on what comes in; at its end, interrupt the run."""
+    for line in sys.stdin:
+        requests.put(line)
+    requests.put("")
+    if busy.is_set():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(PATIENCE)
+        os._exit(1)
+
+
+def _print_to(folder: Path) -> None:
+    """Send what libraries print, and tracebacks of the interpreter, to the folder's log.txt."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+
+
+if __name__ == "__main__":
+    main()
