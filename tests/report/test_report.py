@@ -237,7 +237,7 @@ def test_the_command_makes_the_same_run(chosen: Any) -> None:
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(said[3::2], said[4::2], strict=True):
         options[option].append(value)
-    again = arguments.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
+    again = arguments.read_configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
     assert again == chosen
 
 
