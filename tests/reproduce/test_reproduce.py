@@ -177,12 +177,12 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path):
         (("fedsol-table1", "--cells", "cifar10/lda-0.2/*"), "no cell matches"),
         (("fedsol-table1", "--scale", "huge"), "there is no such scale"),
         (("league", "fedsol-table1"), "command of its own"),
-        (("league", "--cells", "lda-0.1/fedsan"), "lda-0.1/fedsam"),
+        (("league", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
         (("league", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
         (("leage",), "did you mean 'league'"),
         (("check", "fedsol-table1"), "command of its own"),
         (("fedsol-table1", "--formats", "pdf"), "there is no format 'pdf'"),
-        (("fedsol-table1", "--scale", "tiny", "--device", "gpu"), "did you mean 'cpu'"),
+        (("fedsol-table1", "--scale", "tiny", "--device", "gpu"), "must be cpu, cuda"),
     ],
 )
 def test_mistakes_are_told(steppe, words, told):

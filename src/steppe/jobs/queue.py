@@ -172,12 +172,10 @@ class Queue:
     def _wait(self) -> None:
         """Handle the next event."""
         try:
-            event = self.events.get(timeout=max(0.0, min(1.0, self.time_left)))
+            self._handle(*self.events.get(timeout=max(0.0, min(1.0, self.time_left))))
         except Empty:
             if self.time_left <= 0:
                 raise OutOfTime from None
-        else:
-            self._handle(*event)
 
     def _handle(self, slot: Slot, child: int, event: Event) -> None:
         if child != slot.started or slot.child is None:

@@ -80,7 +80,7 @@ def train(config: Config, where: Path | None, emit: Emit) -> dict[str, Any]:
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    built = build_experiment(config, data=_loaded(config.data, config.data_folder, device))
+    built = build_experiment(config, data=_load(config.data, config.data_folder or os.environ.get("STEPPE_DATA")))
     metric = built.task.metric
     records: list[dict[str, Any]] = []
 
@@ -108,9 +108,9 @@ def train(config: Config, where: Path | None, emit: Emit) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, folder: str | None, device: torch.device) -> Data | None:
-    """A data set of the catalogue on the device, read once per process."""
-    return load(name, folder).to(device) if name in DATASETS else None
+def _load(name: str, folder: str | None) -> Data | None:
+    """Load a data set of the catalogue, once per process."""
+    return load(name, folder) if name in DATASETS else None
 
 
 def _describe(built: Experiment, device: torch.device) -> dict[str, Any]:

@@ -19,12 +19,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steppe.config import Config, keys, resolve
 from steppe.core.errors import SteppeError, nearest
 from steppe.registry import catalogue_settings
-from steppe.reproduce.rows import Row
+
+if TYPE_CHECKING:
+    from steppe.reproduce.rows import Row
 
 # Keys on which the trained model does not depend, apart from chance.
 INDEPENDENT = keys("seed", "machine", "evaluation", "onlooker")

@@ -1,4 +1,4 @@
-"""Results as lines of JSON, one for each recipe and seed: appended whole, never rewritten, read by everybody."""
+"""Results as lines of JSON, one per recipe and seed: appended, never rewritten."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from steppe.config import renamed, resolve
 
 Row = dict[str, Any]
 
 
 def append(path: Path, row: Row) -> None:
-    """One line in one write, so that a crash leaves at most the last line torn."""
+    """Write one line at once, so that a crash leaves at most the last line torn; a torn line stays alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
-    with path.open("ab+") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)  # two runs may share a file
-        except ImportError:
-            pass  # not on this system: one run at a time
-        file.seek(0, os.SEEK_END)
-        if file.tell():
+    with FileLock(path.parent / ".lock"), path.open("ab+") as file:  # two commands may share a file
+        if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                line = "\n" + line  # a torn line stays alone
+            line = line if file.read(1) == b"\n" else "\n" + line
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
