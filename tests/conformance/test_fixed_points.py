@@ -56,7 +56,7 @@ AGREEING = {
     "fedlesam_s": {"rho": 0.0}, "fedlesam_d": {"rho": 0.0, "alpha": 1.0},
     "fedgloss": {"rho": 0.0, "rho_client": 0.0, "beta": 1.0},
     "fedgloss ": {"rho": 0.0, "rho_client": 0.0, "beta": 1.0, "variant": "official"},
-    "fedgmt": {"beta": 1.0}, "fedgmt ": {"beta": 1.0, "variant": "v2"},
+    "fedgmt": {"beta": 1.0, "keep": 0.5}, "fedgmt ": {"beta": 1.0, "keep": 0.5, "variant": "v2"},
     "fedscar": {"alpha": 0.0, "beta": 0.5, "prox": "square", "anchor": "global"},
     "fedscar ": {"alpha": 0.0, "beta": 0.5, "prox": "none", "variant": "lagged"},
     "fedwmsam": {"rho": 0.0, "alpha": 0.5}, "fedmoswa": {"gamma": 0.5},

@@ -69,7 +69,7 @@ def generated(few, many, **drawn):
                 told["not applicable" if check(composition, algorithm, **rest) is False else "checked"] += 1
 
             each()
-            assert told["checked"] >= examples / 3, told
+            assert told["checked"] >= examples / 4, told
             print(f"{check.__name__}: {dict(told)}")
 
         test.__wrapped__ = None  # pytest must not look for the check's own arguments
@@ -185,6 +185,34 @@ def test_a_neutral_part_changes_nothing(composition, algorithm, name):
     return True
 
 
+# Entries that are another one at this setting.
+REDUCES = [
+    ("fedprox", {"mu": 0.0}, "fedavg", {}), ("fedsam", {"rho": 0.0}, "fedavg", {}),
+    ("fedasam", {"rho": 0.0}, "fedavg", {}), ("fedavgm", {"server_momentum": 0.0}, "fedavg", {}),
+    ("fedcm", {"alpha": 1.0}, "fedavg", {}), ("mofedsam", {"rho": 0.0}, "fedcm", {}),
+    ("mofedsam", {"alpha": 1.0}, "fedsam", {"eps": 1e-7}), ("fedlesam", {"rho": 0.0}, "fedavg", {}),
+    ("fedntd", {"beta": 0.0}, "fedavg", {}), ("moon", {"mu": 0.0}, "fedavg", {}),
+    ("fedsol", {"rho": 0.0}, "fedavg", {}), ("fedsol_ablation", {"variant": "a0"}, "fedavg", {}),
+    ("fedgf", {"rho": 0.0, "threshold": 1e9}, "fedavg", {}),
+    ("fedgf", {"threshold": 1e9}, "fedsam", {"rho": 0.05, "eps": 1e-16}),
+    ("fednsam", {"rho": 0.0, "gamma": 0.0}, "fedavg", {}), ("fedscar", {"alpha": 0.0, "beta": 0.0}, "fedavg", {}),
+    ("fedswa", {"end": 1.0, "server_lr": 1.0}, "fedavg", {}), ("fedgamma", {"rho": 0.0}, "scaffold", {}),
+    ("fedlesam_s", {"rho": 0.0}, "scaffold", {}), ("fedlesam_d", {"rho": 0.0}, "feddyn", {}),
+    ("fedsmoo", {"rho": 0.0}, "feddyn", {}),
+    ("fedspeed", {"rho": 0.0, "variant": "norm"}, "feddyn", {"variant": "norm"}),
+    ("fedgloss", {"rho": 0.0, "rho_client": 0.0}, "feddyn", {}),
+    ("fedmoswa", {"end": 1.0, "server_lr": 1.0, "gamma": 1.0}, "scaffold", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "set_to", "other", "others"), REDUCES)
+def test_entries_reduce_to_one_another(entry, set_to, other, others):
+    one = play(Composition(entry, set_to, (), "sgd, momentum").built(), always(4))
+    two = play(Composition(other, others, (), "sgd, momentum").built(), always(4))
+    for a, b in zip(one, two, strict=True):
+        agree(a.server.x, b.server.x, 1e-12)
+
+
 @pytest.mark.xfail(strict=True, reason="relaxed_start (official) takes back where all parts together moved the start")
 def test_a_relaxed_start_takes_back_its_own_move_alone():
     scar = Composition("fedscar", {}, (), "sgd")
@@ -230,7 +258,7 @@ def depends_on_scale(algorithm, sent):
     return ""
 
 
-@generated(20, 200, composition=compositions(), schedule=schedules)
+@generated(20, 200, composition=compositions(without=("geometric_bias", "consistent_sam")), schedule=schedules)
 def test_a_larger_loss_is_a_larger_rate(composition, algorithm, schedule):
     schedule, factor = enough(schedule, algorithm), 4
     seen = play(algorithm, schedule)
