@@ -180,15 +180,15 @@ class Group:
 
     def make_curve(self, key: str, against: Axis = "round") -> Curve | None:
         """Make the curve of a key of the records over rounds, or over their cost; None where it was not recorded."""
-        return self._curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
+        return self._make_curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
 
     def make_class_curve(self, label: int) -> Curve | None:
         """Make the curve of the metric on one class; a class without a test sample has none."""
         each = [{r["round"]: r["by_class"][label] for r in run.records if label < len(r.get("by_class", ()))}
                 for run in self.runs]  # fmt: skip
-        return self._curve(each, "round")
+        return self._make_curve(each, "round")
 
-    def _curve(self, seeds: list[dict[int, float | None]], against: Axis) -> Curve | None:
+    def _make_curve(self, seeds: list[dict[int, float | None]], against: Axis) -> Curve | None:
         known = [{t: v for t, v in one.items() if v is not None} for one in seeds]
         rounds = sorted(set.intersection(*(set(one) for one in known)))
         if not rounds:
@@ -209,7 +209,7 @@ class Group:
 
     def make_measure_curve(self, heading: str) -> Curve | None:
         """Make the curve of a measure taken during training."""
-        return self._curve([{t: found[heading][0] for t, found in run.measured if heading in found}
+        return self._make_curve([{t: found[heading][0] for t, found in run.measured if heading in found}
                             for run in self.runs], "round")  # fmt: skip
 
     def find_landscapes(self, name: str) -> tuple[Run, dict[str, Landscape]] | None:
