@@ -67,7 +67,7 @@ SHIFTS: dict[str, str] = {
     "momentum_sam": PERTURBED,
     "nesterov_sam": PERTURBED,
     "own_model": "every client its own loss; no global model",
-    "proximal_ascent": "gradients are taken ρ away along a proximal loss, which vanishes only where clients stand still",
+    "proximal_ascent": "gradients are taken up to ρ away along a proximal loss",
     "sam": PERTURBED,
     "sgd, decay": "adds (λ/2)‖w‖² to the loss",
     "trimmed_mean": "follows each coordinate's middle values, not the mean",
@@ -191,14 +191,15 @@ Two parts, or a part and a local optimiser, on a federation of quadratics: four 
 every round, uniform weights. {pairs} pairs of parts and {singles} of a part and an optimiser:
 
 - `=` **exact** ({exact}): it finds the optimum of the clients' mean loss.
-- `·` **sound** ({sound}): both parts do what they do alone. Nothing makes clients agree, so the fixed point has FedAvg's
-  bias towards clients with more steps and steeper losses.
+- `·` **sound** ({sound}): both parts do what they do alone. Nothing makes clients agree, so the fixed point has
+  FedAvg's bias towards clients with more steps and steeper losses.
 - `≠` **changes what is optimised** ({changes}): as the third table says.
 - `×` **refused** ({refused}) when the algorithm is built: the reasons are below.
 
 Every pair with a part that makes clients agree (control_variates, dynamic_regularisation, momentum_sam,
-geometric_bias) was played until it stood still; the others follow from the parts, and `tests/conformance` compares FedAvg,
-FedProx and FedNova with closed forms. Columns are numbered as the rows are.
+geometric_bias) was played until it stood still, or for 150 rounds; the others follow from the parts, and
+`tests/conformance/test_fixed_points.py` compares FedAvg, FedProx and FedNova with closed forms. Columns are
+numbered as the rows are.
 """
 NOTES = """
 ## Variants
@@ -207,8 +208,8 @@ NOTES = """
 - `feddc variant=paper`: exact with a small alpha, diverges on these quadratics with alpha = 1.
 - `fednova variant=official`: diverges with all clients in every round, because what a client subtracts is its own
   last direction and nobody adds the mean; `ccvr` does not grow, but keeps a bias.
-- `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the mean of
-  the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
+- `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the
+  mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
 - Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
 
 ## Symmetries that some parts break

@@ -1,7 +1,7 @@
 """Compositions drawn from the registry, and a federation of quadratics on which any of them can be played.
 
-Nothing here names an algorithm: entries come from the catalogue with all their Literal settings, parts from the registry
-with settings out of their declared types and ranges. A new entry or part is drawn by existing.
+Entries come from the catalogue with all their Literal settings, parts from the registry with settings out of their
+declared types and ranges. A new entry or part is drawn by existing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from steppe.core.settings import Range, hints_of
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -25,6 +24,7 @@ from steppe.config import resolve
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import uploads
 from steppe.core.part import Part
+from steppe.core.ranges import Range, hints_of
 from steppe.core.server import Server, evaluated
 from steppe.core.task import Outputs, Task
 from steppe.data import Data, Partition, augmentation

@@ -72,8 +72,8 @@ def test_methods_that_make_clients_agree_find_the_optimum(entry):
 @pytest.mark.parametrize(("alpha", "near"), [(0.1, True), (1.0, False)])
 def test_feddc_as_printed_needs_a_small_alpha(alpha, near):
     """Its variates contain their own correction, so they swing from round to round, and a strong pull feeds that."""
-    far = [float((s.server.x - optimum()).norm()) for s in play(Composition("feddc", {"alpha": alpha}, (), "sgd").built(),
-                                                                always(120))]  # fmt: skip
+    seen = play(Composition("feddc", {"alpha": alpha}, (), "sgd").built(), always(120))
+    far = [float((s.server.x - optimum()).norm()) for s in seen]
     assert (far[-1] < far[20] / 2) == near
     assert (far[-1] > far[20]) != near
 

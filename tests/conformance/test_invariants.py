@@ -63,10 +63,8 @@ def generated(few, many, **drawn):
                 try:
                     algorithm = composition.built()
                 except SteppeError as refusal:
-                    assert len(str(refusal)) > 40, refusal
-                    assert any(word in str(refusal) for word in INSTEAD), f"says not what to take instead: {refusal}"
                     told["refused"] += 1
-                    return
+                    return explains(str(refusal))
                 note(str([str(p) for p in algorithm.parts]))
                 told["not applicable" if check(composition, algorithm, **rest) is False else "checked"] += 1
 
@@ -79,6 +77,11 @@ def generated(few, many, **drawn):
         return test
 
     return decorate
+
+
+def explains(refusal):
+    assert len(refusal) > 40, refusal
+    assert any(word in refusal for word in INSTEAD), f"says not what to take instead: {refusal}"
 
 
 def agree(found, wanted, tolerance, what=""):

@@ -280,7 +280,7 @@ def test_what_is_wrong_with_a_node_reaches_the_operator_without_its_details(chan
         launch(tmp_path, {"algorithm": "fedavg"}, grid=grid, terms={"wait": 600.0})
     assert f"node {node}: {REASONS[why]}" in str(error.value)
     assert time.monotonic() - began < 300  # it did not wait for a node that had already said no
-    secrets = [str(tmp_path), "4711", ".npz", "ward", "nowhere", "just words", "ValueError", "Error("]
+    secrets = [str(tmp_path), "patient", ".npz", "ward", "nowhere", "just words", "ValueError", "Error("]
     told = str(error.value) + repr(grid.sent_up)
     assert not [s for s in secrets if s in told], told
     logged = capfd.readouterr()
@@ -299,7 +299,7 @@ def test_an_exception_on_a_node_tells_nothing(when, tmp_path, monkeypatch):
     grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
     with pytest.raises(RunFailed, match="something went wrong there") as error:
         launch(tmp_path, ALL, grid=grid)
-    assert not [s for s in ("4711", "ward", "scan", "OSError") if s in str(error.value) + repr(grid.sent_up)]
+    assert not [s for s in ("patient", "ward", "scan", "OSError") if s in str(error.value) + repr(grid.sent_up)]
 
 
 def test_fewer_nodes_than_asked(tmp_path):

@@ -14,8 +14,7 @@ from steppe.core.errors import SteppeError
 
 @app.command()
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-         out: Annotated[Path, typer.Option("--out", "-o",
-                                           help="The picture to write (png, svg, pdf).")] = Path("curves.png"),
+         out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
     """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
@@ -42,14 +41,12 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
 
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-           out: Annotated[Path | None, typer.Option("--out", "-o",
-                                                       help="The file to write (default: report.html).")] = None,
-           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex (default: by the suffix of "
-                                                    "--out, or html).")] = None,
-           figures: Annotated[Path | None, typer.Option("--figures", help="Also write the figures as files, to this "
-                                                        "folder.")] = None,
-           picture: Annotated[str, typer.Option("--figure-format", help="Format of the figures' files: png, svg or "
-                                                "pdf.")] = "png",
+           out: Annotated[Path | None, typer.Option("--out", "-o", help="The file (default: report.html).")] = None,
+           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex; by default the suffix of "
+                           "--out.")] = None,
+           figures: Annotated[Path | None, typer.Option("--figures", help="Also write the figures to this "
+                              "folder.")] = None,
+           picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
     """Write one self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
     from steppe.report.write import write

@@ -45,7 +45,7 @@ class Algorithm:
                          "keep one of them")  # fmt: skip
         judging = [p.name for p in self.using("evaluated")]
         if len(judging) > 1:
-            self._refuse(f"'{judging[0]}' and '{judging[1]}' both say which model is judged, and only the last would be "
+            self._refuse(f"'{judging[0]}' and '{judging[1]}' both say which model is judged, and one would not be "
                          "heard: keep one of them")  # fmt: skip
         for p in self.using("prepare"):
             if moving := [q.name for q in self.using("send") if q is not p]:

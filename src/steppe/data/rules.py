@@ -69,7 +69,7 @@ def iid(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
 
 
 def iid_balanced(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
-    """Every class in equal shares: CIFAR-100's IID in FedDyn's and MAN's code, which takes images as they come."""
+    """Give each client an equal share of every class (CIFAR-100's IID in the code of FedDyn and MAN)."""
     shares = [np.array_split(rng.permutation(pool), clients) for pool in _pools(labels)]
     return [np.concatenate(own) for own in zip(*shares, strict=True)]
 
@@ -90,17 +90,17 @@ def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) 
 
 
 def sharding_fedntd(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
-    """As `sharding`, but Python's generator, of the same seed, says who gets which class (FedNTD's code)."""
+    """Do the same as `sharding`, but assign classes with Python's generator of the same seed (FedNTD's code)."""
     pools = _shards(labels, clients, shards)
     wanted = [*range(len(pools))] * len(pools[0])
     Random(int(rng.get_state()[1][0])).shuffle(wanted)  # type: ignore[index]  # a fresh state begins with its seed
     if len(wanted) % clients:
-        raise SteppeError(f"sharding_fedntd({shards:g}) needs shards for {clients} clients, and has {len(wanted)}.")
+        raise SteppeError(f"sharding_fedntd({shards:g}) has {len(wanted)} shards, not a multiple of {clients} clients.")
     return _dealt(rng, pools, np.array(wanted), clients)
 
 
 def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[int]]]:
-    """The shards of each class."""
+    """Return the shards of each class."""
     classes = labels.max() + 1
     each = int(int(shards) * clients / classes)
     if shards != int(shards) or each == 0:
@@ -119,7 +119,7 @@ def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[i
 
 
 def _dealt(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, clients: int) -> Clients:
-    """Random shards of the classes that each client is to get."""
+    """Give each client random shards of its classes."""
     parts: Clients = []
     for row in wanted.reshape(clients, -1):
         drawn = [pools[c].pop(rng.choice(len(pools[c]), replace=False)) for c in row if pools[c]]
@@ -136,7 +136,7 @@ def lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimu
 
 
 def lda_fedntd(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 10) -> Clients:
-    """As `lda`, but every trial starts from the order of the data set, and failed ones are not shuffled (FedNTD's)."""
+    """Do the same as `lda`, but start trials from the data set's order and do not shuffle failed ones (FedNTD)."""
     return _lda(rng, labels, clients, alpha, minimum, afresh=True)
 
 
@@ -225,7 +225,7 @@ def dirichlet_replace(rng: RandomState, labels: np.ndarray, clients: int, alpha:
 
 
 def dirichlet_once(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
-    """FedDyn's, as in MAN's code: each client has its own Dirichlet(α) over classes; equal sizes, no sample twice."""
+    """Give each client its own Dirichlet(α) over classes; equal sizes, no sample twice (FedDyn, in MAN's code)."""
     cum = np.cumsum(_priors(rng, labels, clients, alpha), axis=1)
     return _filled(rng, labels, np.arange(len(labels)), cum, recycle=False)
 
@@ -276,7 +276,7 @@ def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.nda
             left[c] = len(pools[c]) if recycle else 0
         else:
             raise SteppeError(
-                f"The classes of client {client} are used up with {unfilled + 1} samples to go; ask for a larger "
+                f"The classes of client {client} have run out with {unfilled + 1} samples left; ask for a larger "
                 "alpha, another seed, or dirichlet, which moves samples instead of drawing again."
             )
         left[c] -= 1

@@ -17,8 +17,8 @@ from functools import lru_cache
 from steppe.core.errors import missing
 
 ORDERS = [1.25, 1.5, 1.75, *range(2, 65), 80, 96, 128, 256, 512, 1024]
-SMALLEST = 1e-10  # of δ for the grid: below, what transforms round off would count
-FINEST, COARSEST = 1e-4, 0.1  # of the grid, in units of ε
+SMALLEST = 1e-10  # smallest δ for the grid; below it, rounding errors of the transforms would matter
+FINEST, COARSEST = 1e-4, 0.1  # spacing of the grid, in units of ε
 
 
 def check_installed() -> None:

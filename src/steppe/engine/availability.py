@@ -38,7 +38,7 @@ from steppe.core.keyed import key, uniform
 from steppe.experiment import Experiment
 from steppe.settings import parse_rule
 
-WIDEST = 20.0  # of a logarithm: e²⁰ seconds are 15 years
+WIDEST = 20.0  # largest spread or jitter, in units of the logarithm: e²⁰ seconds are 15 years
 FAILS, SPEED, JITTER = 0xFA11, 0x59EED, 0x717  # keep these uses of a key apart from every other
 
 

@@ -56,10 +56,11 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     if ids and algorithm.using("prepare"):
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
-    samples = experiment.federation.samples
-    answers = Answers([], nobody(algorithm, task, sent, store.fresh()), [], samples, {})
     if mine:
         answers = executor(sent, mine, states)
+    else:
+        no_replies = nobody(algorithm, task, sent, store.fresh())
+        answers = Answers([], no_replies, [], experiment.federation.samples, {})
     replies = answers.replies
     if not ranks.on:  # nodes of a real federation may be absent; ranks always train all their clients
         ids = mine = answers.ids
@@ -74,9 +75,9 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
         mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
-    if called and not ids and not experiment.privacy:  # noise hides whether anybody replied; otherwise nothing happened
+    if called and not ids and not experiment.privacy:  # noise hides whether anybody replied
         return Played([], sent, replies, [], server, refused, answers.facts, time.perf_counter())
-    if algorithm.using("prepare") and len(ids) < len(called):  # what was sent counts on those who did not reply
+    if algorithm.using("prepare") and len(ids) < len(called):  # what was sent depends on clients without a reply
         again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
         return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
     ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
@@ -104,9 +105,9 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a round that was played twice: lists of clients are joined, the rest is the second one's."""
-    both = {k: [*first[k], *v] for k, v in second.items() if isinstance(v, list) and isinstance(first.get(k), list)}
-    return first | second | both
+    """Join the facts of a round that was run twice: clients that were lost in either, otherwise the second."""
+    lost = {key: [*first.get(key, []), *second.get(key, [])] for key in ("dropped", "refused")}
+    return first | second | {key: clients for key, clients in lost.items() if clients}
 
 
 def _adds_up(experiment: Experiment) -> bool:

@@ -204,11 +204,11 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
 
 
 def _count_steps(experiment: Experiment, called: Available, played: Played | None) -> Record:
-    """The local steps of all clients that trained, late ones too; a secret where participation is one."""
+    """Count the local steps of all clients that trained, including late ones; not if participation is secret."""
     if experiment.privacy and experiment.privacy.secret:
         return {}
     federation = experiment.federation
-    sizes = played.facts.get("samples") if played else None  # the nodes of a real federation know their own
+    sizes = played.facts.get("samples") if played else None  # in a real federation, only the nodes know their sizes
     if sizes is None:
         sizes = [federation.sizes[i] for i in (*called.ids, *called.facts.get("late", ()))]
     return {"steps": sum(federation.steps_over(size, experiment.algorithm.local_steps) for size in sizes)}

@@ -109,7 +109,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SteppeError(f"The folder {self} cannot be made: {error.strerror}.") from None
+            raise SteppeError(f"The folder {self} cannot be created: {error.strerror}.") from None
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 yield
@@ -348,7 +348,7 @@ class RunFolder:
 
 
 def check_place(path: str | Path) -> None:
-    """Refuse what can be no folder of a run."""
+    """Refuse a path that cannot be the folder of a run."""
     try:
         place = Path(path).resolve()
         wrong = place == Path(place.anchor) or (place.exists() and not place.is_dir())
