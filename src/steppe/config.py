@@ -304,6 +304,8 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> nest({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
     {'algorithm': 'fedsam', 'lr': 1, 'settings': {'eps': 0, 'rho': 2}}
+    >>> nest({"algorithm": "fedsam", "settings.rho": 2})
+    {'algorithm': 'fedsam', 'settings': {'rho': 2}}
     """
     own = own_settings(values)
     places = {name: find_key(name, own) for name in values}
