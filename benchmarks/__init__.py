@@ -1,1 +1,1 @@
-"""What Steppe costs, beside loops written by hand and other programs, on one machine in one run."""
+"""Benchmarks of Steppe against hand-written loops and other frameworks, on one machine in one run."""

@@ -1,8 +1,8 @@
-"""The programs that are compared, each in a process of its own that trains one round whenever it is told to.
+"""The programs that are compared. Each runs in its own process and trains one round per request.
 
-Run by `benchmarks.cpu`, as `python -m benchmarks.contenders NAME ALGORITHM ROUNDS`, and the other frameworks by
-`benchmarks.gpu` with `gpu` for the algorithm. The clock is the same for all:
-it starts when the order arrives and stops when the program comes back with a finished round.
+`benchmarks.cpu` runs them as `python -m benchmarks.contenders NAME ALGORITHM ROUNDS`; `benchmarks.gpu` runs the other
+frameworks, with `gpu` as the algorithm. The clock is the same for all: it starts when the request arrives and stops
+when the round is finished.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from steppe.executors.allocator import MEMORY
 
 Answer = Callable[[float | None], None]  # called after every round, with the accuracy after the last one
 
-ENVIRONMENT = {"tuned": MEMORY}  # the library sets the same for the processes that it starts itself
-NEEDS = {"flower": ("flwr", "ray"), "pfl": ("pfl",)}  # packages that are not ours to install
+ENVIRONMENT = {"tuned": MEMORY}  # the library sets the same for its own worker processes
+NEEDS = {"flower": ("flwr", "ray"), "pfl": ("pfl",)}  # packages that `make setup` does not install
 
 
 def hand(algorithm: str, rounds: int, answer: Answer, tuned: bool = False) -> None:
+    """Run the hand-written loop."""
     loop = HandLoop(algorithm, jobs.data()[0], tuned)
     for number in range(rounds):
         loop.round(number)
@@ -40,6 +41,7 @@ def hand(algorithm: str, rounds: int, answer: Answer, tuned: bool = False) -> No
 
 
 def ours(algorithm: str, rounds: int, answer: Answer, **options: object) -> None:
+    """Run this library."""
     torch.manual_seed(0)
     settings = {"rho": jobs.RHO} if algorithm == "fedsam" else {}
     steppe.run(algorithm, CNN(), jobs.data()[0], clients=jobs.CLIENTS, per_round=jobs.PER_ROUND, partition="iid",
@@ -49,6 +51,7 @@ def ours(algorithm: str, rounds: int, answer: Answer, **options: object) -> None
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -64,21 +67,21 @@ PROGRAMS: dict[str, Callable[[str, int, Answer], None]] = {
 }
 WORDS = {
     "plain": "plain hand-written loop", "tuned": "tuned hand-written loop",
-    "workers": "steppe, one process a core", "bf16": "steppe, the same in bf16",
+    "workers": "steppe, one process per core", "bf16": "steppe, the same in bf16",
     "in-process": "steppe, workers=0", "batched": "steppe, batched",
     "flower": "Flower simulation", "pfl": "pfl-research",
 }  # fmt: skip
 
 
 def missing(name: str) -> str:
-    """The packages that this contender would need and that are not here."""
+    """Return the packages that this contender needs and that are not installed."""
     return ", ".join(package for package in NEEDS.get(name, ()) if find_spec(package) is None)
 
 
 def peak_memory() -> dict[str, float]:
-    """MB of this process at its highest, and of the largest of its children.
+    """Return the peak memory in MB of this process, and of the largest of its children.
 
-    Linux knows it for each process. Elsewhere there is ru_maxrss, which sees children only when they have ended.
+    Linux reports it per process. Elsewhere there is ru_maxrss, which counts children only after they have ended.
     """
     if Path("/proc/self/status").exists():
         mine, *children = [_high_water(pid) for pid in ("self", *descendants("self"))]
@@ -90,14 +93,14 @@ def peak_memory() -> dict[str, float]:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of its children, so far; of this one alone where there is no /proc."""
+    """Return the CPU time so far of this process and its children; without /proc, of this process only."""
     stats = [_read(pid, "stat").rpartition(")")[2].split() for pid in ("self", *descendants("self"))]
     ticks = sum(int(s[11]) + int(s[12]) for s in stats if s)
     return ticks / os.sysconf("SC_CLK_TCK") if ticks else time.process_time()
 
 
 def descendants(pid: str) -> list[str]:
-    """All that a process has started and that is still there, itself not."""
+    """Return the running descendants of a process."""
     try:
         mine = [
             child
@@ -110,19 +113,21 @@ def descendants(pid: str) -> list[str]:
 
 
 def _high_water(pid: str) -> float:
-    line = next((x for x in _read(pid, "status").splitlines() if x.startswith("VmHWM")), "- 0")  # none: it has ended
+    line = next(
+        (x for x in _read(pid, "status").splitlines() if x.startswith("VmHWM")), "- 0"
+    )  # missing if the process has ended
     return int(line.split()[1]) / 1024
 
 
 def _read(pid: str, name: str) -> str:
     try:
         return (Path("/proc") / pid / name).read_text()
-    except OSError:  # it ended while we looked
+    except OSError:  # the process has ended in the meantime
         return ""
 
 
 def roof(_: str, repeats: int) -> dict[str, float]:
-    """GFLOP/s that one thread reaches in the best of a large convolution and a large matrix product."""
+    """Measure the GFLOP/s of one thread in a large convolution and in a large matrix product."""
     torch.set_num_threads(1)
     images, kernels = (torch.randn(s).to(memory_format=torch.channels_last) for s in ((32, 64, 28, 28), (64, 64, 5, 5)))
     matrix = torch.randn(1024, 1024)
@@ -145,19 +150,20 @@ def roof(_: str, repeats: int) -> dict[str, float]:
 
 
 def private_stdout() -> TextIO:
-    """Where to say the answers; what others print from now on goes to stderr, and not between our lines."""
-    said = os.fdopen(os.dup(1), "w")
+    """Return a stream for the answers; other output goes to stderr from now on, so that it does not mix with them."""
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return said
+    return answers
 
 
 def main(name: str, algorithm: str, rounds: int) -> None:
-    said = private_stdout()
+    """Run one contender; wait for a line on standard input before each further round."""
+    answers = private_stdout()
     began, spent, done = time.perf_counter(), cpu_seconds(), 0
 
-    def say(told: dict[str, object]) -> None:
-        said.write(json.dumps(told) + "\n")
-        said.flush()
+    def say(content: dict[str, object]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
 
     def answer(accuracy: float | None = None) -> None:
         nonlocal began, spent, done

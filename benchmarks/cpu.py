@@ -1,12 +1,13 @@
-"""`make bench`: this library on a CPU beside hand-written loops and other programs, on the same job in one run.
+"""`make bench`: this library on a CPU compared with hand-written loops and other frameworks, on the same job.
 
-Contenders take turns, a round each, so that whatever else the machine does falls on all of them; the best and the
-median of the rounds are shown. The plain loop and ours are started five times, because a program's speed differs from
-one start to the next. Then what a step consists of, what bf16 does to accuracy, what a round costs in which
-nobody trains, how cost grows, and the Hessian beside scipy's solver. Writes a JSON file to benchmarks/results/.
+Contenders take turns, one round each, so that other load on the machine affects all of them. The best and the median
+round are shown. The plain loop and this library are started five times, because the speed of a program differs between
+starts. Further stages measure the kernels of a step, the effect of bf16 on accuracy, the cost of a round without
+training, the growth of the cost, and the Hessian compared with scipy's solver. The results are written as JSON to
+benchmarks/results/.
 
-On two idle cores it takes about half an hour, `--quick` about two. Flower's simulation and pfl-research take part where
-they are installed; benchmarks/others.py says how.
+On two idle cores it takes about half an hour; `--quick` takes about two minutes. Flower's simulation and pfl-research
+take part if they are installed; benchmarks/others.py says how.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from benchmarks.contenders import NEEDS, PROGRAMS, WORDS, cores, missing
 from benchmarks.progress import spoken
 
 RESULTS = Path(__file__).with_name("results")
-# What is measured, and about how many seconds it takes on two idle cores, in full and --quick.
+# The stages, and about how many seconds they take on two idle cores, in full and with --quick.
 STAGES = {
     "fedavg": (480, 30), "fedsam": (500, 60), "profile": (40, 15), "precision": (120, 25), "framework": (150, 30),
     "growth": (45, 15), "flatness": (400, 15),
 }  # fmt: skip
-STARTS = 5  # of the plain loop and of ours
+STARTS = 5  # of the plain loop and of this library
 QUICK = [stage for stage in STAGES if stage != "fedsam"]
-ONLY_FEDAVG = {"batched", *NEEDS}  # to keep the whole run short
+ONLY_FEDAVG = {"batched", *NEEDS}  # left out of FedSAM to keep the run short
 NOT_QUICK = {"batched", "bf16", *NEEDS}
 
 
 def about(note: str) -> dict[str, Any]:
-    """Where and with what this was measured."""
+    """Return the machine and the software of this measurement."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=Path(__file__).parent)
@@ -68,7 +69,7 @@ def _read(path: str) -> list[str]:
 
 
 def present(only: list[str] | None, left_out: dict[str, str]) -> list[str]:
-    """The contenders that can take part; a line for each that cannot."""
+    """Return the contenders that can take part; print a line for each that cannot."""
     names = []
     for name in PROGRAMS:
         if only and name not in ("plain", "workers", *only):
@@ -82,6 +83,7 @@ def present(only: list[str] | None, left_out: dict[str, str]) -> list[str]:
 
 
 def measured_roof() -> dict[str, float]:
+    """Measure the roof of one core in a separate process."""
     command = [sys.executable, "-m", "benchmarks.contenders", "roof", "-", "30"]
     roof: dict[str, float] = json.loads(subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout)
     return {**roof, "gflops": max(roof["convolution"], roof["matrix product"])}
@@ -92,9 +94,11 @@ def main() -> None:
                                       formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     options.add_argument("--quick", action="store_true", help="about two minutes: one timed round, FedAvg, fewer sizes")
     options.add_argument("--rounds", type=int, help="timed rounds of each contender (default: 5, FedSAM 3)")
-    options.add_argument("--only", nargs="+", choices=PROGRAMS, help="these contenders beside the plain loop and ours")
-    options.add_argument("--stages", nargs="+", choices=STAGES, help="these measurements (default: all)")
-    options.add_argument("--limit", type=float, default=120, help="seconds for a contender's round (default: 120)")
+    options.add_argument("--only", nargs="+", choices=PROGRAMS,
+                         help="contenders in addition to the plain loop and steppe with workers")  # fmt: skip
+    options.add_argument("--stages", nargs="+", choices=STAGES, help="the stages to run (default: all)")
+    options.add_argument("--limit", type=float, default=120,
+                         help="time limit in seconds for a contender's round (default: 120)")  # fmt: skip
     options.add_argument("--out", type=Path, help="the JSON file (default: benchmarks/results/cpu[-quick].json)")
     chosen = options.parse_args()
     quick, stages = chosen.quick, chosen.stages or (QUICK if chosen.quick else list(STAGES))
@@ -137,24 +141,24 @@ def main() -> None:
     began, expected = time.perf_counter(), {stage: STAGES[stage][quick] for stage in stages}
     seconds = report["stage_seconds"] = dict[str, float]()
     for number, stage in enumerate(stages):
-        # What the stages so far took of what was expected of them tells how fast this machine is.
+        # The time of the stages so far, relative to the expected time, shows how fast this machine is.
         pace = sum(seconds.values()) / sum(expected[s] for s in seconds) if seconds else 1.0
         left = pace * sum(expected[s] for s in stages[number:])
         print(f"\n[{number + 1} of {len(stages)}] {stage}: about {spoken(pace * expected[stage])}, "
-              f"{spoken(left)} until the end", flush=True)  # fmt: skip
+              f"{spoken(left)} left", flush=True)  # fmt: skip
         start = time.perf_counter()
         try:
             work[stage]()
         except subprocess.CalledProcessError as error:
             failed.append(f"{stage} (exit status {error.returncode})")
-            print(f"{stage} failed, with exit status {error.returncode}; going on with the next")
+            print(f"{stage} failed with exit status {error.returncode}; continuing with the next stage")
         seconds[stage] = round(time.perf_counter() - start, 1)
-        # After every stage, so that a run that is cut off has not measured for nothing.
+        # Written after every stage, so that an interrupted run keeps its results.
         facts["load_average_after"] = os.getloadavg() if hasattr(os, "getloadavg") else None
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"\n{spoken(time.perf_counter() - began)}; written to {out}; as Markdown: python -m benchmarks.tables {out}")
-    if failed:  # of another framework it is a fact, of ours a mistake
+    if failed:  # a failure of another framework is a result; a failure of this library is an error
         raise SystemExit("these should not have failed: " + "; ".join(failed))
 
 

@@ -1,14 +1,15 @@
-"""Top-5 eigenvalues and the trace of the FedAvg-CNN's Hessian on 5,000 CIFAR-10 images, beside scipy's eigsh.
+"""Top five eigenvalues and trace of the FedAvg-CNN's Hessian on 5,000 CIFAR-10 images, compared with scipy's eigsh.
 
-Both solvers are given the same product, the same start vector and the same goal. ARPACK stops when every residual is
-below tol·|λ_i|, ours when it is below tolerance·λ1; so eigsh is given tol = tolerance·λ1/λ5, with which the last
-eigenvalue has to be as good as ours and the others need not. Its basis is its default of 20 vectors, with which it
-needs the fewest products: it looks at residuals only when the basis is full. With ours of 60 it needs at least 60.
+Both solvers get the same product, the same start vector and the same goal. ARPACK stops when every residual is below
+tol·|λ_i|, ours when it is below tolerance·λ1. Therefore eigsh gets tol = tolerance·λ1/λ5: its last eigenvalue must then
+be as accurate as ours, and the others may be less so. Its basis is its default of 20 vectors, with which it needs the
+fewest products, because it checks residuals only when the basis is full. With a basis of 60, like ours, it needs at
+least 60 products.
 
-On a CPU a product is six convolutions' worth of work for every one of the model's, and that bounds it. There the trace
-has fewer probes, which makes its stated error larger and not its cost a product.
+On a CPU, the cost is bounded by the six convolutions that a product takes per convolution of the model. There the trace
+uses fewer probes, which makes its stated error larger, but does not change the cost per product.
 
-By itself: python -m benchmarks.flatness --images 200 --device cpu
+To run it alone: python -m benchmarks.flatness --images 200 --device cpu
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from steppe.models import build
 
 TOLERANCE, BASIS = 1e-4, 60  # what steppe analyze uses
 GOAL = 20.0  # seconds on one H200
-IMAGES, PROBES, FEW_PROBES = 5000, 100, 10  # few: of the trace in `make bench`
+IMAGES, PROBES, FEW_PROBES = 5000, 100, 10  # few: for the trace in `make bench`
 
 
 @dataclass
 class Watched:
-    """The Hessian, with a word after every product."""
+    """The Hessian, with a progress display."""
 
     hessian: Hessian
     progress: Progress
@@ -59,7 +60,10 @@ class Watched:
 
 
 def problem(images: int, device: str, steps: int = 100) -> tuple[Loss, Tensor, str]:
-    """The loss over a class-balanced sample, and a model after some steps of SGD: at the start H has no outliers."""
+    """Return the loss on a class-balanced sample, a model, and the data's name.
+
+    The model has taken some steps of SGD, because at initialisation H has no outliers.
+    """
     data, what = jobs.cifar()
     index = balanced(data.train_targets, images, 0, 10)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (data.mean, data.std))
@@ -79,6 +83,7 @@ def problem(images: int, device: str, steps: int = 100) -> tuple[Loss, Tensor, s
 
 
 def timed(work: Callable[[], Any], device: str) -> tuple[Any, float]:
+    """Return the result of `work`, and its seconds."""
     began = time.perf_counter()
     found = work()
     if device == "cuda":
@@ -87,14 +92,14 @@ def timed(work: Callable[[], Any], device: str) -> tuple[Any, float]:
 
 
 def residuals(hessian: Watched, values: np.ndarray, vectors: np.ndarray) -> list[float]:
-    """‖Hv − λv‖, found by further products and not believed."""
+    """Compute ‖Hv − λv‖ by further products, independently of the solver."""
     rows = torch.tensor(vectors.T.copy()).to(hessian.w)
     at = torch.tensor(values.copy()).to(hessian.w)
     return torch.linalg.vector_norm(hessian(rows) - at[:, None] * rows, dim=1).tolist()
 
 
 def eigsh(hessian: Watched, tol: float, start: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
-    """ARPACK on the same product: values and vectors, the largest first, and how many products it took."""
+    """Run ARPACK with the same product; return values and vectors, largest first, and the number of products."""
     from scipy.sparse.linalg import LinearOperator
     from scipy.sparse.linalg import eigsh as arpack
 
@@ -112,6 +117,7 @@ def eigsh(hessian: Watched, tol: float, start: Tensor) -> tuple[np.ndarray, np.n
 
 
 def measure(device: str = "cpu", images: int = IMAGES, probes: int = PROBES) -> dict[str, Any]:
+    """Time the eigenvalues by both solvers, and the trace."""
     loss, w, what = problem(images, device)
     progress = Progress("calls of the Hessian")
     hessian = Watched(loss.hessian(w), progress)
@@ -119,7 +125,7 @@ def measure(device: str = "cpu", images: int = IMAGES, probes: int = PROBES) -> 
     _, first = timed(lambda: hessian(warm), device)  # builds the graphs that later products share
     _, product = timed(lambda: hessian(warm), device)
     progress.say(f"\nthe Hessian of the FedAvg-CNN ({len(w):,} parameters) on {images} CIFAR-10 images ({what}), "
-                 f"{device}: {product:.3f} s a product")  # fmt: skip
+                 f"{device}: {product:.3f} s per product")  # fmt: skip
     found, seconds = timed(lambda: spectrum(hessian, top=5, tolerance=TOLERANCE, basis=BASIS), device)
     values, vectors = found.top.values.numpy(), found.top.vectors.T.cpu().numpy()
     told: dict[str, Any] = {
@@ -147,12 +153,13 @@ def measure(device: str = "cpu", images: int = IMAGES, probes: int = PROBES) -> 
 
 
 def solved(name: str, r: dict[str, Any]) -> str:
+    """Return a line on one solver's result."""
     return (f"{name:6} {r['seconds']:8.2f} s {r['products']:5} products   λ1 {r['values'][0]:.5g}, λ5 "
             f"{r['values'][4]:.5g}, largest residual {max(r['residuals']):.2g}")  # fmt: skip
 
 
 def apart(images: int, probes: int) -> dict[str, Any]:
-    """On the CPU, in a process with the memory settings that the command line gives itself."""
+    """Measure on the CPU, in a process with the memory settings that the command line uses."""
     with tempfile.TemporaryDirectory(prefix="steppe-bench-") as folder:
         out = Path(folder) / "flatness.json"
         command = [sys.executable, "-m", "benchmarks.flatness", "--device", "cpu", "--images", str(images),
@@ -165,7 +172,7 @@ def apart(images: int, probes: int) -> dict[str, Any]:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(prog="python -m benchmarks.flatness", description=__doc__)
     options.add_argument("--images", type=int, default=IMAGES)
-    options.add_argument("--probes", type=int, default=PROBES, help="of the trace")
+    options.add_argument("--probes", type=int, default=PROBES, help="random probes for the trace")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--out", type=Path, help="a JSON file")
     chosen = options.parse_args()

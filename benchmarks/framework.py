@@ -1,6 +1,7 @@
-"""What a round costs when nobody trains: CPU-seconds with zero local epochs, all processes counted.
+"""The cost of a round without training: CPU-seconds with zero local epochs, over all processes.
 
-A run of many rounds minus a run of few, divided by the rounds between them: start-up and the last evaluation cancel.
+It is the difference between a run of many rounds and a run of few, divided by the difference in rounds: start-up and
+the last evaluation cancel.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from benchmarks import jobs
 FEW, TARGET = 5, 0.03
 PROGRAMS = {
     "hand": "plain hand-written loop",
-    "workers": "steppe, one process a core",
+    "workers": "steppe, one process per core",
     "in-process": "steppe, workers=0",
 }
 
 
 def run(name: str, rounds: int) -> None:
-    """`rounds` rounds of ten clients that download the model and upload it as it is."""
+    """Run `rounds` rounds of ten clients that download the model and upload it unchanged."""
     import steppe
     from benchmarks.contenders import cores
     from benchmarks.hand_loop import CNN, HandLoop
@@ -39,7 +40,7 @@ def run(name: str, rounds: int) -> None:
 
 
 def spent(name: str, rounds: int) -> float:
-    """CPU-seconds of such a run; one thread, because spinning threads would be counted as work."""
+    """Return the CPU-seconds of such a run; with one thread, because spinning threads would count as work."""
     before = os.times()
     subprocess.run([sys.executable, "-m", "benchmarks.framework", name, str(rounds)], check=True,
                    env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
@@ -48,8 +49,8 @@ def spent(name: str, rounds: int) -> float:
 
 
 def measure(quick: bool = False) -> dict[str, float]:
-    """CPU-seconds a round of each program."""
-    print("\nframework only: CPU-seconds a round with zero local epochs")
+    """Measure the CPU-seconds per round of each program."""
+    print("\nframework only: CPU-seconds per round with zero local epochs")
     many, repeats = (105, 1) if quick else (305, 2)  # starts differ by half a second or so
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(repeats):

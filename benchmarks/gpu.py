@@ -1,9 +1,9 @@
-"""`make bench-gpu`: seconds a round on one GPU in the steady state, evaluation on the test set included.
+"""`make bench-gpu`: seconds per round on one GPU in the steady state, including evaluation on the test set.
 
-CIFAR-10 shapes, 10 clients × 500 samples × 5 epochs, batch 50, augmentation on; random images unless real ones are in
-$STEPPE_DATA (the time does not depend on them). On FedAvg the hand-written loops, our executors and, where they are
-installed, Flower's simulation and pfl-research take turns, a round each; the other jobs follow one by one, and at last
-how cost grows. Compilation is told apart. Writes a JSON file.
+The job has CIFAR-10 shapes, 10 clients × 500 samples × 5 epochs, batch 50, with augmentation. Images are random unless
+$STEPPE_DATA has the real ones; the time does not depend on them. On FedAvg, the hand-written loops, our executors and,
+if they are installed, Flower's simulation and pfl-research take turns, one round each. Then follow the other jobs, one
+by one, and the growth of the cost. Compilation is reported separately. The results are written as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from steppe.engine.play_round import play_round
 from steppe.engine.resources import client_store
 from steppe.evaluate.global_model import evaluate
 from steppe.models import build
-from steppe.runs.folder import versions
+from steppe.runs.provenance import find_versions
 
 FEDSOL = gpu_full.RECIPE
 FEDSMOO = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsmoo", "sampling": "fixed"}
@@ -60,7 +60,7 @@ RACE = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedlesam tf32", "cnn fedsol h
 
 
 class Ours:
-    """A job of ours, a round whenever it is asked for."""
+    """A job of this library, which runs one round per call."""
 
     def __init__(self, name: str, data: Data) -> None:
         algorithm, model, options = JOBS[name]
@@ -77,14 +77,14 @@ class Ours:
         self.flops = self.experiment.cost.flops * steps * config.per_round
 
     def meet_everyone(self) -> None:
-        """A client's first round makes place for its state: not what later rounds cost."""
+        """Give every client its first round, which allocates its state and is slower than later rounds."""
         everyone, at_once = range(self.experiment.config.clients), self.experiment.config.per_round
         if self.experiment.cost.kept:
             for begun in range(0, len(everyone), at_once):
                 self._play(list(everyone[begun : begun + at_once]))
 
     def round(self) -> float:
-        """Accuracy after it."""
+        """Run a round and return the accuracy after it."""
         self._play(self.experiment.sample(self.t))
         return float(evaluate(self.experiment, self.server, self.t)["accuracy"])
 
@@ -96,6 +96,7 @@ class Ours:
 
 
 def alone(name: str, data: Data, count: int = 5) -> dict[str, Any]:
+    """Time one job by itself."""
     began = time.perf_counter()
     job = Ours(name, data)
     row = together({name: clocked(job.round)}, count, {name: job.meet_everyone})[name]
@@ -104,7 +105,7 @@ def alone(name: str, data: Data, count: int = 5) -> dict[str, Any]:
 
 
 def roofs() -> dict[str, float]:
-    """What the card reaches here: a large matrix product in three precisions, and a copy."""
+    """Measure the roofs of the GPU: a large matrix product in three precisions, and a copy."""
 
     def rate(dtype: torch.dtype, tf32: bool) -> float:
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -121,14 +122,15 @@ def roofs() -> dict[str, float]:
 
 
 def show(rows: list[dict[str, Any]], found: dict[str, float]) -> None:
+    """Print the results as a table."""
     plain = next((r["best"] for r in rows if r["job"].startswith("hand-written loop, plain")), float("nan"))
     print(f"\n{'job':44}{'best s':>9}{'median':>9}{'of plain':>9}{'TFLOP/s':>9}{'of roof':>9}{'first s':>9}{'GiB':>7}"
           f"{'accuracy':>10}{'after':>7}")  # fmt: skip
     for r in rows:
         if "times" not in r:
-            told = next((f"{why}: {r[why]}" for why in ("failed", "skipped") if why in r), None)
-            print(f"{r['job']:44}" + (told or f"{r['seconds']:.1f} s, mean of ten {r['mean_of_last_ten']:.4f}; compile "
-                  f"caches {r['caches']}"))  # fmt: skip
+            reason = next((f"{why}: {r[why]}" for why in ("failed", "skipped") if why in r), None)
+            print(f"{r['job']:44}" + (reason or f"{r['seconds']:.1f} s, mean of last ten {r['mean_of_last_ten']:.4f}; "
+                  f"compile caches {r['caches']}"))  # fmt: skip
             continue
         rate = r.get("flops", 0) / r["best"] / 1e12
         roof = next((found[f"{p}_TFLOPs"] for p in ("tf32", "bf16", "fp32") if p in r["job"]), None)
@@ -142,21 +144,23 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--jobs", nargs="*", choices=JOBS, default=list(JOBS), metavar="JOB",
-                        help=f"these (default: all): {', '.join(map(repr, JOBS))}")  # fmt: skip
+                        help=f"the jobs to run (default: all): {', '.join(map(repr, JOBS))}")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu.json"), help="the JSON file")
     parser.add_argument(
         "--full", nargs="*", default=["fedavg"], help="algorithms to train for 300 rounds, name[:key=value]"
     )
-    parser.add_argument(
-        "--contenders", nargs="*", choices=NEEDS, default=list(NEEDS), help="in the race, where installed; empty: none"
-    )
-    parser.add_argument("--limit", type=float, default=120, help="seconds for a round of theirs (default: 120)")
-    parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this long")
-    parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True, help="the Hessian, too")
-    parser.add_argument("--growth", type=float, default=120, help="seconds for how cost grows; 0: leave it out")
+    parser.add_argument("--contenders", nargs="*", choices=NEEDS, default=list(NEEDS),
+                        help="other frameworks in the race, if installed; empty: none")  # fmt: skip
+    parser.add_argument("--limit", type=float, default=120,
+                        help="time limit in seconds for a round of another framework (default: 120)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=1800, help="start no further job after this many seconds")
+    parser.add_argument("--flatness", action=argparse.BooleanOptionalAction, default=True,
+                        help="also time the eigenvalues and the trace of the Hessian")  # fmt: skip
+    parser.add_argument("--growth", type=float, default=120,
+                        help="time limit in seconds for the growth of the cost; 0: leave it out")  # fmt: skip
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("bench-gpu needs a CUDA device, and PyTorch sees none here.")
+        raise SystemExit("bench-gpu needs a CUDA device, but PyTorch finds none.")
     began = time.perf_counter()
     data, what = jobs.cifar()
     found = roofs()
@@ -171,9 +175,9 @@ def main() -> None:
 
     def write() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        told = {"versions": versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
-                "flatness": curvature, "growth": growth}  # fmt: skip
-        given.out.write_text(json.dumps(told, indent=1) + "\n")
+        report = {"versions": find_versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
+                  "flatness": curvature, "growth": growth}  # fmt: skip
+        given.out.write_text(json.dumps(report, indent=1) + "\n")
 
     for name in given.full:
         keep(gpu_full.apart(name, given.seconds))
@@ -187,7 +191,7 @@ def main() -> None:
     raced = compete({name: clocked(contender.round) for name, contender in {**hands, **ours}.items()}, given.contenders,
                     {name: contender.meet_everyone for name, contender in ours.items()}, given.limit)  # fmt: skip
     for row in raced:
-        mine = ours.get(row["job"])  # which may have met everyone on the way
+        mine = ours.get(row["job"])  # its own count of rounds includes those of `meet_everyone`
         keep({**row, "flops": (mine or ours[turns[0]]).flops, **({"rounds": mine.t} if mine else {})})
     for name in given.jobs:
         if name in turns:

@@ -1,8 +1,8 @@
-"""A whole training on one GPU, compilation included: a process of its own, with compile caches that are empty.
+"""A full training on one GPU including compilation, in its own process with empty compile caches.
 
-PyTorch and Triton keep what they have compiled on disk, so that a second run would not compile at all. Here both are
-shown to fresh folders, which are removed afterwards. `python -m benchmarks.gpu_full NAME[:KEY=VALUE] [ROUNDS]` alone
-takes the caches as it finds them, and says which it was.
+PyTorch and Triton cache compiled code on disk, so that a second run would not compile at all. Here both use new
+folders, which are removed afterwards. `python -m benchmarks.gpu_full NAME[:KEY=VALUE] [ROUNDS]` by itself uses the
+existing caches, and its result says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 300
 
 
 def apart(name: str, limit: float) -> dict[str, Any]:
-    """The row of a full run in a process of its own; one that fails is a row, too."""
+    """Return the row of a full run in its own process; a failure is also a row."""
     job = f"full run, {ROUNDS} rounds, {name}, lda(0.1)"
     with tempfile.TemporaryDirectory() as folder:
         caches = {key: str(Path(folder, key.lower())) for key in CACHES}
@@ -43,28 +43,28 @@ def apart(name: str, limit: float) -> dict[str, Any]:
 
 
 def state_of_caches() -> str:
-    """Whether anything that was compiled before could be used."""
+    """Return whether the compile caches were empty."""
     folders = [os.environ.get(key) for key in CACHES]
     empty = all(folder and not any(Path(folder).glob("*")) for folder in folders)
     return "empty before" if empty else "as found"
 
 
 def run(name: str, rounds: int, device: str = "cuda") -> dict[str, Any]:
-    """LDA(0.1), 10 of 100 clients, the FedSoL recipe."""
+    """Train with LDA(0.1), 10 of 100 clients and the FedSoL recipe."""
     algorithm, _, option = name.partition(":")
     key, _, value = option.partition("=")
     options, caches, data = {key: value} if key else {}, state_of_caches(), jobs.cifar()[0]
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     began = time.perf_counter()
-    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device=device, watch=told.append,
-                        **{**RECIPE, **options})  # fmt: skip
-    seconds = time.perf_counter() - began  # the summary's own are those of the rounds
+    result = steppe.run(algorithm, "cnn", data, rounds=rounds, partition="lda(0.1)", device=device,
+                        watch=records.append, **{**RECIPE, **options})  # fmt: skip
+    seconds = time.perf_counter() - began  # the summary's seconds count only the rounds
     return {**result.summary, "seconds": seconds, "caches": caches, "options": options, "notes": result.notes,
-            "first_round": told[0]["seconds"]["all"],
-            "later_rounds": sum(r["seconds"]["all"] for r in told[1:])}  # fmt: skip
+            "first_round": records[0]["seconds"]["all"],
+            "later_rounds": sum(r["seconds"]["all"] for r in records[1:])}  # fmt: skip
 
 
 if __name__ == "__main__":
-    said = private_stdout()
-    said.write(json.dumps(run(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)) + "\n")
-    said.flush()
+    answers = private_stdout()
+    answers.write(json.dumps(run(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)) + "\n")
+    answers.flush()

@@ -1,8 +1,8 @@
-"""FedAvg on a GPU as one would write it without any framework: the yardstick of `benchmarks.gpu`.
+"""FedAvg on a GPU as one would write it without a framework: the reference of `benchmarks.gpu`.
 
-`plain` is ordinary PyTorch over images that are on the card already. `tuned` is the same loop with what costs a few
-lines: TF32, channels-last, and the whole local step captured as one CUDA graph. Nothing comes from the library but the
-arrays and the network's shape. Augmentation is a flip alone, which is in the loops' favour.
+`plain` is ordinary PyTorch on images that are already on the GPU. `tuned` is the same loop with optimisations of a few
+lines: TF32, channels-last, and the whole local step captured as one CUDA graph. Nothing comes from the library except
+the arrays and the network. Augmentation is only a flip, which is in the loops' favour.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steppe.data import Data
 
 
 class HandLoop:
-    """One `round` trains ten clients, one after the other, averages their models and evaluates the mean."""
+    """A federation; `round` trains ten clients one after the other, averages their models and evaluates the mean."""
 
     def __init__(self, model: nn.Module, data: Data, tuned: bool, device: str = "cuda", job: Job = GPU) -> None:
         layout = torch.channels_last if tuned else torch.contiguous_format
@@ -61,7 +61,7 @@ class HandLoop:
         return graph
 
     def round(self) -> float:
-        """Accuracy after it."""
+        """Run a round and return the accuracy after it."""
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tuned
         start = {k: v.clone() for k, v in self.model.state_dict().items()}
         total = {k: torch.zeros_like(v) for k, v in start.items()}
@@ -72,7 +72,7 @@ class HandLoop:
         return self.evaluate()
 
     def train(self, samples: Tensor) -> dict[str, Tensor]:
-        """One client's work, in place."""
+        """Train one client, in place."""
         if self.graph is None:
             self.optimiser = self._optimiser()
         else:
@@ -89,7 +89,7 @@ class HandLoop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Accuracy on the test set."""
+        """Return the accuracy on the test set."""
         hits = [(self.model(self._normalised(x)).argmax(1) == y).sum()
                 for x, y in zip(self.tests.split(1000), self.test_labels.split(1000), strict=True)]  # fmt: skip
         return float(sum(hits)) / len(self.test_labels)

@@ -1,9 +1,10 @@
-"""How the cost of a round grows: with clients a round, clients in all, the model's size, and local steps.
+"""Growth of the cost of a round with the clients per round, the clients in total, the model size and the local steps.
 
-A perceptron on made-up vectors, in one process with one thread, so that it is short and shows the library's own
-share. SCAFFOLD, because its clients keep a state between rounds. Each size is the best of several rounds.
+The model is a perceptron on random vectors, in one process with one thread, so that the benchmark is short and shows
+the library's own share. The algorithm is SCAFFOLD, because its clients keep a state between rounds. Each figure is the
+best of several rounds.
 
-    python -m benchmarks.growth                         this, on a CPU; part of `make bench`
+    python -m benchmarks.growth                         on a CPU; part of `make bench`
     python -m benchmarks.growth --device cuda --help    on a GPU, with a larger model: benchmarks/gpu_growth.py
 """
 
@@ -24,12 +25,12 @@ AXES: dict[str, tuple[int, ...]] = {
     "hidden": (64, 256, 1024, 2048),
     "steps": (1, 2, 5, 10, 50),
 }
-WORDS = {"per_round": "clients a round", "clients": "clients in all", "hidden": "model size", "steps": "local steps",
-         "width": "model width"}  # fmt: skip
+WORDS = {"per_round": "clients per round", "clients": "clients in total", "hidden": "model size",
+         "steps": "local steps", "width": "model width"}  # fmt: skip
 
 
 def one(clients: int, per_round: int, hidden: int, steps: int, rounds: int) -> dict[str, float]:
-    """Set-up, best round and model size of one run."""
+    """Return the set-up time, the best round and the model size of one run."""
     import numpy as np
     from torch import nn
 
@@ -52,6 +53,7 @@ def one(clients: int, per_round: int, hidden: int, steps: int, rounds: int) -> d
 
 
 def all_sizes(quick: bool) -> dict[str, Any]:
+    """Measure every size along every axis."""
     import torch
 
     torch.set_num_threads(1)
@@ -64,21 +66,21 @@ def all_sizes(quick: bool) -> dict[str, Any]:
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
-    """Milliseconds a round along each axis, in a process of its own."""
+    """Measure milliseconds per round along each axis, in a separate process."""
     command = [sys.executable, "-m", "benchmarks.growth", "quick" if quick else "full"]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     base = ", ".join(f"{WORDS[k]} {v}" for k, v in BASE.items() if k != "hidden")
-    print(f"\ngrowth: milliseconds a round (SCAFFOLD, small perceptron; otherwise {base})")
+    print(f"\ngrowth: milliseconds per round (SCAFFOLD, small perceptron; otherwise {base})")
     for axis, sizes in found.items():
         cells = []
         for n, r in sizes.items():
             unit = f"{r['parameters'] / 1e6:.2g} M" if axis == "hidden" else n
             setup = f" (set-up {r['set_up']:.1f} s)" if axis == "clients" else ""
             cells.append(f"{unit}: {1e3 * r['seconds']:.1f}{setup}")
-        print(f"{WORDS[axis]:16}" + "   ".join(cells))
+        print(f"{WORDS[axis]:18}" + "   ".join(cells))
     return found
 
 

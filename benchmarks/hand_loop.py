@@ -1,8 +1,8 @@
-"""FedAvg and FedSAM as one would write them without any framework: the yardstick.
+"""FedAvg and FedSAM as one would write them without a framework: the reference for all ratios.
 
-`plain` is ordinary PyTorch. `tuned` is the same loop with what costs a few lines: channels-last weights and
-images, the fused optimiser; the child process it runs in also gets the allocator settings in `steppe.executors.allocator`.
-Nothing here comes from the library except the arrays of the data set.
+`plain` is ordinary PyTorch. `tuned` is the same loop with optimisations of a few lines: channels-last weights and
+images, and the fused optimiser. Its process also gets the allocator settings of `steppe.executors.allocator`. Nothing
+here comes from the library except the arrays of the data set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CNN(nn.Module):
 
 
 class HandLoop:
-    """A federation in a few dozen lines: one `round` trains ten clients and averages their models."""
+    """A federation in a few dozen lines; `round` trains ten clients and averages their models."""
 
     def __init__(self, algorithm: str, data: Data, tuned: bool, epochs: int = jobs.EPOCHS) -> None:
         self.sam, self.tuned, self.epochs = algorithm == "fedsam", tuned, epochs
@@ -89,7 +89,7 @@ class HandLoop:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Accuracy on the test set."""
+        """Return the accuracy on the test set."""
         right = [(self.model(x).argmax(1) == y).sum() for x, y in
                  zip(self.test_images.split(1000), self.test_labels.split(1000), strict=True)]  # fmt: skip
         return float(sum(right)) / len(self.test_labels)

@@ -1,6 +1,7 @@
-"""The jobs that contenders do.
+"""The jobs of the contenders.
 
-On a CPU: Fashion-MNIST's shapes, 100 clients of 600 samples, 10 of them a round. On a GPU: CIFAR-10's, ten of 500.
+On a CPU: the shapes of Fashion-MNIST, 100 clients of 600 samples, 10 clients per round. On a GPU: the shapes of
+CIFAR-10, 10 clients of 500 samples.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STEPS = PER_ROUND * EPOCHS * SAMPLES // BATCH  # local steps of all clients toge
 
 @dataclass(frozen=True)
 class Job:
-    """What a federation must be told; model, data and a client's work are the plain loop's."""
+    """The settings of a federation; model, data and local training are the plain loop's."""
 
     clients: int
     per_round: int
@@ -32,10 +33,10 @@ class Job:
     lr: float
     momentum: float
     decay: float
-    evaluated: bool  # a round ends with the evaluation
+    evaluated: bool  # whether a round ends with the evaluation
 
     def active(self, round_: int) -> list[int]:
-        """The clients of a round."""
+        """Return the clients of a round."""
         return np.random.default_rng(round_).choice(self.clients, self.per_round, replace=False).tolist()
 
 
@@ -44,25 +45,25 @@ GPU = Job(clients=10, per_round=10, samples=500, batch=50, epochs=5, lr=0.01, mo
 
 
 def data() -> tuple[Data, str]:
-    """Fashion-MNIST where its files are, otherwise random images of its shape; and a line that says which."""
+    """Return Fashion-MNIST if its files exist, otherwise random images of its shape; and a line that says which."""
     folder = Path(os.environ.get("STEPPE_DATA", "data")) / "fashion-mnist"
     if folder.is_dir():
         return load("fashion-mnist"), "the real Fashion-MNIST"
     rng = np.random.default_rng(0)
     labels, test_labels = rng.integers(10, size=60_000), rng.integers(10, size=10_000)
-    # A bright row tells the class, so that a loop that does not learn is noticed here too.
+    # A bright row marks the class, so that a loop that does not learn is noticed with random images too.
     images, tests = (rng.integers(200, size=(n, 28, 28), dtype=np.uint8) for n in (60_000, 10_000))
     images[np.arange(60_000), 2 * labels + 4] = 255
     tests[np.arange(10_000), 2 * test_labels + 4] = 255
     made = from_arrays(images, labels, tests, test_labels, name="random", classes=10, mean=(MEAN,), std=(STD,))
     return (
         made,
-        "random images of Fashion-MNIST's shape (STEPPE_DATA has no fashion-mnist): times hold, accuracies do not",
+        "random images of Fashion-MNIST's shape (STEPPE_DATA has no fashion-mnist): only times are valid",
     )
 
 
 def cifar() -> tuple[Data, str]:
-    """CIFAR-10 where its files are, otherwise random images of its shape; and a line that says which."""
+    """Return CIFAR-10 if its files exist, otherwise random images of its shape; and a line that says which."""
     folder = os.environ.get("STEPPE_DATA")
     if folder and (Path(folder) / "cifar10").exists():
         return load("cifar10", folder), "real CIFAR-10"
@@ -72,5 +73,5 @@ def cifar() -> tuple[Data, str]:
 
 
 def clients() -> np.ndarray:
-    """Who holds which training samples: (clients, samples)."""
+    """Return the training samples of each client: (clients, samples)."""
     return np.random.default_rng(1).permutation(CLIENTS * SAMPLES).reshape(CLIENTS, SAMPLES)

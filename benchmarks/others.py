@@ -1,17 +1,19 @@
-"""FedAvg on the same job in two other frameworks, where they are installed: Flower's simulation and pfl-research.
+"""FedAvg on the same job in two other frameworks, if they are installed: Flower's simulation and pfl-research.
 
-Both get the plain loop's own first model, data, optimiser and clients of each round, so that after as many rounds their
-accuracy is the loop's, up to the order of the batches. They are told nothing that would slow them: no evaluation on
-clients, one thread an actor for Flower. On a GPU they have what our executors have: TF32, and bytes that stay on the
-card. Flower's actors share it; pfl trains one client after the other, and does not shuffle between epochs.
+Both get the plain loop's initial model, data, optimiser and clients of each round. After the same number of rounds,
+their accuracy equals the loop's up to the order of the batches. Nothing in their settings slows them down: there is no
+evaluation on clients, and Flower uses one thread per actor. On a GPU they have the same conditions as our executors:
+TF32, and images as bytes on the GPU. Flower's actors share the GPU; pfl trains one client after the other, and does not
+shuffle between epochs.
 
-Neither is installed by `make setup`. Into the same environment:
+`make setup` installs neither. To install them into the same environment:
 
     .venv/bin/pip install -c constraints.txt 'ray==2.55.1' 'multiprocess<0.71' 'prv-accountant<0.3'
     .venv/bin/pip install --no-deps 'pfl==0.6.0'
 
-Ray is what Flower (extra `flower`) simulates with. pfl stands by itself because it asks for dp-accounting below 0.6,
-and the extra `dp` is tested with 0.6. FedAvg does not use it, so it runs all the same; `pip check` names the clash.
+Flower (extra `flower`) uses Ray for its simulation. pfl is installed separately because it requires dp-accounting below
+0.6, but the extra `dp` is tested with 0.6. FedAvg does not use dp-accounting, so it works nevertheless; `pip check`
+reports the conflict.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from benchmarks import gpu_hand_loop, hand_loop, jobs
 from steppe.models import build
 
 Answer = Callable[[float | None], None]
-ON_A_CARD = 5  # actors of Flower's that share a GPU: ten clients are two turns, and most of the card's memory is free
+ON_A_CARD = 5  # Flower actors per GPU: ten clients take two turns, and most of the GPU's memory stays free
 
 
 class Loop(Protocol):
-    """What is borrowed from a plain loop."""
+    """What the other frameworks use of a plain loop."""
 
     model: nn.Module
     images: Tensor
     labels: Tensor
-    clients: list[Tensor] | tuple[Tensor, ...]  # each one's samples
+    clients: list[Tensor] | tuple[Tensor, ...]  # the samples of each client
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor: ...
 
@@ -51,10 +53,12 @@ Make = Callable[[], Loop]  # a function that other processes can import
 
 
 def on_cpu() -> Loop:
+    """Return the plain loop of the CPU job."""
     return hand_loop.HandLoop("fedavg", jobs.data()[0], tuned=False)
 
 
 def on_gpu() -> Loop:
+    """Return the plain loop of the GPU job."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return gpu_hand_loop.HandLoop(build("cnn", 10, (3, 32, 32)), jobs.cifar()[0], tuned=False, device=device)
@@ -65,12 +69,13 @@ JOBS: dict[str, tuple[jobs.Job, Make]] = {"fedavg": (jobs.CPU, on_cpu), "gpu": (
 
 @cache
 def made(make: Make) -> Loop:
-    """The plain loop, once in each process."""
+    """Return the plain loop, created once per process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     return make()
 
 
 def flower(job: jobs.Job, make: Make, rounds: int, answer: Answer, actors: int) -> None:
+    """Run the job in Flower's simulation."""
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -80,7 +85,7 @@ def flower(job: jobs.Job, make: Make, rounds: int, answer: Answer, actors: int) 
     client, server = ClientApp(), ServerApp()
 
     class SameClients(FedAvg):
-        """FedAvg's own messages to nodes of its own choice, and in each the client that the node shall be."""
+        """FedAvg with its own messages and nodes; each message names the client that the node simulates."""
 
         def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid):  # type: ignore[no-untyped-def]
             messages = list(super().configure_train(server_round, arrays, config, grid))
@@ -94,8 +99,8 @@ def flower(job: jobs.Job, make: Make, rounds: int, answer: Answer, actors: int) 
         mine = made(make)
         mine.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         state = mine.train(mine.clients[message.content["config"]["client"]])
-        told = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": job.samples})}
-        return Message(content=RecordDict(told), reply_to=message)
+        content = {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": job.samples})}
+        return Message(content=RecordDict(content), reply_to=message)
 
     judged = made(make)
 
@@ -117,6 +122,7 @@ def flower(job: jobs.Job, make: Make, rounds: int, answer: Answer, actors: int) 
 
 
 def pfl(job: jobs.Job, make: Make, rounds: int, answer: Answer) -> None:
+    """Run the job in pfl-research."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -130,7 +136,7 @@ def pfl(job: jobs.Job, make: Make, rounds: int, answer: Answer) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     mine = made(make)
-    os.environ["PFL_PYTORCH_DEVICE"] = str(mine.images.device)  # tensors that are there already are not copied
+    os.environ["PFL_PYTORCH_DEVICE"] = str(mine.images.device)  # avoids copies of tensors that are already there
 
     class Net(nn.Module):
         def __init__(self) -> None:

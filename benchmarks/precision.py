@@ -1,9 +1,9 @@
-"""What bf16 does to accuracy: FedAvg on the benchmark's job in fp32 and in bf16, and in fp32 from another seed.
+"""The effect of bf16 on accuracy: FedAvg on the benchmark's job in fp32, in bf16, and in fp32 with another seed.
 
-The second difference says how large the first may be before it means anything.
+The difference between two seeds shows how large the difference between precisions may be without being significant.
 
-`python -m benchmarks.precision gradients` looks at single gradients instead: how far those in bf16 are from those in
-fp32, where a model is and where SAM perturbs it to (docs/decisions/011-precision.md).
+`python -m benchmarks.precision gradients` compares single gradients instead: bf16 with fp32, at a model and where SAM
+perturbs it to (docs/decisions/011-precision.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUNS = {"fp32": ("fp32", 0), "bf16": ("bf16", 0), "fp32, another seed": ("fp32",
 
 
 def run(precision: str, seed: int, rounds: int) -> dict[str, list[float]]:
-    """Test accuracy and loss after every round, and the rounds' seconds without evaluation."""
+    """Return test accuracy and loss after every round, and the seconds per round without evaluation."""
     import torch
 
     import steppe
@@ -28,16 +28,16 @@ def run(precision: str, seed: int, rounds: int) -> dict[str, list[float]]:
     from benchmarks.hand_loop import CNN
 
     torch.manual_seed(seed)
-    told = steppe.run("fedavg", CNN(), jobs.data()[0], clients=jobs.CLIENTS, per_round=jobs.PER_ROUND, partition="iid",
-                      batch=jobs.BATCH, epochs=jobs.EPOCHS, lr=jobs.LR, lr_schedule="constant", momentum=jobs.MOMENTUM,
-                      weight_decay=0, rounds=rounds, seed=seed, precision=precision, executor="sequential",
-                      workers=cores(), device="cpu").history  # fmt: skip
-    return {"accuracy": [r["accuracy"] for r in told], "loss": [r["loss"] for r in told],
-            "seconds": [r["seconds"]["train"] for r in told]}  # fmt: skip
+    history = steppe.run("fedavg", CNN(), jobs.data()[0], clients=jobs.CLIENTS, per_round=jobs.PER_ROUND,
+                         partition="iid", batch=jobs.BATCH, epochs=jobs.EPOCHS, lr=jobs.LR, lr_schedule="constant",
+                         momentum=jobs.MOMENTUM, weight_decay=0, rounds=rounds, seed=seed, precision=precision,
+                         executor="sequential", workers=cores(), device="cpu").history  # fmt: skip
+    return {"accuracy": [r["accuracy"] for r in history], "loss": [r["loss"] for r in history],
+            "seconds": [r["seconds"]["train"] for r in history]}  # fmt: skip
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
-    """Accuracy after each round of the three runs."""
+    """Measure the accuracy after each round of the three runs."""
     rounds = 2 if quick else 8
     found: dict[str, Any] = {}
     for name, (precision, seed) in RUNS.items():
@@ -46,14 +46,14 @@ def measure(quick: bool = False) -> dict[str, Any]:
         command = [sys.executable, "-m", "benchmarks.precision", precision, str(seed), str(rounds)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
         found[name] = json.loads(done.stdout.splitlines()[-1])
-    print("\nprecision: test accuracy of FedAvg after each round (best seconds of a round's training)")
-    for name, told in found.items():
-        print(f"{name:28}" + " ".join(f"{a:.4f}" for a in told["accuracy"]) + f"   ({min(told['seconds']):.2f} s)")
+    print("\nprecision: test accuracy of FedAvg after each round (fastest training of a round, in seconds)")
+    for name, result in found.items():
+        print(f"{name:28}" + " ".join(f"{a:.4f}" for a in result["accuracy"]) + f"   ({min(result['seconds']):.2f} s)")
     return found
 
 
 def gradients(steps: int = 400, batches: int = 20, radii: tuple[float, ...] = (0.02, 0.05, 0.1)) -> None:
-    """Of the FedAvg paper's CNN on CIFAR-10, after some training; means over batches of 50."""
+    """Print errors of gradients in bf16, for the FedAvg paper's CNN on CIFAR-10 after some training."""
     import torch
     import torch.nn.functional as F
 
@@ -101,7 +101,7 @@ def gradients(steps: int = 400, batches: int = 20, radii: tuple[float, ...] = (0
             )
             seen = float(change_fast @ change / (change @ change))
             told.setdefault(f"of the change by ε seen in bf16, ρ = {rho:g}", []).append(seen)
-    print(f"bf16 against fp32: the FedAvg paper's CNN after {steps} steps, {batches} batches of 50, {what}")
+    print(f"bf16 compared with fp32: the FedAvg paper's CNN after {steps} steps, {batches} batches of 50, {what}")
     for name, values in told.items():
         print(f"{name:42} {sum(values) / len(values):.4f}")
 

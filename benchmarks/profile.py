@@ -1,6 +1,7 @@
-"""Where the milliseconds of one local step go: kernel by kernel, one thread, beside the whole step's CPU time.
+"""Profile of one local step: the time of every kernel with one thread, and the CPU time of the whole step.
 
-Every kernel's time is the smallest mean over a client's round among several, so that other programs disturb it little.
+Every kernel's time is its mean over a client's round, the smallest of several rounds, so that other programs have
+little effect.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STEPS = jobs.SAMPLES * jobs.EPOCHS // jobs.BATCH  # of one client
 
 
 def client_round() -> Callable[[int], Any]:
-    """A function that trains one client by FedAvg, as the workers do."""
+    """Return a function that trains one client by FedAvg, as the workers do."""
     import torch
 
     from benchmarks.hand_loop import CNN
@@ -41,6 +42,7 @@ def client_round() -> Callable[[int], Any]:
 
 
 def run(repeats: int) -> dict[str, Any]:
+    """Profile the hand-written loops and this library in this process."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -74,7 +76,7 @@ def run(repeats: int) -> dict[str, Any]:
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
-    """CPU-milliseconds of a step of each program, and of the kernels of ours, in a process of its own."""
+    """Measure the CPU-milliseconds of a step of each program, and of our kernels, in a separate process."""
     command = [sys.executable, "-m", "benchmarks.profile", "2" if quick else "8"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
                           env={**os.environ, **MEMORY, "OMP_NUM_THREADS": "1"})  # fmt: skip

@@ -1,7 +1,7 @@
-"""Contenders that take turns, a round each, every one in a process of its own; and the table of what came out.
+"""Contenders that take turns, one round each, every one in its own process; and the table of results.
 
-One that fails, or that takes longer over an answer than it may, is killed with all its children and becomes a line with
-the reason: the others go on.
+A contender that fails or exceeds the time limit is killed with all its children and reported with the reason. The
+others continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks import jobs
 from benchmarks.contenders import ENVIRONMENT, WORDS, cores, descendants
 from benchmarks.progress import Progress
 
-TARGETS = {"fedavg": 0.75, "fedsam": 0.80}  # of the plain loop's time, for one process a core
+TARGETS = {"fedavg": 0.75, "fedsam": 0.80}  # of the plain loop's time, for one process per core
 YARDSTICK = "plain"
 
 
@@ -31,11 +31,12 @@ class GaveUp(Exception):
 
 
 def command(name: str, algorithm: str, rounds: int) -> list[str]:
+    """Return the command line of a contender."""
     return [sys.executable, "-m", "benchmarks.contenders", name, algorithm, str(rounds)]
 
 
 class Child:
-    """A contender in its own process. Its first round, start-up included, is the warm-up."""
+    """A contender in its own process. Its first round, including start-up, is the warm-up."""
 
     def __init__(self, name: str, command: list[str], limit: float, environment: dict[str, str] | None = None) -> None:
         self.name, self.command, self.limit, self.rounds = name, command, limit, list[dict[str, Any]]()
@@ -43,7 +44,7 @@ class Child:
         self.process: subprocess.Popen[str] | None = None
 
     def round(self) -> None:
-        """The first one starts the program, the others are orders to it."""
+        """Run one round; the first call starts the program, later calls send it a request."""
         if self.process is None:
             began = time.perf_counter()
             self.words = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open for as long as it runs
@@ -54,7 +55,7 @@ class Child:
             self.first = time.perf_counter() - began
             return
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone: reading tells why
+        with suppress(BrokenPipeError):  # the process has ended; `_answer` reports why
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
         self.rounds.append(self._answer(self.process))
@@ -75,11 +76,13 @@ class Child:
     def _last_words(self) -> str:
         self.words.seek(0)
         lines = [line.strip() for line in self.words.read().splitlines() if line.strip()]
-        errors = [line for line in lines if "Error" in line.partition(":")[0]]  # a framework may go on to talk
-        return (errors or lines or ["it said nothing"])[-1][:300]
+        errors = [
+            line for line in lines if "Error" in line.partition(":")[0]
+        ]  # a framework may print more after its error
+        return (errors or lines or ["no output"])[-1][:300]
 
     def result(self) -> dict[str, Any]:
-        """The last round evaluates, so it is kept out of the times."""
+        """Return times and results. The last round includes evaluation, so it is not among the times."""
         times = [r["seconds"] for r in self.rounds[1:-1]]
         return {"best": min(times), "median": statistics.median(times), "times": times,
                 "cpu_seconds": min(r["cpu_seconds"] for r in self.rounds[1:-1]), "first_with_start": self.first,
@@ -87,7 +90,7 @@ class Child:
                 "peak_mb": self.rounds[-1]["peak_mb"], "threads": self.rounds[-1]["threads"]}  # fmt: skip
 
     def stop(self, patience: float = 0.0) -> None:
-        """Let it end by itself for so long, then end it and whatever it started, in its own session or another."""
+        """Wait `patience` seconds for the process to end, then kill it and all its descendants."""
         if self.process is None:
             return
         with suppress(subprocess.TimeoutExpired):
@@ -105,9 +108,9 @@ class Child:
 
 
 def compete(algorithm: str, names: list[str], timed: int, limit: float, left_out: dict[str, str]) -> dict[str, Any]:
-    """Every contender does a warm-up, `timed` rounds, and one that evaluates; they take turns.
+    """Run all contenders in turns: a warm-up, `timed` rounds, and one round with evaluation.
 
-    Who gives up goes into `left_out`, with the reason.
+    A contender that gives up is added to `left_out`, with the reason.
     """
     rounds = timed + 2
     running = [Child(name, command(name, algorithm, rounds), limit) for name in names]
@@ -132,10 +135,10 @@ def compete(algorithm: str, names: list[str], timed: int, limit: float, left_out
 
 
 def start_again(algorithm: str, results: dict[str, Any], times: int, timed: int, limit: float) -> None:
-    """More starts of the plain loop and of ours alone, with the best round of each start.
+    """Start the plain loop and this library several more times, and keep the best round of each start.
 
-    A program's speed differs between one start and the next, most of all the plain loop's, by up to a third: where its
-    memory happens to lie. The rounds of one start do not show that.
+    The speed of a program differs between starts, depending on where its memory lies: for the plain loop by up to a
+    third. The rounds of one start do not show this.
     """
     pair = [YARDSTICK, "workers"]
     if any(name not in results for name in pair):
@@ -150,11 +153,11 @@ def start_again(algorithm: str, results: dict[str, Any], times: int, timed: int,
 
 
 def table(algorithm: str, results: dict[str, Any], roof: dict[str, float]) -> None:
-    """Prints the results, and adds to them what takes the yardstick and the roof to know."""
+    """Print the results, and add to them the ratios to the plain loop and to the roof."""
     work = roof["gradient_gflop"] * jobs.STEPS * (2 if algorithm == "fedsam" else 1)
     limit = roof["gflops"] * cores()
     plain = results[YARDSTICK]
-    print(f"\n{algorithm}: seconds a round, of {work:.0f} GFLOP; the roof of {cores()} cores is {limit:.0f} GFLOP/s; "
+    print(f"\n{algorithm}: seconds per round of {work:.0f} GFLOP; the roof of {cores()} cores is {limit:.0f} GFLOP/s; "
           f"accuracy after {len(plain['times']) + 2} rounds")  # fmt: skip
     heads = ("best", "median", "of plain", "(median)", "CPU s", "GFLOP/s", "of roof", "peak MB", "start+1st",
              "accuracy")  # fmt: skip
@@ -169,7 +172,7 @@ def table(algorithm: str, results: dict[str, Any], roof: dict[str, float]) -> No
         print(f"{WORDS[name]:28}" + "".join(f"{c:>10}" for c in cells))
     if mine := results.get("workers"):
         memory = max(mine["peak_mb"].values()) / max(plain["peak_mb"].values())
-        print(f"one process a core takes {mine.get('ratio_starts', mine['ratio_best']):.2f} of the plain loop's time "
+        print(f"one process per core takes {mine.get('ratio_starts', mine['ratio_best']):.2f} of the plain loop's time "
               f"(target {TARGETS[algorithm]}, aim 0.65) and {memory:.2f} of its memory (target 1.5)")  # fmt: skip
         if "starts" in mine:
             print(f"  by the medians of {len(mine['starts'])} starts, best rounds: plain "

@@ -1,9 +1,9 @@
-"""`make bench-scale`: what a round costs as clients become many, with states on disk, in one process and in two.
+"""`make bench-scale`: the cost of a round with many clients and states on disk, in one process and in two.
 
-Each run is a process (or a torchrun launch) of its own: a perceptron on Fashion-MNIST's shape, clients of the same few
+Each run is its own process or torchrun launch: a perceptron on the shape of Fashion-MNIST, clients with the same few
 samples and two local steps, so that only the number of clients changes. The exponent of the growth is fitted on a
-log-log scale: 0 is no growth, 1 is proportional. At the end 10,000 clients of the real data take part in a run of
-SCAFFOLD and in one of FedSMOO (`--rounds`). Writes benchmarks/results/scale.json.
+log-log scale: 0 is no growth, 1 is proportional. At the end, 10,000 clients with the real data take part in a run of
+SCAFFOLD and in one of FedSMOO (`--rounds`). The results are written to benchmarks/results/scale.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASE = {"algorithm": "scaffold", "clients": 1_000, "per_round": 20, "rounds": 12
 
 
 def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, partition: str, **_: Any) -> None:
-    """A run in this process; rank 0 prints its figures."""
+    """Run one job in this process; rank 0 prints its figures."""
     import torch
 
     import steppe
@@ -56,8 +56,8 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
         peaks *= torch.distributed.get_world_size()
         torch.distributed.all_gather_object(peaks, peak / 2**20)
     if first():
-        # Between the first round, which warms up, and the last, which evaluates; checkpoints included. Processor time
-        # (of rank 0) does not show what else the machine does.
+        # Without the first round (warm-up) and the last one (evaluation), but with checkpoints. Processor time (of
+        # rank 0) is independent of other load on the machine.
         seconds, own = np.diff(np.array(moments)[:-1], axis=0).T
         told = {
             "rounds_per_second": 1 / seconds.mean(), "seconds_a_round": seconds.mean(), "best_round": seconds.min(),
@@ -69,6 +69,7 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
 
 
 def measured(**changes: Any) -> dict[str, Any]:
+    """Run one job in its own process or launch, and return its figures."""
     job = {**BASE, **changes}
     launcher = (
         ["-m", "torch.distributed.run", "--nproc-per-node", str(job["processes"])] if job["processes"] > 1 else []
@@ -79,14 +80,14 @@ def measured(**changes: Any) -> dict[str, Any]:
     )
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     plural = "es" if job["processes"] > 1 else ""
-    print(f"{job['algorithm']}, {job['clients']:>6,} clients, {job['per_round']:>3} a round, {job['processes']} "
+    print(f"{job['algorithm']}, {job['clients']:>6,} clients, {job['per_round']:>3} per round, {job['processes']} "
           f"process{plural}: {found['rounds_per_second']:.2f} rounds/s, {1e3 * found['cpu_seconds_a_round']:.0f} ms "
-          f"of a processor, peak {found['peak_mb']:.0f} MB, disk {found['disk_mb']:.0f} MB", flush=True)  # fmt: skip
+          f"CPU time, peak {found['peak_mb']:.0f} MB, disk {found['disk_mb']:.0f} MB", flush=True)  # fmt: skip
     return {**{k: job[k] for k in ("algorithm", "clients", "per_round", "processes", "partition")}, **found}
 
 
 def slope(rows: list[dict[str, Any]], over: str, of: str) -> float:
-    """The exponent b of `of` ~ `over`^b, by least squares on logarithms."""
+    """Fit the exponent b of `of` ~ `over`^b by least squares on logarithms."""
     return float(np.polyfit(np.log([r[over] for r in rows]), np.log([r[of] for r in rows]), 1)[0])
 
 

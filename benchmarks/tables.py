@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md, from a result file of either part: `python -m benchmarks.tables FILE [--write]`.
+"""The tables of docs/performance.md, from a result file (CPU or GPU): `python -m benchmarks.tables FILE [--write]`.
 
-Nobody types a figure: `--write` puts them between that part's two marks in the document.
+No figure is typed by hand: `--write` replaces the text between the two marks of that part in the document.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ END = "<!-- end -->"
 
 
 def tables(report: dict[str, Any]) -> tuple[str, str]:
-    """The mark of the part that a report belongs to, and its tables."""
+    """Return the mark of the part to which a report belongs, and its tables."""
     if "roofs" in report:
         return BEGIN["gpu-h200.json"], gpu_tables.markdown(report)
     return BEGIN["cpu.json"], markdown(report)
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """All tables of one run of `make bench`, on a CPU."""
+    """Return all tables of one run of `make bench`, on a CPU."""
     about, roof = report["about"], report["roof"]
     loads = [f"{v[0]:.1f}" for k in ("before", "after") if (v := about.get(f"load_average_{k}"))]
     lines = [
@@ -46,7 +46,7 @@ def markdown(report: dict[str, Any]) -> str:
         lines += ["", "Left out: " + "; ".join(f"{WORDS[name]} ({why})" for name, why in left_out.items()) + "."]
     if "framework_cpu_seconds" in report:
         each = ", ".join(f"{PROGRAMS[n]} {s:.3f}" for n, s in report["framework_cpu_seconds"].items())
-        lines += ["", f"CPU-seconds a round with zero local epochs (target {TARGET}): {each}."]
+        lines += ["", f"CPU-seconds per round with zero local epochs (target {TARGET}): {each}."]
     if "profile" in report:
         lines += ["", *profile(report["profile"])]
     if "precision" in report:
@@ -57,11 +57,12 @@ def markdown(report: dict[str, Any]) -> str:
         lines += ["", flatness(report["flatness"])]
     if seconds := report.get("stage_seconds"):
         each = ", ".join(f"{stage} {s / 60:.1f}" for stage, s in seconds.items())
-        lines += ["", f"Minutes that the measurements took: {each}; together {sum(seconds.values()) / 60:.0f}."]
+        lines += ["", f"Minutes per measurement: {each}; together {sum(seconds.values()) / 60:.0f}."]
     return "\n".join(lines)
 
 
 def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
+    """Return the table of all contenders on one algorithm, and the comparison with the targets."""
     plain, mine, target = results["plain"], results["workers"], TARGETS[algorithm]
     rows = [f"| {algorithm}, {len(plain['times'])} timed rounds each | best s | median s | of plain (best) | (median) "
             "| CPU-s | of the roof | peak MB of one process | accuracy |", "|---" * 9 + "|"]  # fmt: skip
@@ -75,34 +76,36 @@ def competition(algorithm: str, results: dict[str, Any]) -> list[str]:
     if "starts" in mine:
         each = [", ".join(f"{s:.2f}" for s in r["starts"]) for r in (plain, mine)]
         starts = f" Best rounds of {len(mine['starts'])} starts: plain {each[0]}; ours {each[1]}; compared by medians."
-    return [*rows, "", f"One process a core: **{ratio:.2f}** of the plain loop's time (target {target}: "
+    return [*rows, "", f"One process per core: **{ratio:.2f}** of the plain loop's time (target {target}: "
             f"{met(ratio, target)}; aim 0.65: {met(ratio, 0.65)}) and {memory:.2f} of its memory (target 1.5: "
             f"{met(memory, 1.5)}).{starts}"]  # fmt: skip
 
 
 def profile(found: dict[str, Any], shown: int = 14) -> list[str]:
+    """Return the times of one local step, and its most expensive kernels."""
     step, kernels = found["step"], found["kernels"]
     rows = ["One local step of FedAvg, one thread, CPU-milliseconds: "
-            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". Ours in parts:", "",
-            "| kernel and shapes | ms a step, by the clock |", "|---|---|"]  # fmt: skip
+            + ", ".join(f"{WORDS.get(name, name)} {ms:.1f}" for name, ms in step.items()) + ". The kernels of ours:",
+            "", "| kernel and shapes | ms per step, wall time |", "|---|---|"]  # fmt: skip
     rows += [f"| {name} | {ms:.2f} |" for name, ms in list(kernels.items())[:shown]]
     rest = sum(list(kernels.values())[shown:])
     return [*rows, f"| all others | {rest:.2f} |", f"| together | {sum(kernels.values()):.2f} |"]
 
 
 def precision(runs: dict[str, Any]) -> list[str]:
+    """Return the table of test accuracies per precision."""
     rounds = len(next(iter(runs.values()))["accuracy"])
-    rows = ["| FedAvg, test accuracy after round | " + " | ".join(str(i + 1) for i in range(rounds)) + " | s a round |",
-            "|---" * (rounds + 2) + "|"]  # fmt: skip
-    for name, told in runs.items():
-        cells = [*(f"{a:.4f}" for a in told["accuracy"]), f"{min(told['seconds']):.2f}"]
+    numbers = " | ".join(str(i + 1) for i in range(rounds))
+    rows = [f"| FedAvg, test accuracy after round | {numbers} | s per round |", "|---" * (rounds + 2) + "|"]
+    for name, run in runs.items():
+        cells = [*(f"{a:.4f}" for a in run["accuracy"]), f"{min(run['seconds']):.2f}"]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return rows
 
 
 def growth(axes: dict[str, Any]) -> list[str]:
-    """One line an axis: milliseconds a round at each size."""
-    lines = ["Milliseconds a round (SCAFFOLD on a small perceptron, one thread):", ""]
+    """Return one line per axis: milliseconds per round at each size."""
+    lines = ["Milliseconds per round (SCAFFOLD on a small perceptron, one thread):", ""]
     for axis, sizes in axes.items():
         cells = []
         for n, r in sizes.items():
@@ -112,18 +115,20 @@ def growth(axes: dict[str, Any]) -> list[str]:
     return lines
 
 
-def flatness(told: dict[str, Any]) -> str:
-    ours, other, trace = told["ours"], told["eigsh"], told["trace"]
+def flatness(report: dict[str, Any]) -> str:
+    """Return a paragraph on the eigenvalues and the trace of the Hessian."""
+    ours, other, trace = report["ours"], report["eigsh"], report["trace"]
     share = ours["seconds"] / other["seconds"]
-    return (f"Top five eigenvalues of the FedAvg-CNN's Hessian on {told['images']:,} CIFAR-10 images ({told['data']}), "
-            f"{told['product']:.1f} s a product: ours {ours['seconds']:.0f} s with {ours['products']} products, "
+    return (f"Top five eigenvalues of the FedAvg-CNN's Hessian on {report['images']:,} CIFAR-10 images "
+            f"({report['data']}), {report['product']:.1f} s per product: ours {ours['seconds']:.0f} s with "
+            f"{ours['products']} products, "
             f"scipy's eigsh {other['seconds']:.0f} s with {other['products']}: **{share:.2f}** of its time (target 1: "
             f"{met(share, 1)}). The trace from {trace['products']} probes takes {trace['seconds']:.0f} s more "
             f"({trace['value']:.3g} ± {trace['error']:.2g}).")  # fmt: skip
 
 
 def written(page: str, begin: str, tables: str) -> str:
-    """The page with new tables between a pair of marks."""
+    """Return the page with new tables between a pair of marks."""
     before, rest = page.split(begin)
     return before + begin + "\n" + tables + "\n" + END + rest.split(END, 1)[1]
 
@@ -131,7 +136,7 @@ def written(page: str, begin: str, tables: str) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     options.add_argument("file", type=Path, help="a JSON file of benchmarks.cpu or benchmarks.gpu")
-    options.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
+    options.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     chosen = options.parse_args()
     begin, text = tables(json.loads(chosen.file.read_text()))
     if chosen.write:

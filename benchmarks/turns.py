@@ -1,7 +1,7 @@
-"""The race of `benchmarks.gpu`: programs of this process and other frameworks in processes of their own take turns.
+"""The race of `benchmarks.gpu`: programs in this process, and other frameworks in their own processes, take turns.
 
-A round ends with the evaluation, so every one of them has an accuracy to show beside its time. Another framework that
-is not installed, fails, or takes too long is a row with the reason.
+A round ends with the evaluation, so that every time comes with an accuracy. A framework that is not installed, fails,
+or takes too long becomes a row with the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from benchmarks import race
 from benchmarks.contenders import WORDS, missing
 
-WARM_UP, TIMED = 2, 7  # rounds: compilation and the choice of kernels; then those that count
+WARM_UP, TIMED = 2, 7  # rounds: for compilation and the choice of kernels, then for timing
 Turn = Callable[[], tuple[float, float | None]]  # a round: its seconds, and the accuracy after it
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 def compete(
     turns: dict[str, Turn], others: list[str], settle: dict[str, Callable[[], None]], limit: float
 ) -> list[Row]:
-    """The rows of all, other frameworks last; of these none may take longer than `limit` seconds over a round."""
+    """Return the rows of all programs, other frameworks last; their time limit is `limit` seconds per round."""
     if not turns:
         return []
     absent = [{"job": WORDS[name], "skipped": f"not installed: {missing(name)}"} for name in others if missing(name)]
@@ -38,7 +38,7 @@ def compete(
 
 
 def clocked(step: Callable[[], Any]) -> Turn:
-    """A round in this process."""
+    """Return a function that runs and times one round in this process."""
 
     def turn() -> tuple[float, Any]:
         synchronise()
@@ -51,31 +51,33 @@ def clocked(step: Callable[[], Any]) -> Turn:
 
 
 def timed(step: Callable[[], Any]) -> float:
+    """Return the seconds that a step takes."""
     return clocked(step)()[0]
 
 
 def synchronise() -> None:
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def asked(child: race.Child) -> Turn:
-    """A round in a process of its own, by that one's clock; the first one with its start."""
+    """Return a function that runs one round in another process, timed there; the first round includes the start."""
 
     def turn() -> tuple[float, float | None]:
         try:
             child.round()
         except race.GaveUp:
-            child.stop()  # at once: what is left of it would slow the others
+            child.stop()  # now, because its remaining processes would slow down the others
             raise
-        told = child.rounds[-1]
-        return (told["seconds"] if len(child.rounds) > 1 else child.first), told["accuracy"]
+        answer = child.rounds[-1]
+        return (answer["seconds"] if len(child.rounds) > 1 else child.first), answer["accuracy"]
 
     return turn
 
 
 def together(turns: dict[str, Turn], count: int, settle: dict[str, Callable[[], None]]) -> dict[str, Row]:
-    """Everybody's first rounds alone (they compile), with what it takes to `settle`; then `count` rounds in turns."""
+    """Run the first rounds of each program alone, with its `settle` step; then `count` rounds of all in turns."""
     rows: dict[str, Row] = {name: {"job": name} for name in turns}
     times: dict[str, list[float]] = {name: [] for name in turns}
 

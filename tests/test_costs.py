@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from steppe.report.listing import cost_rows
-from steppe.report.readme import renewed
+from steppe.report.listing import trace_costs
+from steppe.report.readme import renew_table
 
 ROOT = Path(__file__).parent.parent
 POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (1, 1), "fedgmt": (1.5, 1.33),
@@ -13,7 +13,7 @@ POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (
 
 
 def row(name, *settings):
-    return cost_rows([name], "cnn", (3, 32, 32), 10, 50, list(settings), [])[0][0]
+    return trace_costs([name], "cnn", (3, 32, 32), 10, 50, list(settings), [])[0][0]
 
 
 @pytest.mark.parametrize("name", POSTER)
@@ -44,4 +44,4 @@ def test_head_only_fedsol_costs_one_body_pass():
 
 def test_readme_table_is_current():
     text = (ROOT / "README.md").read_text()
-    assert renewed(text) == text, "run python -m steppe.report.readme"
+    assert renew_table(text) == text, "run python -m steppe.report.readme"

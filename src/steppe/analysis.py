@@ -1,7 +1,8 @@
-"""A finished run's measures: computed once, kept in its folder.
+"""Measures of a finished run: computed once and kept in its folder.
 
-`analysis.json` has the numbers, the sample that they were taken on, and what they depend on; arrays lie in `analysis/`
-beside it. A measure is computed again only if the model, the sample, the seed or its own options have changed.
+`analysis.json` contains the numbers, the sample on which they were taken, and the options on which they depend. Arrays
+are in the folder `analysis/`. A measure is computed again only if the model, the sample, the seed or its own options
+have changed.
 """
 
 from __future__ import annotations
@@ -40,24 +41,26 @@ from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import describe
 
 log = logging.getLogger("steppe")
-LONG = 20.0  # seconds after which people wonder
+LONG = 20.0  # seconds; a measure that takes longer is announced
 
 
 @dataclass(frozen=True)
 class Options:
+    """Options of an analysis."""
+
     samples: int = 5000  # at most this many training examples
     seed: int = 0  # of the sample, the probes and the directions
-    clients: int | None = None  # in the extra round; None: the run's own next round
+    clients: int | None = None  # number of clients in the extra round; None: those of the run's next round
     client: int | None = None  # measure this client's loss instead of the global one
-    points: int = 21  # a side of a landscape
-    device: str | None = None  # None: the run's own
+    points: int = 21  # points per side of a landscape
+    device: str | None = None  # None: the run's device
 
 
 class Analysis:
-    """One run, what is known about it, and what it takes to learn more."""
+    """One run with its stored measures, and what is needed to compute more."""
 
     def __init__(self, where: Path, options: Options | None = None, own: Mapping[str, Any] | None = None) -> None:
-        """`own` is what the folder cannot tell of a run of the user's own: algorithm, model, data, loss, …"""
+        """Open a finished run. `own` holds the user's own objects, which the folder lacks: algorithm, model, data, …"""
         self.where, self.options, self.own = where, options or Options(), dict(own or {})
         self.folder = RunFolder(where)
         self.whose = "" if self.options.client is None else f"client-{self.options.client}"
@@ -65,19 +68,19 @@ class Analysis:
         if summary is None or not (where / "model.safetensors").exists():
             raise SteppeError(f"{where} has no model yet: let the run finish (steppe run --resume --out {where}).")
         if not summary["rounds"]:
-            raise SteppeError(f"{where} has trained for no round, so its model is the initial one and there is nothing "
+            raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
                               "to measure: train it (steppe run --rounds 30).")  # fmt: skip
         self.digest = self.folder.model_digest
 
     def measure(self, names: Sequence[str], others: Sequence[Analysis] = ()) -> dict[str, Any]:
-        """Compute those of the measures that are missing, and give back all that is known.
+        """Compute the measures that are missing, and return all stored ones.
 
-        `others` are the runs before this one, for lines and planes between models. What was found before something
-        went wrong is kept.
+        `others` are the runs listed before this one, for lines and planes between models. If a measure fails, those
+        computed before it are kept.
         """
         content = self.stored()
         if self.folder.analysis(self.whose) is not None and not content["measures"]:
-            log.warning(f"{self.where}: what was measured before is of another model, sample or seed, and is replaced")
+            log.warning(f"{self.where}: the stored measures are of another model, sample or seed, and are replaced")
         for name in names:
             wanted = self._own_options(name, others)
             if name in content["measures"] and content["options"].get(name) == wanted:
@@ -91,7 +94,7 @@ class Analysis:
                 result = MEASURES[name].of(subject)
             if result is None:
                 continue
-            content = self.stored()  # once more: another process may have measured this run meanwhile
+            content = self.stored()  # read again: another process may have measured this run in the meantime
             content["sample"] = subject.sample.name
             content["measures"][name] = self._kept(name, result)
             content["options"][name] = wanted
@@ -102,17 +105,17 @@ class Analysis:
         return content
 
     def _warn(self, name: str) -> None:
-        """Of a measure that will take long, how long; known from the products that were made before, or from one."""
+        """Announce the duration of a long measure, estimated from earlier products with the Hessian or from one."""
         known, measure = self.subject.hessian, MEASURES[name]
         count = measure.products * (len(self.subject.blocks) if measure.blocks else 1)
         if count and not known.products:
             known(known.w)
         expected = count * known.seconds / known.products if count else 0.0
         if expected > LONG:
-            log.info(f"{self.where}: {name} takes {count} products with the Hessian, about {expected:.0f} s")
+            log.info(f"{self.where}: {name} needs {count} products with the Hessian, about {expected:.0f} s")
 
     def stored(self) -> dict[str, Any]:
-        """What was computed before, where it is still true of this model, sample and seed."""
+        """Return the stored measures if they are of this model, sample and seed."""
         o = self.options
         fresh: dict[str, Any] = {"sample": None, "samples": o.samples, "seed": o.seed, "model": self.digest,
                                  "measures": {}, "options": {}}  # fmt: skip
@@ -121,7 +124,7 @@ class Analysis:
             return fresh
         try:
             same = old["model"] == self.digest and old["seed"] == o.seed
-            # Both may be all that there is.
+            # Two sizes give the same sample if both are at least the size of the data.
             same = same and (old["samples"] == o.samples or old["sample"] == self.subject.sample.name)
             intact = isinstance(old["measures"], dict) and isinstance(old["options"], dict)
         except (KeyError, TypeError):
@@ -129,19 +132,19 @@ class Analysis:
         return old if same and intact else fresh
 
     def _own_options(self, name: str, others: Sequence[Analysis]) -> dict[str, Any]:
-        """What this measure depends on beside the model, the sample and the seed."""
-        told: dict[str, Any] = {}
+        """Return what this measure depends on in addition to the model, the sample and the seed."""
+        options: dict[str, Any] = {}
         measure = MEASURES[name]
         if measure.clients:
-            told["clients"] = self.options.clients
+            options["clients"] = self.options.clients
         if measure.kind == "drawn" and not name.startswith("density"):
-            told["points"] = self.options.points
+            options["points"] = self.options.points
         if measure.runs > 1:
-            told["others"] = [[str(o.where), o.digest] for o in others[: measure.runs - 1]]
-        return told
+            options["others"] = [[str(o.where), o.digest] for o in others[: measure.runs - 1]]
+        return options
 
     def _kept(self, name: str, result: Any) -> Any:
-        """A result as JSON; arrays go into files, and their place is told instead."""
+        """Return a result as JSON; arrays go into files, whose names replace them."""
         if isinstance(result, Landscape):
             file = self.folder.array_file(name, self.whose)
             result.save(self.where / file)
@@ -157,34 +160,34 @@ class Analysis:
                     "trace": flatness.as_json(result.trace)}  # fmt: skip
         return flatness.as_json(result)
 
-    # ------------------------------------------------------------------------------------- what measures look at
+    # --------------------------------------------------------------------------------------- what measures need
     @cached_property
     def experiment(self) -> Experiment:
-        """The run's experiment, built again. Full precision, and nothing compiled for one round."""
-        told = self.folder.about
+        """Build the run's experiment again, in full precision and without compilation."""
+        about = self.folder.about
         change = {"precision": "fp32", "compile": False, "measure": [], "device": self.options.device}
         config = self.config.model_copy(update={k: v for k, v in change.items() if v is not None})
         config = config.model_copy(update={"partition": self._partition(config)})
-        size = told.get("parameters", 0) * {"float32": 4, "float64": 8}[config.dtype]
+        size = about.get("parameters", 0) * {"float32": 4, "float64": 8}[config.dtype]
         free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
         built = build_experiment(config, **self.own)
         now = json.loads(json.dumps(describe(built), default=str))
-        told["parts"] = [p for p in told.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
-        if "format" not in told:  # version 0.1.0 did not write the classes of parts
+        about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
+        if "format" not in about:  # version 0.1.0 did not write the classes of parts
             now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
-        recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in told else ()))
-        changed = [k for k in recorded if told.get(k) != now[k]]
+        recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
+        changed = [k for k in recorded if about.get(k) != now[k]]
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
-            raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, so it was your "
+            raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "
                               f"own: in Python, call steppe.analyze({str(self.where)!r}, {what}=…).")  # fmt: skip
         return built
 
     def _partition(self, config: Config) -> str:
-        """The rule or, where the run's partition came from a file, the run's own copy of it."""
+        """Return the rule or, if the run's partition came from a file, the run's copy of that file."""
         try:
             partition.parse(config.partition)
         except SteppeError:
@@ -193,7 +196,7 @@ class Analysis:
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:
-        """The final model as a flat vector, and its running statistics."""
+        """Return the final model as a flat vector, and its running statistics."""
         task, state = self.experiment.task, self.folder.model_state()
         state = {k: v.to(task.x0) if v.is_floating_point() else v for k, v in state.items()}
         try:
@@ -207,25 +210,26 @@ class Analysis:
 
     @cached_property
     def subject(self) -> Subject:
+        """Return the final model with everything that measures need."""
         o, federation = self.options, self.experiment.federation
         sample = (flatness.of_training_data(federation, o.samples, o.seed) if o.client is None
                   else flatness.of_client(federation, o.client, o.samples, o.seed))  # fmt: skip
         return Subject(self.experiment, *self.model, sample, o.seed, o.points, self.extra_round)
 
     def extra_round(self) -> Round:
-        """One more round from the last checkpoint, with the run's own algorithm and all its states.
+        """Run one more round from the last checkpoint, with the run's own algorithm and all its states.
 
         The learning rate is that of the last round, because a cosine schedule ends at 0. Nothing is written.
         """
         if self.options.client is not None:
-            raise SteppeError("Measures of the round's clients belong to the global loss: leave out --client.")
+            raise SteppeError("Measures of the round's clients use the global loss: leave out --client.")
         watched = replace(self.experiment, algorithm=uploading_models(self.experiment.algorithm))
         store = client_store(watched, self.where)
         saved, complaints = checkpoint.load(self.folder.checkpoints, store)
         if saved is None:
-            told = " ".join(complaints) or f"{self.where} has no checkpoint."
-            raise SteppeError(f"{told} Measures of clients play one more round from it: leave them out "
-                              "(such as --measures hessian), or run anew.")  # fmt: skip
+            problem = " ".join(complaints) or f"{self.where} has no checkpoint."
+            raise SteppeError(f"{problem} Measures of clients need it to run one more round: leave them out "
+                              "(for instance with --measures hessian), or run again.")  # fmt: skip
         server = tree_map(lambda t: t.to(watched.task.x0.device), saved.server)
         server = server._replace(state={**server.state, UploadModel.name: {}})
         t, count = saved.round, self.options.clients
@@ -254,12 +258,12 @@ def _within_memory(where: Path) -> Iterator[None]:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise _too_large(where) from error
-    except RuntimeError as error:  # what PyTorch raises when the system gives it no memory
+    except RuntimeError as error:  # PyTorch raises this if the system refuses memory
         if "alloc" in str(error) and "memory" in str(error):
             raise _too_large(where) from error
         raise
 
 
 def _too_large(where: Path) -> SteppeError:
-    return SteppeError(f"The measures of {where} need more memory than there is: ask for fewer --samples, "
+    return SteppeError(f"The measures of {where} need more memory than is free: choose fewer --samples, "
                        "or use a larger machine.")  # fmt: skip

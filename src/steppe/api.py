@@ -1,4 +1,4 @@
-"""The library's front door: `run` and `load`. The command line is a thin layer over them."""
+"""The library's main functions: `run`, `analyze` and `load`. The command line is a thin layer over them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
-    algorithm  a name of the catalogue, or your own part or parts (the local optimiser is put around them), or
-               a complete Algorithm
+    algorithm  a name from the catalogue, your own part or parts (the local optimiser is added), or a complete
+               Algorithm
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value for each sample
-    metric     "accuracy", "mse", or such a function
-    head       the module that is the classifier head (default: the last one with parameters)
-    out        a folder for records, checkpoints and the model; without it nothing is written
-    resume     go on from the last checkpoint in that folder, if it has one
-    track      names (tensorboard, wandb, mlflow), or objects of your own with begin, round and end (steppe.Tracker)
+    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
+    metric     "accuracy", "mse", or a function of the same form
+    head       the name of the module that is the classifier head (default: the last one with parameters)
+    out        a folder for records, checkpoints and the model; without it, nothing is written
+    resume     continue from the last checkpoint in that folder, if there is one
+    watch      a function that is called with every round's record
+    track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
@@ -71,7 +72,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     if out is not None:
         check_place(out)
     if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
-        raise SteppeError(f"{out} already holds a run: choose another folder, or go on with it by resume=True.")
+        raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
         built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
@@ -87,7 +88,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
 
 
 def _check_objects(algorithm: Any, model: Any) -> None:
-    """Refuse what is neither a name nor an object of the right kind: nothing else may be trained in its place."""
+    """Refuse a model or algorithm that is neither a name nor an object of the right kind, such as a class."""
     if not isinstance(model, str | nn.Module | None):
         wanted = (
             f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
@@ -113,10 +114,11 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
             metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
             clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
-    """Measure a finished run as `steppe analyze` does, and return {measure: result}; all is kept in its folder.
+    """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    Where the run was of your own parts, module, data or loss, give them again. `points` is a landscape's side,
-    `clients` how many play the extra round; `client` measures that client's loss instead of the global one.
+    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
+    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
+    global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head}  # fmt: skip
@@ -140,7 +142,7 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The trained module, ready to predict."""
+        """Return the trained module, ready to predict."""
         if self.module is None:
             raise SteppeError(
                 f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder})."
@@ -148,15 +150,15 @@ class Run:
         return self.module
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The trained model's weights under their ordinary names."""
+        """Return the trained model's state dict."""
         return RunFolder(self.folder).model_state()
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:
-    """A run's records and its trained module, ready to predict.
+    """Load a run's records and its trained module, ready to predict.
 
-    For a run of your own nn.Module, pass a fresh instance of it; its weights are replaced. A run that is not finished
-    has records, but no module yet.
+    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
+    finished has records, but no module.
     """
     folder = RunFolder(path)
     config, summary, where = folder.read("config.json"), folder.summary, folder.path

@@ -1,4 +1,4 @@
-"""Everything that a run needs and that does not change during it."""
+"""Everything that a run needs and that does not change while it runs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from steppe.data import sampling
 from steppe.data.federation import Federation
 from steppe.parts.differential_privacy import DifferentialPrivacy
 
-WORTH_WORKERS = 2e10  # FLOPs per round above which child processes pay for their start
+WORTH_WORKERS = 2e10  # FLOPs per round above which child processes are worth the cost of starting them
 
 
 @dataclass
 class Experiment:
-    """A run before it starts: `engine.build` makes it, the round loop runs it."""
+    """A run before it starts: `engine.build` creates it, the round loop runs it."""
 
     config: Config
     algorithm: Algorithm
     task: Task
     federation: Federation
     cost: Cost
-    notes: list[str] = field(default_factory=list)  # what the user should know
+    notes: list[str] = field(default_factory=list)  # messages for the user
 
     @property
     def privacy(self) -> DifferentialPrivacy | None:
-        """The part that adds noise, if there is one."""
+        """Return the differential privacy part, if there is one."""
         return next((p for p in self.algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
 
     def sample(self, round_: int) -> list[int]:
-        """The round's clients, in their official order."""
+        """Sample the round's clients, in the order of the released code."""
         c, private = self.config, self.privacy
-        if private is not None and private.amplified:  # perhaps nobody, and with its own key
+        if private is not None and private.amplified:  # with its own key; possibly no client at all
             return private.sample(c.clients, round_)
         if c.sampling == "bernoulli":
             seed = 20 if c.sampling_seed is None else c.sampling_seed
@@ -44,18 +44,18 @@ class Experiment:
         return list(map(int, sampling.fixed(c.clients, c.per_round, round_, seed, official)))
 
     def lr(self, round_: int) -> float:
-        """The local learning rate of a round."""
+        """Return the local learning rate of a round."""
         c = self.config
         if c.lr_schedule == "cosine":
             return 0.5 * c.lr * (1 + cos(pi * round_ / max(c.rounds, 1)))
         return c.lr * (c.lr_decay**round_ if c.lr_schedule == "exponential" else 1.0)
 
     def steps(self, client: int) -> int:
-        """How many local steps a client takes per round."""
+        """Return the number of local steps of a client per round."""
         return self.federation.steps(client, self.algorithm.local_steps)
 
     @property
     def small(self) -> bool:
-        """Whether a round is too little work for child processes, and for more than one thread."""
+        """Return whether a round is too little work for child processes or several threads."""
         steps = [self.steps(i) for i in range(self.federation.clients)]
         return self.cost.flops * sum(steps) / max(len(steps), 1) * self.config.per_round < WORTH_WORKERS

@@ -16,8 +16,8 @@ SMALL = gpu_growth.Sizes(lanes=2, batch=4, clients=(8, 16), per_round=(2, 5), st
 def test_a_time_budget_is_kept_and_what_was_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     told = gpu_growth.measure("cpu", 0.0, sizes=SMALL)
     assert set(told["per_round"]) == {"5", "2"}  # the first two figures, and nothing after them
-    assert told["left_out"] == ["clients in all 16", "local steps 3", "clients a round 1"]
-    assert "left out, because more than 0 s were not to be used: clients in all 16" in capsys.readouterr().out
+    assert told["left_out"] == ["clients in total 16", "local steps 3", "clients per round 1"]
+    assert "left out, because of the time limit of 0 s: clients in total 16" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_told_also_beside_json(steppe: Steppe) -> None:
     assert said.code == 0
     assert json.loads(said.out)["rounds"] == 3
     assert "round-000003 is damaged" in said.err
-    assert "The one before it, of round 2, is used." in said.err
+    assert "The earlier checkpoint of round 2 is used instead." in said.err
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_a_seed_makes_it_independent():
 
 def test_bad_input():
     split = make("iid", LABELS, 2)
-    with pytest.raises(SteppeError, match="no class labels"):
+    with pytest.raises(SteppeError, match="not class labels"):
         aligned_test_sets(split, LABELS.astype(float), TEST)
     with pytest.raises(SteppeError, match="at least 1"):
         aligned_test_sets(split, LABELS, TEST, size=0)

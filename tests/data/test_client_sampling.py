@@ -49,5 +49,5 @@ def test_impossible_ratios(ratio):
 
 
 def test_hopeless_ratio_ends():
-    with pytest.raises(SteppeError, match="samples nobody"):
+    with pytest.raises(SteppeError, match="samples no client"):
         bernoulli(1, 1e-12, 0)

@@ -178,7 +178,7 @@ def test_nothing_hangs(rule, clients):
 
 
 def test_lda_that_cannot_be_met_says_what_to_change():
-    with pytest.raises(SteppeError, match=r"at most 0 samples where 10 are wanted; use fewer clients"):
+    with pytest.raises(SteppeError, match=r"at most 0 samples, but needs 10; use fewer clients"):
         make("lda(0.001)", TOY, 50)
     with pytest.raises(SteppeError, match=r"at most 100 clients or write lda\(0.1, 5\)"):
         make("lda(0.1)", TOY, 200)

@@ -53,10 +53,10 @@ def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
     assert not resources.on_disk(built(memory=enough), tmp_path)
     assert resources.on_disk(built(memory=too_little), tmp_path)
     assert launch(tmp_path / "run", memory=too_little).folder is not None  # on disk it fits
-    with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .*, and memory = .*or raise memory"):
+    with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .*, but memory = .*or raise memory"):
         launch(tmp_path / "other", memory=too_little, store="memory")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(SteppeError, match=r"memory = 1e-09 allows .*lower per_round or take a smaller model"):
+    with pytest.raises(SteppeError, match=r"memory = 1e-09 allows .*lower per_round or use a smaller model"):
         launch(tmp_path / "other", memory=1e-9)
 
 

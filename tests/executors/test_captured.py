@@ -205,7 +205,7 @@ def test_what_vmap_cannot_run_is_trained_one_after_the_other_and_said() -> None:
         _, said = trained(kind(6, 3))
         assert any("vmap cannot run this model" in text for text in said)
     _, said = trained(seeded(NormNet), partition="iid")
-    assert any("batch statistics would see padding" in text for text in said)
+    assert any("batch statistics would include padding" in text for text in said)
 
 
 class Looks(nn.Linear):

@@ -20,10 +20,13 @@ from steppe.config import resolve
 from steppe.core.cost import Cost
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.flower import launch as processes
+from steppe.flower.certificates import write_node_key
 from steppe.flower.create import init
 from steppe.flower.federation_file import Sample, parse, read
+from steppe.flower.keys import bind, read_keys
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
+from steppe.flower.server_app import serve
 from steppe.flower.server_status import STATUS, lock, write_status
 from steppe.runs.folder import RunFolder
 from tests.flower.memory import MemoryGrid, launch, node_folders, settings_of
@@ -184,6 +187,49 @@ def test_commands_say_what_to_do(tmp_path):
     assert not (tmp_path / "g").exists()
     assert "without TLS" in command("init", tmp_path / "h", "--host", "example.org", "--no-tls")
     assert "is for several machines, with its SuperLink on example.org" in command("up", tmp_path / "h")
+
+
+def test_what_is_missing_is_not_passed_over(tmp_path, monkeypatch):
+    """A folder of the version that let anybody in, and a federation with keys that has lost the list of them."""
+    init(tmp_path / "f", CONFIG, tls=True)
+    monkeypatch.chdir(tmp_path / "f")
+    (tmp_path / "f/operator/keys.json").unlink()
+    with pytest.raises(SteppeError, match=r"keys\.json is gone"):
+        serve(MemoryGrid({}), tmp_path / "f/app", [], "out")
+    script = tmp_path / "f/operator/superlink.sh"
+    script.write_text("exec flower-superlink --host 0.0.0.0\n")
+    with pytest.raises(SteppeError, match="made by an older version, whose SuperLink lets anybody in"):
+        processes.Local(tmp_path / "f")
+
+
+def test_keys_are_bound_to_clients_one_to_one(tmp_path):
+    init(tmp_path, CONFIG, tls=True)
+    first = read_keys(tmp_path)
+    assert sorted(first) == [0, 1]
+    assert first[0] != first[1]
+    write_node_key(tmp_path / "nodes/1")
+    bind(tmp_path, 1)
+    assert read_keys(tmp_path)[1] != first[1]
+    assert read_keys(tmp_path)[0] == first[0]
+    (tmp_path / "nodes/1/key.pub").write_bytes((tmp_path / "nodes/0/key.pub").read_bytes())
+    with pytest.raises(SteppeError, match="is the key of client 0 already"):
+        bind(tmp_path, 1)
+    (tmp_path / "nodes/1/key.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(SteppeError, match="is no public key"):
+        bind(tmp_path, 1)
+
+
+def test_a_federation_is_its_owners_alone(tmp_path, monkeypatch):
+    """Whatever the user's umask is."""
+    before = os.umask(0o000)
+    try:
+        init(tmp_path / "f", CONFIG, tls=True)
+        states = NodeState(tmp_path / "f/nodes/0/state", "f", 0)
+        states.write(0, -1, {"p": {"c": torch.zeros(3)}})
+    finally:
+        os.umask(before)
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in [tmp_path / "f", *(tmp_path / "f").rglob("*")]}
+    assert not [p for p, mode in modes.items() if mode & 0o077]
 
 
 @pytest.mark.parametrize(("link", "told_of", "advice"), [

@@ -203,7 +203,7 @@ def test_bad_replies_and_a_straggler(trial):
     assert thread.error is None
     first, second = ({r["client"]: r["why"] for r in record["refused"]} for record in trial.history(out)[:2])
     assert "not finite" in first[1]
-    assert "has shape (27605, 2) and type float32" in first[2]
+    assert "has shape (27605, 2) and type 'float32'" in first[2]
     assert "is for round 0, but 1 was asked for" in second[1]
     assert "is for fingerprint '0000000000000000'" in second[2]
     third, fourth = trial.history(out)[2:]
@@ -227,7 +227,7 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
     trial.local.start_node(3)
     trial.local.start_node(4)
     trial.until(lambda: "Failed to activate SuperNode" in (node / "node.log").read_text())
-    trial.until(lambda: "All SuperNodes must be registered" in (keyless / "node.log").read_text())
+    trial.until(lambda: "register-node" in (keyless / "node.log").read_text())  # where nodes knock, that is not found
     patience = max(15.0, 2 * trial.slow)
     trial.rules(wait=patience)
     thread = trial.begin("run-few", "algorithm=fedavg rounds=1 clients=4")

@@ -180,7 +180,7 @@ def test_when_memory_runs_out_on_the_way(steppe: Steppe, runs: Path, monkeypatch
 
 def test_no_rounds(steppe: Steppe) -> None:
     ok(steppe, "run", "fedavg", *QUICK, "--rounds", "0", "--out", "none")
-    assert "trained for no round" in refused(steppe, "analyze", "none")
+    assert "has no finished round" in refused(steppe, "analyze", "none")
 
 
 def test_settings_that_do_not_fit(steppe: Steppe, runs: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_damaged_analysis(steppe: Steppe, runs: Path) -> None:
     path.write_text('{"measures": ')
     assert "is damaged" in refused(steppe, "analyze", "cmp/fedavg/seed-0", *SMALL, "--measures", "loss")
     path.write_text('{"measures": []}')
-    assert "is replaced" in steppe("analyze", "cmp/fedavg/seed-0", *SMALL, "--measures", "loss").err
+    assert "are replaced" in steppe("analyze", "cmp/fedavg/seed-0", *SMALL, "--measures", "loss").err
     assert "loss" in json.loads(path.read_text())["measures"]
 
 

@@ -211,7 +211,7 @@ def test_nothing_is_computed_twice(tmp_path: Path) -> None:
     assert again("loss", seed=1) == ["loss"]
     assert again("lambda1", "loss", seed=1) == ["lambda1"]
     assert again("lambda1", samples=30, seed=1) == ["lambda1"]
-    assert any("is replaced" in s for s in said)
+    assert any("are replaced" in s for s in said)
     assert list(json.loads((tmp_path / "analysis.json").read_text())["measures"]) == ["lambda1"]
     finished(tmp_path, rounds=6, resume=True)  # another model
     assert again("lambda1", samples=30, seed=1) == ["lambda1"]
@@ -332,7 +332,7 @@ def test_a_folder_from_before_the_key_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     (["lamda1:10"], "did you mean 'lambda1'"), (["lambda1:0"], "lambda1:10"), (["lambda1:x"], "lambda1:10"),
-    (["density:5"], "not for training"), (["landscape"], "not for training"),
+    (["density:5"], "not available during training"), (["landscape"], "not available during training"),
 ])  # fmt: skip
 def test_bad_words(words: list[str], said: str) -> None:
     with pytest.raises(SteppeError, match=said):

@@ -218,7 +218,8 @@ def fedsol(problem, s, kind):
         k = {i: effective(steps_of(problem, i), problem["momentum"]) for i in active}
         mean = sum(p[i] * local[i] for i in active)
         if proximal == "scaffold":
-            fresh = {i: ci[i] - c + (x - local[i]) / (k[i] * lr) for i in active}
+            # The direction does not contain c - c_i, so the mean gradient is read off as it is.
+            fresh = {i: (x - local[i]) / (k[i] * lr) for i in active}
             c = c + sum(fresh[i] - ci[i] for i in active) / count
             ci.update(fresh)
         if proximal == "fednova":

@@ -209,7 +209,7 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
     launch(tmp_path / "a")
     x, y, test_x, test_y = arrays()
     launch(tmp_path / "b", data=(x, y + 1, test_x, test_y))
-    with pytest.raises(steppe.SteppeError, match="of the same name, .*, but with different content"):
+    with pytest.raises(steppe.SteppeError, match=r"of the same name, .*, but with different content"):
         read([tmp_path / "a", tmp_path / "b"])
 
 

@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     result, said = _resumed(out, store="memory")
     assert "round-000004" in said[0]
     assert "damaged" in said[0]
-    assert said[1] == "The checkpoint before it, of round 3, is used."
+    assert said[1] == "The earlier checkpoint of round 3 is used instead."
     whole = interrupted / "whole-memory"
     assert remains(out, result) == remains(whole, result)
 
@@ -186,7 +186,7 @@ def test_an_edited_row_on_disk_is_noticed(interrupted: Path, tmp_path: Path) -> 
     result, said = _resumed(out, store="disk")
     assert "round-000004" in said[0]
     assert f"state of client {client} in clients.bin" in said[0]
-    assert said[1] == "The checkpoint before it, of round 3, is used."
+    assert said[1] == "The earlier checkpoint of round 3 is used instead."
     assert remains(out, result) == remains(interrupted / "whole-disk", result)
 
 
@@ -217,7 +217,7 @@ def test_the_checkpoint_to_fall_back_on_outlives_a_second_crash(
             launch(out, resume=True, store="disk")
     _truncate(out / "checkpoints/round-000004")
     result, said = _resumed(out, store="disk")
-    assert said[1] == "The checkpoint before it, of round 3, is used."
+    assert said[1] == "The earlier checkpoint of round 3 is used instead."
     assert remains(out, result) == remains(interrupted / "whole-disk", result)
 
 

@@ -93,14 +93,14 @@ def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
     out = tmp_path / "run"
     launch(out, rounds=2)
     x, y, tx, ty = blobs()
-    with pytest.raises(SteppeError, match="the content of the data is another than the run's"):
+    with pytest.raises(SteppeError, match="the content of the data differs from the run's"):
         launch(out, resume=True, data=(x + 1e-3, y, tx, ty))
     torch.manual_seed(3)
     with pytest.raises(SteppeError, match=r"model was 'own:tests.scene.Net' and is 'own:tests.runs.*Wider'"):
         launch(out, resume=True, model=Wider())
     changed = seeded()
     changed.last = nn.Sequential(nn.Linear(16, 3), nn.Identity())
-    with pytest.raises(SteppeError, match=r"another than the run's|parameters"):
+    with pytest.raises(SteppeError, match=r"differs from the run's|parameters"):
         launch(out, resume=True, model=changed)
     assert len(launch(out, resume=True, rounds=3).history) == 3
 

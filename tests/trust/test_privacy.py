@@ -324,7 +324,7 @@ def test_epsilon_is_in_every_record_and_in_the_summary(tmp_path: Path) -> None:
     assert (result.config.sampling, result.config.weighting) == ("bernoulli", "uniform")
     notes = " ".join(result.notes)
     assert "each drawn with probability 0.333333" in notes
-    assert "whoever knows the seed" in notes
+    assert "anyone who knows the seed" in notes
     assert "validation" not in notes
     whole = launch(add=["dp:clip=0.5,noise=0.8"], rounds=2, **QUIET)
     assert bits(whole.x) != bits(result.x)
@@ -370,13 +370,13 @@ def test_without_noise_and_clip_nothing_changes(name: str) -> None:
         for key, value in states.items():
             torch.testing.assert_close(none.server.state[part][key], value, rtol=1e-9, atol=1e-12)
     assert none.summary["epsilon"] is None
-    assert "protects nobody" in " ".join(none.notes)
+    assert "gives no protection" in " ".join(none.notes)
 
 
 @pytest.mark.parametrize(("options", "told"), [
     ({"sampling": "fixed"}, "set sampling = bernoulli, or dp:amplified=false"),
     ({"weighting": "samples"}, "set weighting = uniform"),
-    ({"add": ["dp:delta=0.1"]}, "below one in 30 clients"),
+    ({"add": ["dp:delta=0.1"]}, "below 1/30"),
     ({"add": ["dp:per_round=3"]}, "per_round of dp is 3, but the run's is 10"),
     ({"add": ["dp:secret=/nowhere/key"]}, "cannot be written"),
 ])  # fmt: skip

@@ -26,7 +26,7 @@ def test_epsilon_is_printed(steppe: Steppe) -> None:
     assert said.code == 0, said.err
     assert "round 1/2" in said.err
     assert said.err.count("  ε ") == 2
-    assert "so little will be learnt" in said.err
+    assert "so the model will learn little" in said.err
     assert "privacy spent: ε " in said.out
     told = steppe("run", "fedsam", "--add", "dp:clip=1,noise=1.5", *QUICK, "--out", "again", "--json")
     assert 0 < json.loads(told.out)["epsilon"] < 20
@@ -43,7 +43,7 @@ def test_without_the_accountant_there_is_no_privacy(steppe: Steppe, monkeypatch:
 @pytest.mark.parametrize(("words", "told"), [
     (["median", "-s", "weighting=samples"], "set weighting = uniform"),
     (["krum:bad=2"], "krum:bad=2,keep=1 needs 7 replies in every round"),
-    (["krum:bad=1", "-s", "sampling=bernoulli"], "with sampling = fixed"),
+    (["krum:bad=1", "-s", "sampling=bernoulli"], "and sampling = fixed"),
     (["median", "--add", "krum"], "keep one of them"),
     (["medain"], "did you mean 'median'?"),
     (["trimmed_mean:share=0.1"], "has no setting 'share'"),

@@ -23,10 +23,10 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
     from steppe.report.formats import format_bytes
-    from steppe.report.listing import cost_rows
+    from steppe.report.listing import trace_costs
 
     names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = cost_rows(names, model, arguments.shape_of(shape), classes, batch, sets, add)
+    rows, parameters = trace_costs(names, model, arguments.shape_of(shape), classes, batch, sets, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return

@@ -21,9 +21,9 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
     """
     from rich.table import Table
 
-    from steppe.report.listing import find
+    from steppe.report.listing import find_entries
 
-    found = find(words or [])
+    found = find_entries(words or [])
     if as_json:
         print(json.dumps(found, indent=1))
         return

@@ -1,4 +1,4 @@
-"""Commands that show finished runs: curves in one picture, and a page."""
+"""Commands that show runs: `plot` draws their curves, `report` writes a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steppe.core.errors import SteppeError
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
          out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
-    """Curves of finished or unfinished runs in one picture."""
+    """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
     from steppe.runs.folder import RunFolder
 
@@ -34,7 +34,7 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         histories.setdefault(label, []).append(records)
         metrics[metric.name] = metric
     if len(metrics) > 1:
-        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw them in pictures of their own.")
+        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each.")
     draw_histories(histories, out, next(iter(metrics.values())))
     terminal.show(f"wrote {out}")
 
@@ -42,11 +42,13 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
            out: Annotated[Path | None, typer.Option("--out", "-o", help="The file (default: report.html).")] = None,
-           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex.")] = None,
-           figures: Annotated[Path | None, typer.Option("--figures", help="A folder for its figures.")] = None,
+           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex; by default the suffix of "
+                           "--out.")] = None,
+           figures: Annotated[Path | None, typer.Option("--figures", help="Also write the figures to this "
+                              "folder.")] = None,
            picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
-    """One self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
+    """Write one self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
     from steppe.report.write import write
 
     for path in write(runs, out, kind, figures, picture):

@@ -43,8 +43,19 @@ class Algorithm:
         if len(reducing) > 1:
             self._refuse(f"'{reducing[0]}' and '{reducing[1]}' both say how the clients' uploads become one: "
                          "keep one of them")  # fmt: skip
+        judging = [p.name for p in self.using("evaluated")]
+        if len(judging) > 1:
+            self._refuse(f"'{judging[0]}' and '{judging[1]}' both say which model is judged, and one would not be "
+                         "heard: keep one of them")  # fmt: skip
+        for p in self.using("prepare"):
+            if moving := [q.name for q in self.using("send") if q is not p]:
+                self._refuse(f"'{p.name}' works its clients' starts out from the global model, and '{moving[0]}' sends "
+                             f"another one: take variant=lagged of '{p.name}', or leave '{moving[0]}' out")  # fmt: skip
         if self.guards and self.alone:
             self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
+        if self.alone and (served := [p.name for p in self.parts if p.down or p.has("server")]):
+            self._refuse(f"clients that train alone have no server for '{served[0]}' to work on: leave it out, or take "
+                         "fedavg")  # fmt: skip
         for p in self.parts:
             if why := p.objection(tuple(other for other in self.parts if other is not p)):
                 self._refuse(why)

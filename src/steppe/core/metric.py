@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:  # the command line's help needs metrics, and should not wait for torch
+    from torch import Tensor
 
-Each = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one value per example
+Each = Callable[["Tensor", "Tensor"], "Tensor"]  # (outputs, targets) -> one value per example
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from steppe.data.partition import Partition, as_array, replay
 def aligned_test_sets(
     partition: Partition, targets: Any, test_targets: Any, size: int = 1000, seed: int | None = None
 ) -> tuple[np.ndarray, ...]:
-    """Test indices of each client, sorted by class: min(available, ⌊size · share of the class⌋) of each.
+    """Return the test indices of each client, sorted by class: min(available, ⌊size · class share⌋) per class.
 
-    Clients draw independently and overlap. Rounding down means at most `size` samples, and classes with
-    a share below 1/size vanish. Because the order is by class, a model that uses batch statistics needs
-    a shuffle. Without a seed, the draws go on where those of the partition ended, as in FedSoL's code;
-    with one, they are independent of the partition.
+    Clients draw independently, so their test sets overlap. Rounding down gives at most `size` samples, and drops
+    classes with a share below 1/size. Because the order is by class, shuffle them for a model that uses batch
+    statistics. Without a seed, the draws continue where those of the partition ended, as in FedSoL's code. With a seed,
+    they are independent of the partition.
     """
     labels, test_labels = as_array(targets), as_array(test_targets)
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise SteppeError("Aligned test sets follow class shares, and these targets are no class labels.")
+        raise SteppeError("Aligned test sets follow class shares, but these targets are not class labels.")
     if size < 1:
         raise SteppeError(f"Aligned test sets of {size} samples are impossible; ask for at least 1.")
     classes = int(max(labels.max(), test_labels.max(initial=0))) + 1

@@ -1,8 +1,8 @@
-"""Random crops, flips and cutouts of a batch, on the device it is on, and normalisation.
+"""Random crops, flips and cutouts of a batch, computed on its device, and normalisation.
 
-All decisions are a function of a key, and image i of a batch uses its own six numbers whatever the size
-of the batch. So a batch of clients, a padded batch and one client alone give the same images, bit by bit.
-Crop and flip are one gather: each output pixel computes where it comes from.
+All random decisions are a function of a key, and image i of a batch uses its own six numbers, whatever the size of the
+batch. A batch of clients, a padded batch and a single client therefore give the same images, bit by bit. Crop and flip
+are one gather: each output pixel computes its source.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, nearest
 
-_DRAWS = 6  # an image: crop row, crop column, flip, cutout row, cutout column, crop or not
+_DRAWS = 6  # per image: crop row, crop column, flip, cutout row, cutout column, crop or not
 
 
 def normalise(
     inputs: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """uint8 images (…, c, h, w) to (v/255 − mean)/std; other inputs only change their precision.
+    """Convert uint8 images (…, c, h, w) to (v/255 − mean)/std; other inputs only change their precision.
 
-    Computed in float32 or better. mean and std may be tensors on the device; empty: only v/255.
+    The computation is in float32 or better. mean and std may be tensors on the device; if empty, the result is v/255.
     """
     if inputs.dtype != torch.uint8:
         return inputs.to(dtype) if inputs.is_floating_point() else inputs
@@ -38,21 +38,21 @@ def normalise(
 
 def _per_channel(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
     if not isinstance(values, Tensor):
-        # Filled on the device: a copy from the host would wait for it, and cannot be captured.
+        # Filled on the device: a copy from the host would synchronise, and cannot be captured.
         values = torch.stack([torch.full((), v, dtype=like.dtype, device=like.device) for v in values])
     return values.to(like.dtype)[:, None, None]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training images, in this order: crop, flip, normalise, cutout.
+    """Augmentation of training images, in this order: crop, flip, normalise, cutout.
 
     crop              pixels of padding on each side before a crop of the original size; 0: no crop
     pad_mode          "zero": black; "reflect": mirrored; "zero_after": zero after normalisation (mean colour)
-    crop_probability  chance that an image is cropped at all
+    crop_probability  probability that an image is cropped at all
     flip              left-right with probability 1/2
     cutout            side of one square that is set to zero after normalisation, clipped at the border
-    per_batch         one decision for a whole batch instead of one for each image
+    per_batch         one decision per batch instead of one per image
     """
 
     crop: int = 0
@@ -67,7 +67,7 @@ class Augmentation:
             modes = nearest(self.pad_mode, ["zero", "reflect", "zero_after"])
             raise SteppeError(f"The padding {self.pad_mode!r} is unknown{modes}")
         if self.crop < 0 or self.cutout < 0 or not 0 <= self.crop_probability <= 1:
-            raise SteppeError("crop and cutout must not be negative, and crop_probability is from 0 to 1.")
+            raise SteppeError("crop and cutout must not be negative, and crop_probability must be from 0 to 1.")
 
     def __call__(
         self,
@@ -77,7 +77,7 @@ class Augmentation:
         std: Sequence[float] | Tensor,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """inputs (*lead, B, c, h, w) with key (*lead): floats of the same shape."""
+        """Augment inputs (*lead, B, c, h, w) with key (*lead); return floats of the same shape."""
         if not (self.crop or self.flip or self.cutout):
             return normalise(inputs, mean, std, dtype)
         if inputs.dtype != torch.uint8:
@@ -100,7 +100,7 @@ class Augmentation:
         return images
 
     def _move(self, inputs: Tensor, draws: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Cropped and flipped pixels, and where they lie outside of the image."""
+        """Return cropped and flipped pixels, and a mask of those outside the image."""
         height, width = len(row), len(column)
         if self.crop:
             offset = (draws[..., 0:2] * (2 * self.crop + 1)).long() - self.crop  # −crop … crop
@@ -111,7 +111,7 @@ class Augmentation:
             column = torch.where(draws[..., 2, None] < 0.5, width - 1 - column, column)
         y, x = row + offset[..., 0, None], column + offset[..., 1, None]  # (*lead, B or 1, h), (…, w)
         outside = ((y < 0) | (y >= height))[..., :, None] | ((x < 0) | (x >= width))[..., None, :]
-        outside = outside.unsqueeze(-3)  # every channel alike
+        outside = outside.unsqueeze(-3)  # the same for every channel
         if self.pad_mode == "reflect":
             y, x = (height - 1) - (height - 1 - y.abs()).abs(), (width - 1) - (width - 1 - x.abs()).abs()
         else:
@@ -125,12 +125,12 @@ class Augmentation:
 
 
 def _near(draw: Tensor, positions: Tensor, side: int) -> Tensor:
-    """Which positions lie in [c − side/2, c + side/2) of a centre c uniform over the positions."""
+    """Return which positions lie in [c − side/2, c + side/2), with the centre c uniform over the positions."""
     centre = (draw * len(positions)).long()
     return (positions >= centre - side // 2) & (positions < centre + side // 2)
 
 
-# The training transforms of the published recipes; "none" is for anything that is not an image.
+# The training transforms of the published recipes; use "none" for data that are not images.
 AUGMENTATIONS = {
     "none": Augmentation(),
     "mnist": Augmentation(crop=4, flip=True, cutout=16),
@@ -144,7 +144,7 @@ AUGMENTATIONS = {
 
 
 def augmentation(name: str) -> Augmentation:
-    """A named augmentation."""
+    """Return the augmentation of this name."""
     if name not in AUGMENTATIONS:
         raise SteppeError(f"The augmentation {name!r} is unknown{nearest(name, AUGMENTATIONS)}")
     return AUGMENTATIONS[name]

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100, in their binary version and in their Python version.
+"""CIFAR-10 and CIFAR-100, in the binary version and in the Python version.
 
-The Python version is a pickle, and a pickle can run any program. It is opened here by an unpickler
-that can build numeric arrays, strings and containers, and nothing else.
+The Python version is a pickle, and a pickle can run any program. The unpickler here can build only numeric arrays,
+strings and containers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def unpickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a Python-version batch; anything but arrays and strings is refused."""
+    """Read the dictionary in a Python-version batch; refuse anything but arrays and strings."""
     try:
         content = _ArrayUnpickler(io.BytesIO(read_bytes(path)), encoding="latin1").load()
     except pickle.UnpicklingError as error:
@@ -59,7 +59,7 @@ def unpickle(path: Path) -> dict[str, Any]:
         raise SteppeError(f"{path} is truncated or damaged ({error}); download it again.") from error
     if not isinstance(content, dict):
         raise SteppeError(f"{path} is not a CIFAR batch (no dictionary inside); use the official file.")
-    # Written by Python 2, the keys are text under latin1; re-written by Python 3 they may be bytes.
+    # In files written by Python 2 the keys are text under latin1; in files rewritten by Python 3 they may be bytes.
     return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
 
 
@@ -83,7 +83,7 @@ def _binary_batch(path: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def read(folder: Path, classes: int) -> tuple[np.ndarray, ...]:
-    """Train images, train labels, test images, test labels of CIFAR-10 or CIFAR-100 (fine labels)."""
+    """Read train images, train labels, test images and test labels of CIFAR-10 or CIFAR-100 (fine labels)."""
     inside = tuple(f"cifar-{classes}-{end}" for end in ("batches-bin", "binary", "batches-py", "python"))
     train = [f"data_batch_{i}" for i in range(1, 6)] if classes == 10 else ["train"]
     test = ["test_batch"] if classes == 10 else ["test"]

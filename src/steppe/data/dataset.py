@@ -1,4 +1,4 @@
-"""A data set is six tensors and three constants, checked once, when it is made.
+"""A data set: six tensors and a few constants, checked once, when it is created.
 
 >>> data = load("digits")
 >>> data.train_inputs.shape, data.classes
@@ -30,11 +30,11 @@ from steppe.data.files import find
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Training and test samples that fit in memory; validation samples only after `with_validation`.
+    """Training and test samples in memory; validation samples only after `with_validation`.
 
-    Images are uint8 (n, channels, h, w) and are normalised when a batch is made, by mean and std (one
-    number a channel, in units of 0..1). Inputs of any other kind are floats of any shape and are used
-    as they are. `classes` is None for regression and for sequences, and then targets have any shape.
+    Images are uint8 (n, channels, h, w). They are normalised when a batch is made, by mean and std (one number per
+    channel, in units of 0..1). All other inputs are floats of any shape and are used as they are. `classes` is None for
+    regression and for sequences; targets may then have any shape.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Data:
 
     def __post_init__(self) -> None:
         if len(self.train_inputs) == 0:
-            raise SteppeError(f"{self.name} has no training sample; at least one is needed.")
+            raise SteppeError(f"{self.name} has no training samples; at least one is needed.")
         for part in ("train", "test", "validation"):
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if inputs is None and targets is None and part == "validation":
@@ -60,33 +60,34 @@ class Data:
                 raise SteppeError(f"{self.name} has {len(inputs)} {part} inputs but {len(targets)} targets.")
             if inputs.shape[1:] != self.train_inputs.shape[1:]:
                 raise SteppeError(
-                    f"{self.name} has {part} inputs of shape {tuple(inputs.shape[1:])} where those of "
-                    f"train have {tuple(self.train_inputs.shape[1:])}; make them equal."
+                    f"{self.name} has {part} inputs of shape {tuple(inputs.shape[1:])}, but train inputs of shape "
+                    f"{tuple(self.train_inputs.shape[1:])}; make them equal."
                 )
             if self.classes is not None:
                 self._check_labels(part, targets)
         if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
-            raise SteppeError(f"{self.name}: mean and std need one number a channel each, and std > 0.")
+            raise SteppeError(f"{self.name}: mean and std need one number per channel, and std > 0.")
         if self.train_inputs.dtype == torch.uint8:
             if self.train_inputs.ndim != 4:
                 raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w).")
             if self.mean and len(self.mean) != self.train_inputs.shape[1]:
-                raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers for another channel count.")
+                raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers, but images have another number of "
+                                  "channels.")  # fmt: skip
 
     def _check_labels(self, part: str, labels: Tensor) -> None:
         if labels.dtype != torch.int64 or labels.ndim != 1:
             raise SteppeError(
-                f"{self.name}: the {part} labels must be one int64 a sample; for regression, classes=None."
+                f"{self.name}: the {part} labels must be one int64 per sample; for regression, use classes=None."
             )
         low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
         if low < 0 or high >= self.classes:  # type: ignore[operator]
             raise SteppeError(
-                f"{self.name} has {part} labels from {low} to {high}, but {self.classes} classes means "
+                f"{self.name} has {part} labels from {low} to {high}, but with {self.classes} classes they must be "
                 f"0 to {self.classes - 1}; renumber the labels or set classes."  # type: ignore[operator]
             )
 
     def with_validation(self, fraction: float, seed: int) -> Data:
-        """The same data with a share of train set aside for validation, class by class."""
+        """Return the same data with a share of the training samples set aside for validation, class by class."""
         count = round(fraction * len(self.train_targets))
         if not 0 < fraction < 1 or not 0 < count < len(self.train_targets):
             raise SteppeError(
@@ -106,7 +107,7 @@ class Data:
         )
 
     def to(self, device: torch.device | str) -> Data:
-        """The same data on a device."""
+        """Return the same data on a device."""
         tensors: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         moved = replace(self, **tensors)
         if "hash" in vars(self):
@@ -115,7 +116,7 @@ class Data:
 
     @cached_property
     def hash(self) -> str:
-        """Sixteen digits of every sample's content; the name does not count."""
+        """Return a hash of all samples and constants, but not of the name."""
         digest = hashlib.sha256()
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -126,13 +127,13 @@ class Data:
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Sorted indices of exactly `count` samples, each class as near to its share as whole numbers allow."""
+    """Return sorted indices of exactly `count` samples, with each class as close to its share as possible."""
     _, labels = torch.unique(labels.cpu(), return_inverse=True)
     sizes = torch.bincount(labels)
     share = sizes * count  # in units of 1/n, so that the remainders are exact
     quota = share // len(labels)
     left = count - int(quota.sum())
-    # The largest remainders get the samples that rounding down left over.
+    # The classes with the largest remainders get the samples that rounding down left over.
     quota[torch.argsort(share % len(labels), descending=True, stable=True)[:left]] += 1
     chosen = []
     for label, take in enumerate(quota.tolist()):
@@ -143,7 +144,7 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def as_inputs(array: Any) -> Tensor:
-    """A tensor; uint8 images get their channel axis first, doubles become floats."""
+    """Return a tensor: uint8 images with the channel axis first, doubles as floats."""
     x = torch.as_tensor(array)
     if x.dtype == torch.uint8:
         if x.ndim == 3:
@@ -165,12 +166,11 @@ def from_arrays(
     std: tuple[float, ...] | None = None,
     class_names: tuple[str, ...] | None = None,
 ) -> Data:
-    """Data from numpy arrays or tensors.
+    """Create data from numpy arrays or tensors.
 
-    Images are uint8, (n, h, w), (n, h, w, c) or (n, c, h, w); without mean and std, those of the
-    training images are used. Integer targets are class labels, 0 to classes − 1 (classes is counted when
-    not given); integer targets with more axes (a sequence of tokens) are no labels of a sample, and floating
-    targets make a regression: then classes is None.
+    Images are uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
+    images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
+    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None.
     """
     inputs, test_inputs = as_inputs(x), as_inputs(test_x)
     targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
@@ -187,23 +187,23 @@ def from_arrays(
 
 
 def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std a channel, exact: from the histogram of the 256 values."""
+    """Return the exact mean and std per channel, from the histogram of the 256 values."""
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
     for channel in images.transpose(0, 1):
         weight = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
         mean.append(float(weight @ values))
-        # A constant channel has no spread; 1 leaves it as it is instead of dividing by zero.
+        # A constant channel has std 0; use 1 to avoid a division by zero.
         std.append(float((weight @ (values - mean[-1]) ** 2).sqrt()) or 1.0)
     return tuple(mean), tuple(std)
 
 
 def from_dataset(train: Any, test: Any, **options: Any) -> Data:
-    """Data from two map-style torch data sets of (input, target) pairs, read into memory once."""
+    """Create data from two map-style torch data sets of (input, target) pairs, read into memory once."""
     columns: list[Any] = []
     for part, source in (("train", train), ("test", test)):
         if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
-            raise SteppeError(f"The {part} data set must be map-style: len(d) and d[i] are needed.")
+            raise SteppeError(f"The {part} data set must be map-style, with len(d) and d[i].")
         if len(source) == 0:
             raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
         pairs = [source[i] for i in range(len(source))]
@@ -215,7 +215,7 @@ def from_dataset(train: Any, test: Any, **options: Any) -> Data:
 
 
 def _digits(folder: Path) -> Data:
-    # Pixels are stored as they were published, 0..16; 255/16 a step keeps white white.
+    # Pixels are stored as published, 0..16; they are scaled to 0..255.
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels, test = file["images"], file["labels"].astype(np.int64), file["test"]
     images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8)
@@ -278,10 +278,10 @@ DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
 
 
 def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
-    """A data set by name, from folder/<name>; the folder is $STEPPE_DATA, or ./data, when not given.
+    """Load a data set by name from folder/<name>; the default folder is $STEPPE_DATA, or ./data.
 
-    Besides the names in DATASETS: `hub:<name>`, `folder:<path of train/ and test/>`, and the path of
-    an .npz file in MedMNIST's format. Options go to the reader: `load("svhn", negative=True)`.
+    In addition to the names in DATASETS: `hub:<name>`, `folder:<path of train/ and test/>`, and the path of an .npz
+    file in MedMNIST's format. Options are passed to the reader: `load("svhn", negative=True)`.
     """
     if name.startswith("hub:"):
         *arrays, names = hub.read(name.removeprefix("hub:"))

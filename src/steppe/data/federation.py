@@ -1,4 +1,4 @@
-"""Data on a device, cut into clients, handed out in batches."""
+"""Training data on a device, divided among clients, and their batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Federation:
     """Training data with its partition and the local recipe: batch size, epochs, augmentation."""
 
     data: Data
-    partition: Partition | None  # None on a server, whose clients hold their data themselves
+    partition: Partition | None  # None on the server of a real federation, whose nodes hold the data
     batch_size: int
     epochs: int
     augmentation: Augmentation
@@ -31,45 +31,48 @@ class Federation:
     max_steps: int | None = None
 
     def to(self, device: torch.device | str) -> Federation:
+        """Return the same federation on a device."""
         return replace(self, data=self.data.to(device))
 
     @cached_property
     def clients(self) -> int:
+        """Return the number of clients."""
         return len(self.sizes)
 
     @cached_property
     def sizes(self) -> list[int]:
+        """Return the number of training samples of each client."""
         return [len(samples) for samples in self.indices]
 
     @property
     def indices(self) -> tuple[np.ndarray, ...]:
-        """Each client's training samples."""
+        """Return the indices of each client's training samples."""
         return self.partition.clients if self.partition is not None else ()
 
     @cached_property
     def samples(self) -> int:
-        """Of all clients together."""
+        """Return the number of training samples of all clients together."""
         return sum(self.sizes)
 
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
         device = self.data.train_inputs.device
-        exact = torch.float64  # cut to the precision of the computation when they are used
+        exact = torch.float64  # converted to the precision of the computation when used
         return (torch.tensor(self.data.mean, dtype=exact, device=device),
                 torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
 
     def steps(self, client: int, local_steps: Callable[[int, int], int]) -> int:
-        """How many local steps a client takes per round."""
+        """Return the number of local steps of a client per round; `local_steps` maps (epochs, batches per epoch)."""
         return self.steps_over(self.sizes[client], local_steps)
 
     def steps_over(self, samples: int, local_steps: Callable[[int, int], int]) -> int:
-        """How many local steps a client with so many samples takes per round."""
+        """Return the number of local steps per round of a client with this many samples."""
         count = local_steps(self.epochs, ceil(samples / self.batch_size)) if self.epochs else 0
         return count if self.max_steps is None else min(count, self.max_steps)
 
     def plan(self, ids: Sequence[int], round_: int, local_steps: Callable[[int, int], int],
              batches_per_step: int) -> Plan:  # fmt: skip
-        """The round's batches of these clients, side by side."""
+        """Plan the batches of these clients for a round."""
         sizes = [self.sizes[i] for i in ids]
         samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)] if len(ids) > 1 else self._own(ids[0])[None]
         steps = [self.steps(i, local_steps) for i in ids]
@@ -80,23 +83,23 @@ class Federation:
 
     @cached_property
     def _samples(self) -> Tensor:
-        """All clients' samples, a row each, on the device."""
+        """Return all clients' samples on the device, one padded row per client."""
         rows = [torch.as_tensor(c) for c in self.indices]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.train_inputs.device)
 
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        """Augmented inputs and targets at index (*lead, B) with keys (*lead)."""
+        """Return augmented inputs and targets at index (*lead, B) with keys (*lead)."""
         return {"x": self.augmented(self.data.train_inputs[index], keys),
                 "y": self.targets(self.data.train_targets[index])}  # fmt: skip
 
     def augmented(self, inputs: Tensor, keys: Tensor) -> Tensor:
-        """Inputs as training sees them."""
+        """Return inputs as used in training: augmented and normalised."""
         return self.augmentation(inputs, keys, *self._constants, self.dtype)
 
     def targets(self, given: Tensor) -> Tensor:
-        """Targets as the loss sees them: those of a regression in the precision of the computation."""
+        """Return targets as used by the loss: regression targets in the precision of the computation."""
         return given.to(self.dtype) if given.is_floating_point() else given
 
     def plain(self, inputs: Tensor) -> Tensor:
-        """Inputs as a test sees them: normalised, not augmented."""
+        """Return inputs as used in evaluation: normalised, not augmented."""
         return normalise(inputs, *self._constants, self.dtype)

@@ -1,4 +1,4 @@
-"""Finding and opening the files of a data set, with errors that name the file."""
+"""Find and read the files of a data set, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steppe.core.errors import SteppeError
 
 
 def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
-    """The first of the names that exists in the folder or in one of its official subfolders."""
+    """Return the first of the names that exists in the folder or in one of its official subfolders."""
     for place in (folder, *(folder / sub for sub in inside)):
         for name in names:
             if (place / name).is_file():
@@ -23,7 +23,7 @@ def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a plain or gzip-compressed file."""
+    """Read a plain or gzip-compressed file."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data

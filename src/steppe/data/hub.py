@@ -1,4 +1,4 @@
-"""Any image classification set of the Hugging Face hub, through the extra `hub`."""
+"""Image classification data sets of the Hugging Face hub, through the extra `hub`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from steppe.data.image_folder import stack
 
 
 def _column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: str) -> str:
-    """The column of a feature type; else the first of the usual names."""
+    """Return the column of this feature type, or else the first of the usual names."""
     typed = [key for key, feature in features.items() if type(feature).__name__ == kind]
     named = [key for key in usual if key in features]
     if not typed and not named:
-        raise SteppeError(f"hub:{name} has the columns {', '.join(features)}, and none is of type {kind}.")
+        raise SteppeError(f"hub:{name} has the columns {', '.join(features)}, but none is of type {kind}.")
     return (typed or named)[0]
 
 
@@ -24,14 +24,14 @@ def _images(rows: Any, column: str) -> np.ndarray:
 
 
 def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Train images, labels, test images, labels, class names; without a test split, validation serves."""
+    """Read train images and labels, test images and labels, class names; without a test split, use validation."""
     try:
         import datasets
     except ImportError as error:
         raise missing("Reading a data set of the hub needs datasets", "hub") from error
     try:
         splits = datasets.load_dataset(name)
-    except Exception as error:  # the network, a wrong name and a broken file all have their own types
+    except Exception as error:  # network errors, wrong names and damaged files have many types
         raise SteppeError(f"hub:{name} could not be loaded ({error}); check the name and network.") from error
     test = next((part for part in ("test", "validation", "valid", "val") if part in splits), None)
     if "train" not in splits or test is None:

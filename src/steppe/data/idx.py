@@ -1,4 +1,4 @@
-"""IDX, the format of MNIST and Fashion-MNIST: two zero bytes, a type, the sizes, the bytes."""
+"""IDX, the format of MNIST and Fashion-MNIST: two zero bytes, a type, the number of axes, the sizes, the values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNSIGNED_BYTE = 8
 
 
 def read_array(path: Path) -> np.ndarray:
-    """One IDX file of unsigned bytes, plain or .gz."""
+    """Read one IDX file of unsigned bytes, plain or .gz."""
     data = read_bytes(path)
     if len(data) < 4 or data[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
         raise SteppeError(f"{path} is not an IDX file of bytes (wrong first bytes); download it again.")
@@ -26,14 +26,14 @@ def read_array(path: Path) -> np.ndarray:
     shape = struct.unpack(f">{dimensions}I", data[4:start])
     if len(data) - start != math.prod(shape):
         raise SteppeError(
-            f"{path} holds {len(data) - start} bytes where its header says {math.prod(shape)}; "
+            f"{path} holds {len(data) - start} bytes, but its header says {math.prod(shape)}; "
             "it is truncated or damaged, so download it again."
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
 
 
 def read(folder: Path) -> tuple[np.ndarray, ...]:
-    """Train images, train labels, test images, test labels, by their official file names."""
+    """Read train images, train labels, test images and test labels, by their official file names."""
     arrays = []
     for part in ("train", "t10k"):
         for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):

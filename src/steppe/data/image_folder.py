@@ -14,7 +14,7 @@ _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 
 
 def stack(sources: list[Any], opened: Callable[[Any], Any]) -> np.ndarray:
-    """One uint8 array (n, h, w[, 3]) of images of one size; grey only when every image is grey."""
+    """Stack images of one size into a uint8 array (n, h, w[, 3]); it is grey only if every image is grey."""
     grey = all(opened(source).mode in ("1", "L") for source in sources)
     result: np.ndarray | None = None
     for i, source in enumerate(sources):
@@ -23,7 +23,7 @@ def stack(sources: list[Any], opened: Callable[[Any], Any]) -> np.ndarray:
             result = np.empty((len(sources), *image.shape), np.uint8)
         elif image.shape != result.shape[1:]:
             raise SteppeError(
-                f"Image {source} has size {image.shape[:2]} where the first one has {result.shape[1:3]}; "
+                f"Image {source} has size {image.shape[:2]}, but the first one has {result.shape[1:3]}; "
                 "resize all images to one size."
             )
         result[i] = image
@@ -50,7 +50,7 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _by_class(folder: Path) -> list[tuple[Path, str]]:
-    """Every image below folder/<class>, or folder/<class>/images, with its class."""
+    """Return every image in folder/<class>, or folder/<class>/images, with its class."""
     pairs = []
     for place in sorted(place for place in folder.iterdir() if place.is_dir()):
         inner = place / "images"
@@ -59,21 +59,21 @@ def _by_class(folder: Path) -> list[tuple[Path, str]]:
 
 
 def _annotated(folder: Path) -> list[tuple[Path, str]]:
-    """Tiny-ImageNet's validation images: a line each of file, class and a box."""
+    """Return Tiny-ImageNet's validation images with their classes; each line has a file, a class and a box."""
     lines = (folder / "val_annotations.txt").read_text().splitlines()
     return [(folder / "images" / line.split()[0], line.split()[1]) for line in lines if line.strip()]
 
 
 def by_class(folder: Path) -> tuple[np.ndarray, list[str]]:
-    """Every image below folder/<class>, and the class of each."""
+    """Load every image in folder/<class>, and the class of each."""
     pairs = _by_class(folder)
     if not pairs:
-        raise SteppeError(f"No image was found in {folder}/<class>/; known: {sorted(_ENDINGS)}.")
+        raise SteppeError(f"No image was found in {folder}/<class>/; known endings: {sorted(_ENDINGS)}.")
     return _load([file for file, _ in pairs]), [name for _, name in pairs]
 
 
 def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Train images, labels, test images, labels, class names; classes are numbered in sorted order."""
+    """Read train images and labels, test images and labels, class names; classes are numbered in sorted order."""
     test = next((folder / name for name in ("test", "val", "valid") if _has_classes(folder / name)), None)
     if not (folder / "train").is_dir() or test is None:
         raise SteppeError(
@@ -84,7 +84,7 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, 
     test_pairs = _annotated(test) if (test / "val_annotations.txt").is_file() else _by_class(test)
     names = tuple(sorted({name for _, name in train_pairs}))
     if not train_pairs or not test_pairs:
-        raise SteppeError(f"No image was found in {folder}/train or in {test}; known: {sorted(_ENDINGS)}.")
+        raise SteppeError(f"No image was found in {folder}/train or in {test}; known endings: {sorted(_ENDINGS)}.")
     if unknown := {name for _, name in test_pairs} - set(names):
         raise SteppeError(f"{test} has the class {min(unknown)!r}, which {folder}/train does not have.")
     number = {name: i for i, name in enumerate(names)}
@@ -95,7 +95,7 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, 
 
 
 def _has_classes(folder: Path) -> bool:
-    """Tiny-ImageNet's own test folder has images without labels, so it does not count."""
+    """Return whether the folder has labelled images; Tiny-ImageNet's own test folder does not."""
     if (folder / "val_annotations.txt").is_file():
         return True
     return folder.is_dir() and any(place.is_dir() and place.name != "images" for place in folder.iterdir())

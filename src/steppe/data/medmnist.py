@@ -12,7 +12,7 @@ from steppe.core.errors import SteppeError
 
 
 def read(path: Path, join: bool = True) -> tuple[np.ndarray, ...]:
-    """Train images, train labels, test images, test labels; `join` adds val to train, as FedSoL does."""
+    """Read train images, train labels, test images and test labels; `join` adds val to train, as in FedSoL."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -23,7 +23,7 @@ def read(path: Path, join: bool = True) -> tuple[np.ndarray, ...]:
         raise SteppeError(f"{path} is not in MedMNIST's format: it lacks {', '.join(missing)}.")
     for name in ("train_labels", "val_labels", "test_labels"):
         if name in arrays and arrays[name].size != len(arrays[name]):
-            raise SteppeError(f"{path} has several labels an image, and only one-label sets are supported.")
+            raise SteppeError(f"{path} has several labels per image, but only single-label sets are supported.")
     parts = ["train", "val"] if join and "val_images" in arrays else ["train"]
     images = np.concatenate([arrays[f"{part}_images"] for part in parts])
     labels = np.concatenate([arrays[f"{part}_labels"].reshape(-1) for part in parts])

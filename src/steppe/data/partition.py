@@ -1,6 +1,6 @@
-"""Who holds which training samples.
+"""Partitions: which client holds which training samples.
 
-A partition is made from a rule, a short text such as `lda(0.1)`; what the rules do is in rules.py.
+A partition is made from a rule, a short text such as `lda(0.1)`. The rules are in rules.py.
 
     >>> split = make("dirichlet(0.5)", np.arange(100) % 4, clients=5, seed=0)
     >>> len(split.clients), int(split.sizes.sum())
@@ -27,7 +27,7 @@ from steppe.settings import parse_rule
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Training indices (int64) of each client, with the rule and the seed they came from."""
+    """Training indices (int64) of each client, with the rule and the seed that they come from."""
 
     clients: tuple[np.ndarray, ...]
     rule: str
@@ -35,30 +35,32 @@ class Partition:
 
     @property
     def sizes(self) -> np.ndarray:
+        """Return the number of samples of each client."""
         return np.array([len(indices) for indices in self.clients])
 
     @property
     def hash(self) -> str:
-        """Sixteen hexadecimal digits that change when any index, or any border between clients, does."""
+        """Return sixteen hexadecimal digits that depend on all indices and on the borders between clients."""
         content = np.concatenate([self.sizes, *self.clients]).astype("<i8")
         return hashlib.sha256(content.tobytes()).hexdigest()[:16]
 
     def counts(self, targets: Any, classes: int) -> np.ndarray:
-        """Samples of each class at each client: (clients, classes)."""
+        """Return the number of samples per client and class: (clients, classes)."""
         labels = as_array(targets)
         return np.stack([np.bincount(labels[indices], minlength=classes) for indices in self.clients])
 
     def as_json(self) -> str:
-        """A text that anything can read."""
+        """Return the partition as JSON."""
         content = {"rule": self.rule, "seed": self.seed, "hash": self.hash}
         return json.dumps(content | {"clients": [c.tolist() for c in self.clients]})
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
+        """Write the partition as JSON."""
         Path(path).write_text(self.as_json())
 
     @staticmethod
     def load(path: str | Path) -> Partition:
+        """Read a saved partition and check its hash."""
         try:
             content = json.loads(Path(path).read_text())
             clients = tuple(np.array(indices, np.int64) for indices in content["clients"])
@@ -73,7 +75,7 @@ class Partition:
         return loaded
 
     def plot(self, targets: Any, classes: int, path: str | Path) -> None:
-        """A map of clients × classes: the area of each dot is a number of samples."""
+        """Plot clients × classes; the area of a dot is proportional to the number of samples."""
         from matplotlib.figure import Figure
 
         counts = self.counts(targets, classes)
@@ -90,8 +92,8 @@ class Partition:
 def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, classes: int | None = None) -> Partition:
     """Divide training samples among clients by a rule such as `iid` or `lda(0.1)`.
 
-    Without a seed, the one of the recipe that the rule comes from is used. `classes` is needed only to
-    notice a class without any sample at the end of the list. Floating targets (regression) allow `iid`.
+    Without a seed, that of the rule's original recipe is used. `classes` is needed only to notice trailing classes
+    without samples. Floating-point targets (regression) allow only `iid`.
     """
     function, arguments = parse(rule)
     name = function.__name__
@@ -115,13 +117,13 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
 def _divided(
     name: str, arguments: tuple[float, ...], seed: int, clients: int, dtype: str, shape: tuple[int, ...], labels: bytes
 ) -> list[np.ndarray]:
-    """Several runs in one process often share a split, and a rule that must retry may take seconds."""
+    """Apply a rule. Cached, because runs in one process often share a partition, and retries may take seconds."""
     function, _ = PARTITIONS[name]
     return function(RandomState(seed), np.frombuffer(labels, dtype).reshape(shape), clients, *arguments)
 
 
 def replay(partition: Partition, targets: Any) -> RandomState:
-    """The generator as the partition left it, for recipes that go on drawing from it."""
+    """Return the generator as the partition left it, for recipes that continue to draw from it."""
     rng = RandomState(partition.seed)
     function, arguments = parse(partition.rule)
     function(rng, as_array(targets), len(partition.clients), *arguments)
@@ -129,7 +131,7 @@ def replay(partition: Partition, targets: Any) -> RandomState:
 
 
 def parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
-    """The function and the numbers of a rule such as `lda(0.1)`."""
+    """Parse a rule such as `lda(0.1)` into its function and its numbers."""
     function, numbers = parse_rule(rule, "partition", PARTITIONS, given=3)
     if not all(numbers):
         raise SettingError(f"partition is {quote(rule)}: its numbers must be positive", "partition")
@@ -137,18 +139,18 @@ def parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
 
 
 def as_array(targets: Any) -> np.ndarray:
-    """Targets as a numpy array, from wherever they are."""
+    """Return targets as a numpy array, from any device."""
     return targets.cpu().numpy() if hasattr(targets, "cpu") else np.asarray(targets)
 
 
 def _check_labels(rule: str, labels: np.ndarray, classes: int | None) -> None:
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise SteppeError(f"{rule} divides by class, and these targets are no class labels; use iid.")
+        raise SteppeError(f"{rule} divides by class, but these targets are not class labels; use iid.")
     if labels.min() < 0:
         raise SteppeError(f"A label is {labels.min()}; labels must be numbered from 0.")
     present = np.bincount(labels, minlength=classes or 0)
     if not present.all():
         raise SteppeError(
-            f"Class {int(np.argmin(present))} has no training sample, so {rule} cannot divide it; "
+            f"Class {int(np.argmin(present))} has no training samples, so {rule} cannot divide it; "
             "renumber the labels 0, 1, 2, … without gaps, or use iid."
         )

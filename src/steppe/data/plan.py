@@ -1,4 +1,4 @@
-"""Who sees which samples when: clients' rounds as indices and masks, a function of (seed, round, client)."""
+"""The batches of a round as indices and masks: a function of (seed, round, client)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from steppe.core.keyed import bits, key
 
-ORDER, AUGMENT = 1, 2  # keeps the uses of one (seed, round, client) apart
-LAST = (1 << 63) - 1  # sorts behind every sample
+ORDER, AUGMENT = 1, 2  # separates the uses of (seed, round, client)
+LAST = (1 << 63) - 1  # sorts after every sample
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Batches of several clients: rows are padded to the longest client and to the full batch."""
+    """Batches of several clients, padded to the longest client and to the full batch size."""
 
-    index: Tensor  # (C, T, B) into the training set; where padded, a sample of the client's own
+    index: Tensor  # (C, T, B) into the training set; padding repeats a sample of the same client
     mask: Tensor  # (C, T, B) True for a real sample
     keys: Tensor  # (C, T) for the augmentation of each batch
     steps: tuple[int, ...]  # local steps of each client; T counts batches, so T = max(steps) · batches_per_step
@@ -27,10 +27,10 @@ class Plan:
 
 def plan(samples: Tensor, sizes: Sequence[int], ids: Sequence[int], steps: Sequence[int], round_: int, seed: int,
          batch: int, batches_per_step: int = 1) -> Plan:  # fmt: skip
-    """A new order every epoch, the last batch of an epoch short, epochs until the steps are full.
+    """Plan a round: a new order every epoch, a short last batch per epoch, and as many epochs as the steps need.
 
-    samples (C, n) holds each client's own in its first `sizes` places. The numbers are made on its device, and one
-    client's plan does not depend on who else is planned.
+    samples (C, n) holds each client's samples in its first `sizes` columns. Random numbers are drawn on its device, and
+    a client's plan does not depend on the other clients.
     """
     device, width = samples.device, samples.shape[1]
     batches = [s * batches_per_step for s in steps]
@@ -46,6 +46,6 @@ def plan(samples: Tensor, sizes: Sequence[int], ids: Sequence[int], steps: Seque
     mask = (place < n[..., None]) & (t < total)[..., None]
     at = (epoch[..., None] * width + place.clamp(max=width - 1)).flatten(1)
     chosen = samples.gather(1, order.flatten(1).gather(1, at)).view(place.shape) if epochs else place
-    # Padded with its own first sample, so that a broken sample (an infinite one) can only harm the client that has it.
+    # Padded with the client's own first sample, so that an invalid sample (inf, nan) can only harm its own client.
     index = torch.where(mask, chosen, samples[:, :1, None])
     return Plan(index, mask, key(seed, round_, client, t, AUGMENT), tuple(steps))

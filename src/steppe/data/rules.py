@@ -1,9 +1,9 @@
 """The rules by which training samples are divided among clients.
 
-Each takes a generator, the labels, the number of clients and its own numbers, and returns the indices of
-each client. The rules of published recipes draw from numpy's legacy generator in the order of the released
-code, so that the clients are the paper's own, sample by sample. None can run forever: a rule that must
-retry has a limit, and then says what it could not meet.
+Each rule takes a generator, the labels, the number of clients and its own numbers, and returns the indices of each
+client. The rules of published recipes draw from numpy's legacy generator in the order of the released code, so that the
+clients are exactly those of the paper, sample by sample. No rule can run forever: the number of retries is limited, and
+the error says which condition was not met.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Clients = list[np.ndarray]
 
 
 def _pools(labels: np.ndarray) -> Clients:
-    """The indices of each class, in the order of the data set."""
+    """Return the indices of each class, in the order of the data set."""
     return [np.flatnonzero(labels == c) for c in range(labels.max() + 1)]
 
 
@@ -32,16 +32,16 @@ def _corner(size: int, place: int) -> np.ndarray:
 
 
 def _proportions(rng: RandomState, alpha: float, size: int) -> np.ndarray:
-    """Dirichlet(α·1). For a tiny α every gamma underflows; the limit is one random corner."""
+    """Draw from Dirichlet(α·1). For a tiny α all gammas underflow; the limit is a random corner of the simplex."""
     q = rng.dirichlet(np.repeat(alpha, size))
     return q if np.isfinite(q).all() else _corner(size, rng.randint(size))
 
 
 def _trials(best: list[int], wanted: float) -> Iterator[int]:
-    """Count trials until the limit; the rule notes each trial's smallest client in `best`.
+    """Count trials up to the limit; the rule appends the size of each trial's smallest client to `best`.
 
-    LDA(0.05) of CIFAR-10 needs 3,482 trials in FedSoL's code and 19,126 in FedNTD's, so the limit is high; a case
-    whose best is not even a quarter of what is wanted after 500 trials is given up.
+    LDA(0.05) of CIFAR-10 needs 3,482 trials in FedSoL's code and 19,126 in FedNTD's, so the limit is high. A rule gives
+    up after 500 trials if its best is below a quarter of the wanted size.
     """
     for trial in range(20_000):
         if trial == 500 and max(best, default=0) < wanted / 4:
@@ -52,12 +52,12 @@ def _trials(best: list[int], wanted: float) -> Iterator[int]:
 def _failure(rule: str, best: list[int], wanted: float, change: str) -> SteppeError:
     return SteppeError(
         f"{rule}: in {len(best)} trials the smallest client got at most {max(best)} "
-        f"samples where {wanted:g} are wanted; use fewer clients, a larger alpha, another seed, or {change}."
+        f"samples, but needs {wanted:g}; use fewer clients, a larger alpha, another seed, or {change}."
     )
 
 
 def iid(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
-    """⌊n/N⌋ samples each; what is left is shuffled again for every client, as in FedSoL's code."""
+    """Give each client ⌊n/N⌋ samples; the rest is shuffled again for every client, as in FedSoL's code."""
     rest = np.arange(len(labels))
     share = len(labels) // clients
     parts = []
@@ -69,18 +69,18 @@ def iid(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
 
 
 def iid_balanced(rng: RandomState, labels: np.ndarray, clients: int) -> Clients:
-    """Every class in equal shares: CIFAR-100's IID in FedDyn's and MAN's code, which takes images as they come."""
+    """Give each client an equal share of every class (CIFAR-100's IID in the code of FedDyn and MAN)."""
     shares = [np.array_split(rng.permutation(pool), clients) for pool in _pools(labels)]
     return [np.concatenate(own) for own in zip(*shares, strict=True)]
 
 
 def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
-    """Each class is cut into ⌊s·N/C⌋ contiguous shards, and a client gets s shards (FedSoL's code).
+    """Cut each class into ⌊s·N/C⌋ contiguous shards, and give each client s shards (FedSoL's code).
 
-    Kept from that code: shards are of equal size within a class only, a client may draw one class twice,
-    and when s·N is no multiple of C, some list entries are repeated, find no shard and are skipped, and a
-    client left without any holds the same samples as the client before it.
-    Every draw comes from numpy (Python's own `random` is seeded there too, but not used).
+    As in that code, shards have equal size only within a class, and a client may draw one class twice. If s·N is not a
+    multiple of C, some list entries are repeated, find no shard and are skipped, and a client left without shards holds
+    the same samples as the client before it. All draws come from numpy (the released code also seeds Python's `random`,
+    but does not use it).
     """
     pools = _shards(labels, clients, shards)
     wanted = np.repeat(np.arange(len(pools)), len(pools[0]))
@@ -90,23 +90,23 @@ def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) 
 
 
 def sharding_fedntd(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
-    """As `sharding`, but Python's generator, of the same seed, says who gets which class (FedNTD's code)."""
+    """Do the same as `sharding`, but assign classes with Python's generator of the same seed (FedNTD's code)."""
     pools = _shards(labels, clients, shards)
     wanted = [*range(len(pools))] * len(pools[0])
     Random(int(rng.get_state()[1][0])).shuffle(wanted)  # type: ignore[index]  # a fresh state begins with its seed
     if len(wanted) % clients:
-        raise SteppeError(f"sharding_fedntd({shards:g}) needs shards for {clients} clients, and has {len(wanted)}.")
+        raise SteppeError(f"sharding_fedntd({shards:g}) has {len(wanted)} shards, not a multiple of {clients} clients.")
     return _dealt(rng, pools, np.array(wanted), clients)
 
 
 def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[int]]]:
-    """The shards of each class."""
+    """Return the shards of each class."""
     classes = labels.max() + 1
     each = int(int(shards) * clients / classes)
     if shards != int(shards) or each == 0:
         raise SteppeError(
             f"sharding({shards:g}) over {clients} clients gives {int(shards) * clients} whole shards for "
-            f"{classes} classes; ask for more shards a client or more clients."
+            f"{classes} classes; ask for more shards per client or more clients."
         )
     pools = []
     for pool in _pools(labels):
@@ -119,7 +119,7 @@ def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[i
 
 
 def _dealt(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, clients: int) -> Clients:
-    """Random shards of the classes that each client is to get."""
+    """Give each client random shards of its classes."""
     parts: Clients = []
     for row in wanted.reshape(clients, -1):
         drawn = [pools[c].pop(rng.choice(len(pools[c]), replace=False)) for c in row if pools[c]]
@@ -128,15 +128,15 @@ def _dealt(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, c
 
 
 def lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 10) -> Clients:
-    """FedSoL's: Dirichlet(α) over clients for each class, none for clients that already hold n/N.
+    """Divide each class by Dirichlet(α) over clients, without clients that already hold n/N (FedSoL's LDA).
 
-    Everything is drawn again until each client has `minimum` samples; the number of trials is bounded.
+    Everything is drawn again until each client has `minimum` samples; the number of trials is limited.
     """
     return _lda(rng, labels, clients, alpha, minimum, afresh=False)
 
 
 def lda_fedntd(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 10) -> Clients:
-    """As `lda`, but every trial starts from the order of the data set, and failed ones are not shuffled (FedNTD's)."""
+    """Do the same as `lda`, but start trials from the data set's order and do not shuffle failed ones (FedNTD)."""
     return _lda(rng, labels, clients, alpha, minimum, afresh=True)
 
 
@@ -147,7 +147,7 @@ def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minim
             f"{len(labels)} samples cannot give {clients} clients {minimum:g} each; ask for at most "
             f"{int(len(labels) // minimum)} clients or write lda({alpha:g}, {fair})."
         )
-    pools = ordered = _pools(labels)  # shuffled in place, so a retry goes on from the order before it
+    pools = ordered = _pools(labels)  # shuffled in place, so a retry continues from the previous order
     spent = np.empty(len(labels), np.int64)
     best: list[int] = []
     for _ in _trials(best, minimum):
@@ -165,7 +165,7 @@ def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minim
             for part in parts:
                 rng.shuffle(part)
             return parts
-        for size in [] if afresh else sizes:  # FedSoL's code shuffles a failed trial too: only its draws matter
+        for size in [] if afresh else sizes:  # FedSoL's code also shuffles a failed trial, which advances the generator
             rng.shuffle(spent[:size])
     change = f"dirichlet({alpha:g}), which moves samples instead of trying again"
     if max(best):
@@ -174,9 +174,9 @@ def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minim
 
 
 def _capped_cuts(rng: RandomState, alpha: float, open_: np.ndarray, size: int) -> np.ndarray:
-    """Where to cut a class so that clients get Dirichlet shares of it, and full clients nothing."""
+    """Return where to cut a class so that clients get Dirichlet shares of it, and full clients get nothing."""
     q = _proportions(rng, alpha, len(open_)) * open_
-    if q.sum() == 0:  # a tiny α put everything on full clients; the limit is a corner of the open ones
+    if q.sum() == 0:  # a tiny α gave everything to full clients; the limit is one random open client
         free = np.flatnonzero(open_) if open_.any() else np.arange(len(open_))
         q = _corner(len(open_), rng.choice(free))
     return (np.cumsum(q / q.sum()) * size).astype(np.int64)[:-1]
@@ -188,9 +188,9 @@ def _gather(pools: Clients, cuts: Clients) -> Clients:
 
 
 def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 1) -> Clients:
-    """Each class is divided by Dirichlet(α) over clients; every sample is used once, nothing is retried.
+    """Divide each class by Dirichlet(α) over clients; every sample is used once, and nothing is retried.
 
-    A client with fewer than `minimum` samples takes what it lacks from the largest one.
+    A client with fewer than `minimum` samples takes the missing ones from the largest client.
     """
     least = math.ceil(minimum)
     if len(labels) < clients * least:
@@ -209,7 +209,7 @@ def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, 
     sizes = np.array([len(part) for part in parts])
     for client in np.flatnonzero(sizes < least):
         while (lacking := least - int(sizes[client])) > 0:
-            donor = sizes.argmax()  # above the minimum, because the mean is not below it
+            donor = sizes.argmax()  # it has more than the minimum, because the mean is at least the minimum
             taken = min(lacking, int(sizes[donor]) - least)
             parts[client] = np.concatenate([parts[client], parts[donor][-taken:]])
             parts[donor] = parts[donor][:-taken]
@@ -219,13 +219,13 @@ def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, 
 
 
 def dirichlet_replace(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
-    """FedSMOO's: each client has its own Dirichlet(α) over classes; equal sizes; samples may repeat."""
+    """Give each client its own Dirichlet(α) over classes; equal sizes, samples may repeat (FedSMOO)."""
     order = rng.permutation(len(labels))
     return _filled(rng, labels, order, np.cumsum(_priors(rng, labels, clients, alpha), axis=1), recycle=True)
 
 
 def dirichlet_once(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
-    """FedDyn's, as in MAN's code: each client has its own Dirichlet(α) over classes; equal sizes, no sample twice."""
+    """Give each client its own Dirichlet(α) over classes; equal sizes, no sample twice (FedDyn, in MAN's code)."""
     cum = np.cumsum(_priors(rng, labels, clients, alpha), axis=1)
     return _filled(rng, labels, np.arange(len(labels)), cum, recycle=False)
 
@@ -239,7 +239,7 @@ def _priors(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) ->
 
 
 def pathological(rng: RandomState, labels: np.ndarray, clients: int, active: float) -> Clients:
-    """FedSMOO's: each client has c classes in equal shares; equal sizes; samples may repeat."""
+    """Give each client c classes in equal shares; equal sizes, samples may repeat (FedSMOO)."""
     order = rng.permutation(len(labels))
     classes = labels.max() + 1
     if active != int(active) or active > classes:
@@ -253,8 +253,8 @@ def pathological(rng: RandomState, labels: np.ndarray, clients: int, active: flo
 def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.ndarray, recycle: bool) -> Clients:
     """Give one sample at a time to a random client, of a class drawn from its row of `cum`.
 
-    The class is drawn anew where it has run out; `recycle`: and starts again from its full pool, which is what
-    "with replacement" means in FedSMOO's recipe. Clients fill from their last slot backwards.
+    If a class has run out, the class is drawn again. With `recycle` it also starts again from its full pool; this is
+    what "with replacement" means in FedSMOO's recipe. Clients are filled from their last slot backwards.
     """
     clients = len(cum)
     share = len(labels) // clients
@@ -276,7 +276,7 @@ def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.nda
             left[c] = len(pools[c]) if recycle else 0
         else:
             raise SteppeError(
-                f"The classes of client {client} are used up with {unfilled + 1} samples to go; ask for a larger "
+                f"The classes of client {client} have run out with {unfilled + 1} samples left; ask for a larger "
                 "alpha, another seed, or dirichlet, which moves samples instead of drawing again."
             )
         left[c] -= 1
@@ -292,16 +292,16 @@ def longtail(
     imbalance: float = 0.5,
     share: float = 0.5,
 ) -> Clients:
-    """FL-SAM's: thin the classes out, divide blocks of ten clients by Dirichlet(α), cut into equal sizes.
+    """Thin out the classes, divide blocks of ten clients by Dirichlet(α), cut into equal sizes (FL-SAM).
 
-    Class c keeps ⌊n/C · imbalance^(c/(C−1))⌋ samples. In a block, clients that hold their fair share get
-    no more, and the block is drawn again until each client has `share` of it; then all blocks are put one
-    after the other and cut into equal clients, so a client may straddle two neighbours' samples.
+    Class c keeps ⌊n/C · imbalance^(c/(C−1))⌋ samples. In a block, clients that hold their fair share get no more, and
+    the block is drawn again until each client has `share` of it. Then all blocks are concatenated and cut into clients
+    of equal size, so a client may get samples of two neighbours.
     """
     classes = int(labels.max()) + 1
     if imbalance > 1 or share >= 1 or classes < 2:
         raise SteppeError("longtail needs two classes, an imbalance of at most 1 and a share below 1.")
-    # The released code thins with the global generator and divides with another of the same seed.
+    # The released code thins with the global generator and divides with a second one of the same seed.
     fresh = RandomState()
     fresh.set_state(rng.get_state())
     kept = []
@@ -352,14 +352,14 @@ def _balanced_block(
 PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
     "iid": (iid, "iid: equal random shares"),
     "iid_balanced": (iid_balanced, "iid_balanced: equal shares of every class, as MAN has CIFAR-100"),
-    "sharding": (sharding, "sharding(s): s one-class shards a client, as in FedSoL"),
-    "sharding_fedntd": (sharding_fedntd, "sharding_fedntd(s): the same as FedNTD's code draws it"),
-    "lda": (lda, "lda(alpha[, min]): size-capped Dirichlet, as in FedSoL; at least min=10 samples a client"),
-    "lda_fedntd": (lda_fedntd, "lda_fedntd(alpha[, min]): the same as FedNTD's code draws it"),
-    "dirichlet": (dirichlet, "dirichlet(alpha[, min]): plain Dirichlet; at least min=1 samples a client"),
+    "sharding": (sharding, "sharding(s): s one-class shards per client, as in FedSoL"),
+    "sharding_fedntd": (sharding_fedntd, "sharding_fedntd(s): the same, with the draws of FedNTD's code"),
+    "lda": (lda, "lda(alpha[, min]): size-capped Dirichlet, as in FedSoL; at least min=10 samples per client"),
+    "lda_fedntd": (lda_fedntd, "lda_fedntd(alpha[, min]): the same, with the draws of FedNTD's code"),
+    "dirichlet": (dirichlet, "dirichlet(alpha[, min]): plain Dirichlet; at least min=1 samples per client"),
     "dirichlet_replace": (dirichlet_replace, "dirichlet_replace(alpha): equal sizes, repeats, as in FedSMOO"),
     "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, no repeats, as in FedDyn and MAN"),
-    "pathological": (pathological, "pathological(c): c classes a client, equal sizes, repeats, as in FedSMOO"),
+    "pathological": (pathological, "pathological(c): c classes per client, equal sizes, repeats, as in FedSMOO"),
     "longtail": (longtail, "longtail(alpha[, imbalance[, share]]): thinned classes, then blocks, as in FL-SAM"),
 }
 

@@ -1,5 +1,6 @@
-"""Which clients take part in a round. The order of the ids is the official one, not sorted: executors
-that go through clients one by one, and recipes that depend on it, see what the released code sees.
+"""Sampling of the clients that take part in a round.
+
+The ids are in the order of the released code, not sorted, for recipes that depend on the order.
 
     >>> fixed(100, 10, 0).tolist()
     [26, 86, 2, 55, 75, 93, 16, 73, 54, 95]
@@ -17,8 +18,10 @@ from steppe.core.errors import SteppeError
 
 
 def fixed(clients: int, count: int, round: int, seed: int = 0, official: bool = True) -> np.ndarray:
-    """`count` different clients. FedSoL's schedule is a function of the round only (`official`): the same
-    for every algorithm and every seed. With official=False it depends on the seed too.
+    """Sample `count` different clients.
+
+    FedSoL's schedule (`official`) is a function of the round only: the same for every algorithm and every seed. With
+    official=False it also depends on the seed.
     """
     if not 1 <= count <= clients:
         raise SteppeError(f"{count} of {clients} clients cannot take part; choose between 1 and {clients}.")
@@ -27,15 +30,15 @@ def fixed(clients: int, count: int, round: int, seed: int = 0, official: bool = 
     return keyed.permutation(keyed.key(seed, round, _PURPOSE), clients)[:count].numpy()
 
 
-_PURPOSE = 0x5A3D  # keeps this use of (seed, round) apart from every other
+_PURPOSE = 0x5A3D  # separates this use of (seed, round) from all others
 
 
 def bernoulli(clients: int, ratio: float, round: int, seed: int = 20) -> np.ndarray:
-    """Each client independently with probability `ratio`, as in the FedSMOO recipe; never nobody."""
+    """Sample each client independently with probability `ratio`, as in the FedSMOO recipe; at least one client."""
     if clients < 1 or not 0 < ratio <= 1:
-        raise SteppeError(f"Sampling {clients} clients with ratio {ratio} needs a client and 0 < ratio <= 1.")
+        raise SteppeError(f"Sampling {clients} clients with ratio {ratio} needs at least 1 client and 0 < ratio <= 1.")
     for again in range(10_000):
         chosen = np.flatnonzero(RandomState(round + seed + again).uniform(size=clients) <= ratio)
         if len(chosen):
             return chosen
-    raise SteppeError(f"A ratio of {ratio} over {clients} clients samples nobody; use a larger ratio.")
+    raise SteppeError(f"A ratio of {ratio} over {clients} clients samples no client; use a larger ratio.")

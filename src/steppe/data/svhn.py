@@ -11,10 +11,10 @@ from steppe.data.files import find
 
 
 def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
-    """Train images, train labels, test images, test labels.
+    """Read train images, train labels, test images and test labels.
 
-    `negative=True` gives (256 − v) mod 256 for each pixel: FedSoL's released code turns SVHN into its
-    photographic negative by converting floats of 0..255 as if they were 0..1. Kept for reproduction.
+    `negative=True` returns (256 − v) mod 256 for each pixel, for reproduction: FedSoL's released code turns SVHN into
+    its photographic negative, because it converts floats of 0..255 as if they were 0..1.
     """
     try:
         from scipy.io import loadmat

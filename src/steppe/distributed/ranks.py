@@ -1,8 +1,8 @@
-"""One round over several ranks: who trains whom, where client states live, how replies come together.
+"""One round over several ranks: which rank trains which client, where client states are, how replies are combined.
 
-Every rank holds the server and knows the whole round; each trains its share of the clients. Then either the ranks
-add up their partial sums, one all-reduce for each vector, or every rank gets all replies in the clients' order and
-aggregates them exactly as one process does. With one process nothing travels.
+Every rank holds the server and knows the whole round, and trains its share of the clients. Then either the ranks add
+their partial sums, with one all-reduce per vector, or every rank gathers all replies in the clients' order and
+aggregates them exactly as one process would. With one process, nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from steppe.runs.client_store import Fresh, MemoryStore, Store, packed, unpacked
 
 
 def placed(work: Sequence[float], ranks: int, homes: Sequence[int | None]) -> list[int]:
-    """A rank for each client: longest first, each to the rank with the least to do; its state's, if that is one.
+    """Assign clients to ranks: longest first, each to the least loaded rank, preferably the one with its state.
 
     >>> placed([1, 5, 2, 3], 2, [None] * 4), placed([2, 2], 2, [1, 0])
     ([0, 0, 1, 1], [1, 0])
@@ -36,28 +36,32 @@ def placed(work: Sequence[float], ranks: int, homes: Sequence[int | None]) -> li
 
 
 class Ranks:
-    """This process among the others.
+    """This process among all ranks.
 
-    A client's state is kept by the rank that trained it last, and moves when another is to train it. States on disk
-    are rank 0's, which alone writes: they come from it before training and go back to it afterwards.
+    The rank that trained a client last keeps the client's state, which moves when another rank trains the client.
+    If states are on disk, only rank 0 reads and writes them: it sends them before training and receives them
+    afterwards.
     """
 
     def __init__(self, fresh: Fresh, on_disk: bool, group: Any = None) -> None:
-        self.on, self.group = dist.is_initialized(), group  # None: all ranks; or else the first few of them
+        self.on, self.group = dist.is_initialized(), group  # None: all ranks; otherwise a subset of them
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if self.on else (0, 1)
         self.fresh, self.on_disk = fresh, on_disk
-        self.home: dict[int, int] = {}  # where the state of each client is that ever took part; the same on all ranks
+        self.home: dict[
+            int, int
+        ] = {}  # the rank with the state of each client that has taken part; the same on all ranks
 
     def owners(self, ids: Sequence[int], work: Sequence[float]) -> list[int]:
+        """Return the rank that trains each client."""
         return placed(work, self.size, [self.home.get(i) for i in ids])
 
     def mine(self, owners: Sequence[int]) -> list[int]:
-        """The places in the round of the clients that this rank trains."""
+        """Return the positions in the round of the clients that this rank trains."""
         return [k for k, owner in enumerate(owners) if owner == self.rank]
 
     # ------------------------------------------------------------------------------------------- client states
     def fetch(self, store: Store, ids: Sequence[int], owners: Sequence[int]) -> list[States]:
-        """The states of this rank's clients, from wherever they are."""
+        """Return the states of this rank's clients, and move them here if they are on other ranks."""
         moves = [(i, self.home[i], to) for i, to in zip(ids, owners, strict=True) if self.home.get(i, to) != to]
         arrived = self._moved(store, moves)
         store.scatter(list(arrived), list(arrived.values()))
@@ -67,7 +71,7 @@ class Ranks:
         return store.gather([ids[k] for k in self.mine(owners)])
 
     def keep(self, store: Store, ids: Sequence[int], owners: Sequence[int], states: Sequence[States]) -> None:
-        """The new states of the round's clients; `states` are those of this rank's."""
+        """Store the new states of the round's clients; `states` are those of this rank's clients."""
         store.scatter([ids[k] for k in self.mine(owners)], states)
         if self.on_disk:
             arrived = self._moved(store, [(i, owner, 0) for i, owner in zip(ids, owners, strict=True) if owner])
@@ -77,7 +81,7 @@ class Ranks:
         self.home.update(dict.fromkeys(ids, 0) if self.on_disk else zip(ids, owners, strict=True))
 
     def everyone(self, store: Store, part: str, name: str) -> Tensor:
-        """One state of all clients that ever took part, in their order."""
+        """Return one state of all clients that have taken part, in the order of their numbers."""
         if not self.on:
             return store.everyone(part, name)
         known = sorted(self.home)
@@ -89,7 +93,7 @@ class Ranks:
         return found
 
     def whole(self, store: Store) -> Store:
-        """On rank 0, a store with the states of all ranks, for a checkpoint; all ranks must ask."""
+        """Return, on rank 0, a store with the states of all ranks, for a checkpoint; all ranks must call this."""
         if self.size == 1 or not isinstance(store, MemoryStore) or self.on_disk:
             return store
         together = MemoryStore(self.fresh)
@@ -98,7 +102,7 @@ class Ranks:
         return together
 
     def _moved(self, store: Store, moves: Sequence[tuple[int, int, int]]) -> dict[int, States]:
-        """States on their way (client, from, to), one message for each pair of ranks; returns what arrives here."""
+        """Move states (client, from, to) with one message per pair of ranks; return those that arrive here."""
         pairs: dict[tuple[int, int], list[int]] = {}
         for client, source, target in moves:
             pairs.setdefault((source, target), []).append(client)
@@ -115,7 +119,7 @@ class Ranks:
                 if target == self.rank:
                     waiting.append(dist.irecv(box, source, self.group))
                     continue
-                for i, line in zip(clients, box, strict=True):  # one after the other: they may be many
+                for i, line in zip(clients, box, strict=True):  # one at a time, to save memory
                     line.copy_(torch.frombuffer(bytearray(packed(*store.gather([i]))), dtype=torch.uint8))
                 waiting.append(dist.isend(box, target, self.group))
             for message in waiting:
@@ -125,7 +129,7 @@ class Ranks:
 
     # ------------------------------------------------------------------------------------------------- replies
     def summed(self, v: Tensor) -> Tensor:
-        """Over all ranks."""
+        """Return the sum over all ranks."""
         if not self.on:
             return v
         together = travels(v)
@@ -135,7 +139,7 @@ class Ranks:
         return together.to(v.device)
 
     def gathered(self, tree: Any, owners: Sequence[int]) -> Any:
-        """The rows of all ranks, in the clients' order; each rank gives those of its own clients, in that order."""
+        """Return the rows of all ranks in the clients' order; each rank passes the rows of its own clients."""
         if not self.on or not len(owners):
             return tree
         counts = [sum(owner == r for owner in owners) for r in range(self.size)]
@@ -155,7 +159,7 @@ class Ranks:
         return tree_map(one, tree)
 
     def listed(self, own: Sequence[Any], owners: Sequence[int]) -> list[Any]:
-        """Small things of all clients in their order; each rank gives those of its own."""
+        """Return small objects of all clients in their order; each rank passes those of its own clients."""
         if not self.on:
             return list(own)
         boxes: list[Any] = [None] * self.size
@@ -165,16 +169,16 @@ class Ranks:
         return [next(each[owner]) for owner in owners]
 
     def check_same(self, x: Tensor) -> None:
-        """Ranks go on from one global model, to the bit; machines that compute differently would drift apart."""
+        """Check that all ranks have the same global model, to the bit; otherwise they would drift apart."""
         if self.size == 1:
             return
         total = x.detach().view(torch.int32 if x.element_size() == 4 else torch.int64).sum().cpu()
         each = self.gathered(total[None], range(self.size))
         if not bool((each == total).all()):
-            raise RunFailed("The ranks have come to different global models, because their machines or libraries "
-                            "compute differently: launch on machines of one kind.")  # fmt: skip
+            raise RunFailed("The ranks have different global models, because their machines or libraries compute "
+                            "differently: use machines of one kind.")  # fmt: skip
 
 
 def no_rows(like: Any) -> Any:
-    """A stacked tree of no clients, from that of one."""
+    """Return a stacked tree of no clients, given the tree of one client."""
     return tree_map(lambda v: v.new_empty((0, *v.shape)), like)

@@ -1,6 +1,6 @@
-"""The processes of a torchrun launch: how they meet, agree, and what is said when one of them is lost.
+"""The processes of a torchrun launch: joining, agreeing on results, and the error if one of them is lost.
 
-Without torchrun there is one process, and everything here does nothing.
+Without torchrun there is one process, and all of this does nothing.
 """
 
 from __future__ import annotations
@@ -25,46 +25,48 @@ import torch.distributed as dist
 from steppe.core.errors import RunFailed, SteppeError
 
 T = TypeVar("T")
-PATIENCE = timedelta(hours=2)  # a rank may wait this long for another, which may be measuring or loading
+PATIENCE = timedelta(hours=2)  # the longest wait for another rank, which may be measuring or loading
 CPU = torch.device("cpu")
 
 
 class Person(NamedTuple):
-    """Who a rank is."""
+    """The process of one rank."""
 
     host: str
     process: int
     own_gpu: bool
 
 
-people: list[Person] = []  # all ranks, once they have met
+people: list[Person] = []  # all ranks, after `join`
 
 
 def launched() -> bool:
+    """Return whether this process belongs to a torchrun launch."""
     return "TORCHELASTIC_RUN_ID" in os.environ or dist.is_initialized()
 
 
 def first() -> bool:
-    """Whether this is rank 0, the one that writes and speaks; a process by itself is."""
+    """Return whether this is rank 0, which writes files and messages; a single process always is."""
     return dist.get_rank() == 0 if dist.is_initialized() else os.environ.get("RANK", "0") == "0" or not launched()
 
 
 def size() -> int:
+    """Return the number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def local_gpu() -> int:
-    """This rank's GPU; where ranks are more than GPUs, they share."""
+    """Return this rank's GPU; if there are more ranks than GPUs, they share them."""
     return int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
 
 
 def join() -> None:
-    """Meet the other ranks. Numbers on a GPU travel by NCCL, all others by gloo."""
+    """Join the process group. Tensors on a GPU are sent by NCCL, all others by gloo."""
     if not launched() or people:
         return
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"] and sys.platform == "linux":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, do not depend on name resolution
         cuda = torch.cuda.is_available() and dist.is_nccl_available()
         if cuda:
             torch.cuda.set_device(local_gpu())
@@ -75,7 +77,7 @@ def join() -> None:
     dist.all_gather_object(everyone, Person(socket.gethostname(), os.getpid(), own_gpu))
     people[:] = everyone
     if not first():
-        logging.getLogger("steppe").setLevel(logging.CRITICAL)  # one rank speaks for all
+        logging.getLogger("steppe").setLevel(logging.CRITICAL)  # only rank 0 logs
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: _lost("it was asked to stop"))
 
@@ -86,12 +88,12 @@ def _leave() -> None:
 
 
 def travels(v: torch.Tensor) -> torch.Tensor:
-    """A tensor where it can be sent from: NCCL wants a GPU for each rank, or else it goes by way of the CPU."""
+    """Return the tensor on a device it can be sent from: NCCL needs one GPU per rank; otherwise use the CPU."""
     return v.contiguous() if all(p.own_gpu for p in people) else v.cpu().contiguous()
 
 
 def agreed(make: Callable[[], T]) -> T:
-    """What rank 0 makes, or the complaint that it has, on every rank."""
+    """Return on every rank what `make` returns on rank 0, or raise the error that it raises there."""
     if not dist.is_initialized():
         return make()
     box: list[Any] = [None]
@@ -110,7 +112,7 @@ def agreed(make: Callable[[], T]) -> T:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Around everything that waits for other ranks: one that is gone becomes a sentence that says which."""
+    """Wrap everything that waits for other ranks; if a rank is lost, raise an error that names it."""
     try:
         yield
     except RuntimeError as error:  # what torch.distributed raises
@@ -118,9 +120,9 @@ def listening() -> Iterator[None]:
 
 
 def _lost(why: str) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the other ranks; this one has something to say
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun terminates the other ranks; this one must report first
     gone: list[int] = []
-    for _ in range(40):  # a process that is being killed closes its connections before it is gone
+    for _ in range(40):  # a killed process closes its connections before it disappears
         if gone := [r for r, p in enumerate(people) if p.host == socket.gethostname() and not _lives(p.process)]:
             break
         time.sleep(0.05)
@@ -129,15 +131,15 @@ def _lost(why: str) -> NoReturn:
         others = sorted({p.host for p in people} - {socket.gethostname()})
         whom = f"a rank on another machine ({', '.join(others)})" if others else ""
     if not whom:
-        raise RunFailed(f"The run was stopped: {why}. It goes on from its last checkpoint with --resume.")
-    raise RunFailed(f"{whom[0].upper()}{whom[1:]} ended unexpectedly, so the run stops. It was killed, perhaps for "
-                    "lack of memory, or its own message tells more. The run goes on from its last checkpoint with "
-                    "--resume, on as many ranks or fewer.")  # fmt: skip
+        raise RunFailed(f"The run was stopped: {why}. Continue from its last checkpoint with --resume.")
+    raise RunFailed(f"{whom[0].upper()}{whom[1:]} ended unexpectedly, so the run stops. It was killed, perhaps "
+                    "because it ran out of memory, or it has printed its own error. Continue from the last checkpoint "
+                    "with --resume, on the same number of ranks or fewer.")  # fmt: skip
 
 
 def _lives(process: int) -> bool:
     table = Path("/proc")
-    if not (table / "self").exists():  # no Linux
+    if not (table / "self").exists():  # not Linux
         try:
             os.kill(process, 0)
         except OSError:
@@ -150,11 +152,11 @@ def _lives(process: int) -> bool:
 
 
 def may_speak() -> bool:
-    """Whether this process may print the error that ends it: the first rank of a machine that asks may."""
+    """Return whether this process may print its final error: only the first rank per machine that asks may."""
     if not dist.is_initialized():
         return first()
     try:
         store = dist.distributed_c10d._get_default_store()
         return bool(store.add(f"steppe/told/{socket.gethostname()}", 1) == 1)
-    except (RuntimeError, ValueError):  # it went with the machine that had it
+    except (RuntimeError, ValueError):  # the store's machine is gone
         return True

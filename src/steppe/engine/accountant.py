@@ -1,11 +1,12 @@
-"""The privacy that a run has spent, by Google's dp-accounting (extra `dp`): the smaller of two safe bounds.
+"""Privacy accounting: the ε that a run has spent, by Google's dp-accounting (extra `dp`), as the smaller of two bounds.
 
 Privacy loss distributions (Koskela, Jälkö & Honkela, AISTATS 2020; Doroshenko et al., PETS 2022) are exact up to a
-grid, whose error is on the safe side. Rényi accounting (Mironov 2017) is looser, up to several times for little noise;
-it tells how fine the grid must be, and stands alone for a δ that is small beside the rounding of the other.
+grid, whose error is on the safe side. Rényi accounting (Mironov 2017) is looser, by up to several times for little
+noise. It determines how fine the grid must be, and is used alone if δ is small compared with the rounding of the grid.
 
-Neighbours differ by one client, present or absent. `rate` is the probability with which a client takes part in a
-round, by a draw of its own (Poisson sampling, secret); 1 means that nothing is claimed from sampling.
+Neighbouring data sets differ by one client, added or removed. `rate` is the probability that a client takes part in
+a round. Each client is drawn independently and in secret (Poisson sampling). A rate of 1 claims no amplification by
+sampling.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from functools import lru_cache
 from steppe.core.errors import missing
 
 ORDERS = [1.25, 1.5, 1.75, *range(2, 65), 80, 96, 128, 256, 512, 1024]
-SMALLEST = 1e-10  # of δ for the grid: below, what transforms round off would count
-FINEST, COARSEST = 1e-4, 0.1  # of the grid, in units of ε
+SMALLEST = 1e-10  # smallest δ for the grid; below it, rounding errors of the transforms would matter
+FINEST, COARSEST = 1e-4, 0.1  # spacing of the grid, in units of ε
 
 
 def check_installed() -> None:
+    """Raise an error that names the extra if dp-accounting is not installed."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
-        raise missing("dp needs an accountant to tell ε", "dp") from None
+        raise missing("dp needs a privacy accountant to compute ε", "dp") from None
 
 
 @lru_cache(maxsize=4096)
 def epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
-    """ε at δ after this many rounds of the (Poisson-sampled) Gaussian mechanism with this noise multiplier."""
+    """Return ε at δ after `rounds` rounds of the (Poisson-sampled) Gaussian mechanism with noise multiplier `noise`."""
     if rounds == 0 or rate == 0:
         return 0.0
     if noise == 0:
@@ -39,7 +41,7 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    if rate == 1:  # so many Gaussian mechanisms are one, with less noise
+    if rate == 1:  # several Gaussian mechanisms equal one with less noise
         event: dp.DpEvent = dp.GaussianDpEvent(noise / math.sqrt(rounds))
         rounds = 1
     else:

@@ -1,24 +1,24 @@
-"""Who answers in a round: devices that fail, devices that are slow, and a server that does not wait for ever.
+"""Which clients answer in a round: simulated failures, slow devices and a deadline.
 
     time of client i in round t = speed_i · jitter_ti · steps_i · passes        passes = gradients + forwards / 3
 
-`speed` says how the seconds that a gradient takes are spread over clients: a rule of these, whose last number, the
-jitter, may be left out. It is the σ of a log-normal factor, drawn anew for every round and client.
+`speed` gives the distribution over clients of the seconds per gradient, as one of the rules below. The last number,
+the jitter, is optional. It is the σ of a log-normal factor, drawn for every round and client.
 
-    constant(1, jitter)          everybody takes 1 s
+    constant(1, jitter)          every client takes 1 s
     uniform(0.5, 2, jitter)      between 0.5 s and 2 s
     lognormal(0.5, jitter)       exp(0.5 z) s with z normal: half of the clients are slower than 1 s, some much slower
 
-A step of SAM takes two gradients, and so twice the time; a forward pass beside them counts a third. `deadline` is a
-number of seconds, or `1.5x`: so many times the median time of the round's clients. With one, a round lasts until
-all have answered or, where somebody does not, until the deadline; without one, the server learns of a failure when
-the answer would have been due.
+A step of SAM takes two gradients, and therefore twice the time. An additional forward pass counts a third of a
+gradient. `deadline` is a number of seconds, or a multiple of the median time of the round's clients, such as `1.5x`.
+With a deadline, a round ends when all clients have answered, or else at the deadline. Without one, the server notices
+a failure when the answer would have been due.
 
-A client whose reply is not counted, because it failed (with probability `dropout`) or was late, leaves no trace: the
-weights are renormalised over those that answered, the server's rules see only them, and when the client is next called
-it starts from the state that it had before, as a node whose reply was never acknowledged must: SCAFFOLD's and
-FedDyn's variates would otherwise count work that the server never saw. So it need not be trained at all. Everything
-is drawn from keys of (seed, round, client): all algorithms, executors and resumed runs meet the same failures.
+A reply is not counted if the client failed (with probability `dropout`) or was late. Such a client leaves no trace.
+The weights are renormalised over the clients that answered, and the server's rules see only those. The next time the
+client is called, it starts from its previous state, as a node must whose reply was never acknowledged. Otherwise the
+variates of SCAFFOLD and FedDyn would count work that the server never saw. Such a client is therefore not trained.
+All draws are keyed by (seed, round, client), so that all algorithms, executors and resumed runs see the same failures.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from steppe.core.keyed import key, uniform
 from steppe.experiment import Experiment
 from steppe.settings import parse_rule
 
-WIDEST = 20.0  # of a logarithm: e²⁰ seconds are 15 years
+WIDEST = 20.0  # largest spread or jitter, in units of the logarithm: e²⁰ seconds are 15 years
 FAILS, SPEED, JITTER = 0xFA11, 0x59EED, 0x717  # keep these uses of a key apart from every other
 
 
 class Available(NamedTuple):
-    """Those that answer in time, and what the record says of the others."""
+    """The clients that answer in time, and the record's facts about the others."""
 
     ids: list[int]
     facts: dict[str, Any]
 
 
 def find_available(experiment: Experiment, t: int, called: list[int]) -> Available:
-    """Find who of the clients called in round t answers in time."""
+    """Find which of the clients called in round t answer in time."""
     config = experiment.config
     if not config.dropout and config.speed is None:
         return Available(list(called), {})
@@ -65,12 +65,12 @@ def find_available(experiment: Experiment, t: int, called: list[int]) -> Availab
         missing = bool(late) or any(fails)
         facts["simulated_seconds"] = limit if missing and limit < math.inf else max(took.values())
     dropped = [i for i, failed in zip(called, fails, strict=True) if failed]
-    facts |= {name: those for name, those in (("dropped", dropped), ("late", late)) if those}
+    facts |= {name: clients for name, clients in (("dropped", dropped), ("late", late)) if clients}
     return Available([i for i in called if i not in {*dropped, *late}], facts)
 
 
 def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]:
-    """The simulated seconds of each client in round t."""
+    """Return the simulated seconds that each client takes in round t."""
     seed, who = experiment.config.seed, torch.tensor(called)
     rule, numbers, jitter = parse(str(experiment.config.speed))
     speed = rule(uniform(key(seed, who, SPEED), 1)[:, 0], *numbers)
@@ -80,17 +80,20 @@ def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]
     return {i: s * n * passes for i, s, n in zip(called, (speed * luck).tolist(), steps, strict=True)}
 
 
-# ------------------------------------------------------------------------- a client's uniform number as its seconds
+# ---------------------------------------------------------------- from uniform numbers u to seconds, one per client
 def constant(u: Tensor, seconds: float) -> Tensor:
+    """Give every client the same time."""
     return torch.full_like(u, seconds)
 
 
 def between(u: Tensor, least: float, most: float) -> Tensor:
+    """Spread the times uniformly between `least` and `most`."""
     return least + (most - least) * u
 
 
 def lognormal(u: Tensor, spread: float) -> Tensor:
-    return torch.exp(spread * torch.special.ndtri(u + 2.0**-54))  # never exactly 0, whose normal is −∞
+    """Return exp(spread · z) with z standard normal."""
+    return torch.exp(spread * torch.special.ndtri(u + 2.0**-54))  # ndtri(0) would be −∞
 
 
 RULES: dict[str, tuple[Callable[..., Tensor], str]] = {
@@ -101,7 +104,7 @@ RULES: dict[str, tuple[Callable[..., Tensor], str]] = {
 
 
 def parse(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
-    """A rule's function, its numbers, and the jitter.
+    """Parse a speed rule into its function, its numbers and the jitter.
 
     >>> parse("lognormal(0.5, 0.1)")[1:], parse("uniform(1, 2)")[1:]
     (([0.5], 0.1), ([1.0, 2.0], 0.0))
@@ -115,7 +118,7 @@ def parse(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
 
 
 def _limit(deadline: float | str | None, seconds: list[float]) -> float:
-    """The deadline in seconds, for clients that take these times."""
+    """Return the deadline in seconds, for clients that take these times."""
     if deadline is None:
         return math.inf
     number, factor = _number(deadline)
@@ -135,11 +138,11 @@ def _number(deadline: float | str) -> tuple[float, bool]:
 
 
 def check(config: Config) -> None:
-    """Refuse what cannot be read, before anything starts."""
+    """Refuse an invalid speed or deadline before the run starts."""
     if config.speed is not None:
         parse(config.speed)
     if config.deadline is not None:
         _number(config.deadline)
         if config.speed is None:
-            raise SettingError("deadline needs to know how fast clients are: set speed, to lognormal(0.5) for instance",
+            raise SettingError("deadline needs the speed of the clients: set speed, for instance to lognormal(0.5)",
                                "deadline", "speed")  # fmt: skip

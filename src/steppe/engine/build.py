@@ -1,4 +1,4 @@
-"""From a configuration, and whatever the user brings, to an experiment that has been checked."""
+"""Build a checked experiment from a configuration and the user's own objects."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from steppe.runs.provenance import qualified_name
 
 _POLICY = {
     "average": "averaged with the models' weights",
-    "local": "each client keeps its own; the global model is judged with the statistics of its test batches, and "
+    "local": "each client keeps its own; the global model is evaluated with the statistics of its test batches, and "
     "those of the final model are measured on training samples",
-    "recalibrate": "averaged for training, and measured anew on training samples before each evaluation",
+    "recalibrate": "averaged for training, and measured again on training samples before each evaluation",
 }
 
 
@@ -47,9 +47,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                      at_nodes: bool = False) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
-    In a real federation the data are `at_nodes`, so that its server has no partition; a node brings its own, and the
-    cost that the server has found by tracing. The
-    configuration of the experiment names what the user brought as such: see `config.OWN`.
+    In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
+    `known_cost` the cost that the server has traced. The experiment's configuration marks the user's own objects as
+    such; see `config.OWN`.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
     config = _name_what_is_own(config, own_parts, model, data)
@@ -79,12 +79,12 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         judged = next((p.name for p in chosen.using("evaluated")), None)
         if judged and at_nodes:
-            raise SteppeError(f"{judged} judges another model than the trained one, whose batch norm statistics would "
+            raise SteppeError(f"{judged} evaluates another model than the trained one. Its batch norm statistics would "
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check(config, chosen, task) if known_cost is None else []
-    costs = known_cost or _cost(chosen, task, batch)  # of the algorithm, not of looking at it
+    costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
@@ -92,7 +92,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
 
 
 def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:
-    """The configuration with the names of the user's own objects; one that is named and not given is refused."""
+    """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
         "algorithm": None if algorithm is None else "+".join(map(qualified_name, _several(algorithm))),
         "model": None if model is None else qualified_name(model),
@@ -101,8 +101,8 @@ def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, d
     given = {"algorithm": algorithm, "model": model, "data": data}
     for key, value in given.items():
         if value is None and getattr(config, key).startswith(OWN):
-            raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), which a name "
-                              f"cannot replace: give it again from Python, with {key}=….")  # fmt: skip
+            raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
+                              f"name: pass it again from Python, with {key}=….")  # fmt: skip
     return config.model_copy(update={key: f"{OWN}{name}" for key, name in names.items() if name is not None
                                      and getattr(config, key) != f"{OWN}{name}"})  # fmt: skip
 
@@ -114,14 +114,14 @@ def _several(algorithm: Any) -> tuple[Any, ...]:
 
 
 def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
-    """The catalogue's entry with its settings and additions, or the user's own parts, and the local optimiser."""
+    """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser."""
     optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
     if config.optimiser == "adamw":
         optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
     add = tuple(parse_addition(text) for text in config.add)
     if own is None:
         algorithm = make(config.algorithm, optimiser, config.settings, add)
-    elif isinstance(own, Algorithm):  # complete as it is, optimiser included
+    elif isinstance(own, Algorithm):  # complete, including its optimiser
         algorithm = own.plus(*add)
     else:
         parts = _own_parts(own)
@@ -130,7 +130,7 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
 
 
 def _completed(part: Part, config: Config) -> Part:
-    """A part that depends on the run (its length, its clients) says so by a field of that name that is still open."""
+    """Fill in the fields of a part that depend on the run (rounds, clients, …): those that are None."""
     asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
     return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
 
@@ -139,7 +139,7 @@ def _own_parts(own: Any) -> tuple[Part, ...]:
     parts = _several(own)
     for p in parts:
         if not isinstance(p, Part):
-            raise SteppeError(f"{p!r} is no part: give instances of steppe.Part (with their settings, not the class), "
+            raise SteppeError(f"{p!r} is not a part: give instances of steppe.Part (not classes), "
                               "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
         if not isinstance(getattr(p, "name", None), str):
             raise SteppeError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
@@ -197,7 +197,7 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
         if isinstance(value, str) and value not in known:
             raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
     if not any(p.requires_grad for p in model.parameters()):
-        raise SteppeError("The model has no trainable parameter: set requires_grad on those that are to be trained.")
+        raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
@@ -206,8 +206,8 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
-    """By tracing without data, or by a real step for a model that looks at its numbers or makes tensors of its own."""
+    """Trace the cost without data, or with a real step if the model reads values or creates its own tensors."""
     try:
         return cost(algorithm, task, batch)
-    except Exception:  # without data it may fail in any way
+    except Exception:  # without data, a model may fail in any way
         return cost(algorithm, task, batch, task.x0.device)

@@ -1,4 +1,4 @@
-"""What a run may change for the whole process, and gives back: random state, TF32 switches, threads."""
+"""Process-wide state that a run changes and then restores: random generators, TF32 switches, threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def keeping_caller_state() -> Iterator[None]:
-    """Leave PyTorch's generators, its TF32 switches and its number of threads as the caller had them."""
+    """Restore PyTorch's generators, TF32 switches and number of threads on exit."""
     used = torch.cuda.is_available() and torch.cuda.is_initialized()
     generator, cards = torch.get_rng_state(), torch.cuda.get_rng_state_all() if used else []
     products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32

@@ -1,4 +1,4 @@
-"""Which executor runs an experiment. What cannot run as the configuration asks falls back, and a note says why."""
+"""Choice of the executor. If the requested one cannot run the model, another is used and a note says why."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from steppe.executors.sequential import Sequential
 from steppe.executors.workers import CannotShareError, Workers
 from steppe.experiment import Experiment
 
-ROUNDS_AHEAD = 50  # rounds whose clients decide how many lanes a captured step gets
+ROUNDS_AHEAD = 50  # rounds that are sampled to choose the number of lanes of a captured step
 
 
 def choose_executor(experiment: Experiment) -> Executor:
-    """The executor that the configuration asks for, or the one that can run this model."""
+    """Return the executor that the configuration asks for, or else one that can run this model."""
     c, cuda, notes = experiment.config, experiment.task.x0.is_cuda, experiment.notes
     algorithm, task, federation = experiment.algorithm, experiment.task, experiment.federation
     batched = c.executor == "batched" or (c.executor == "auto" and cuda)
     if batched and task.uses_batch_statistics:
         batched = False
-        notes.append("this model's batch statistics would see padding, so clients are trained one after the other; a "
-                     "model with group norm can be batched")  # fmt: skip
+        notes.append("this model's batch statistics would include padding, so clients are trained one after the "
+                     "other; a model with group norm can be batched")  # fmt: skip
     if batched and (why := not_batchable(task, federation)):
         batched = False
         notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
@@ -53,6 +53,6 @@ def _count_workers(experiment: Experiment) -> int:
 
 
 def _first_share(steps: list[int]) -> list[int]:
-    """What the first rank gets of a round's clients; the others get about as much. All of it where there is one."""
+    """Return the steps of the clients that the first rank trains; other ranks get about as much work."""
     owners = placed(steps, torchrun.size(), [None] * len(steps))
     return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]

@@ -1,4 +1,4 @@
-"""The device, the cores and the precision that a run computes with."""
+"""The device, the number of cores and the precision of a run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from steppe.core.task import Task
 from steppe.distributed import torchrun
 from steppe.parts.proximal_ascent import ProximalAscent
 
-CORES = "STEPPE_CORES"  # the environment may say how many cores a run should use, where several share a machine
+CORES = "STEPPE_CORES"  # environment variable: the number of cores of one run, if several runs share a machine
 
 
 def count_cores() -> int:
-    """How many cores a run may use."""
+    """Return the number of cores that a run may use."""
     if os.environ.get(CORES, "").isdecimal():
         return int(os.environ[CORES])
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_device(name: str) -> torch.device:
+    """Return the device of this name; under torchrun, each rank gets its own GPU."""
     check_device(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,20 +41,22 @@ def find_device(name: str) -> torch.device:
 
 
 def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
-    """Use tensor cores where they are right: never for a gradient that an algorithm normalises near its zero."""
+    """Set the precision, and return notes. TF32 is avoided where an algorithm normalises a gradient close to zero."""
     notes = []
     cuda, sensitive = task.x0.is_cuda, any(isinstance(p, ProximalAscent) and p.sensitive for p in algorithm.parts)
     chosen = config.precision
     if chosen == "auto":
         chosen = "tf32" if cuda and not sensitive and config.dtype == "float32" else "fp32"
     if chosen == "tf32" and sensitive:
-        notes.append(f"{algorithm.name} normalises a gradient that may be mere rounding, which TF32 makes larger: "
-                     "fp32, or bf16 (which spares that gradient), is safer")  # fmt: skip
+        notes.append(f"{algorithm.name} normalises a gradient that may be pure rounding error, which TF32 makes "
+                     "larger: fp32 is safer, or bf16, which computes that gradient in full precision")  # fmt: skip
     if chosen == "bf16":
         if task.buffers:
-            raise SteppeError("precision = bf16 does not go with running statistics (batch norm): use group norm.")
+            raise SteppeError("precision = bf16 does not support running statistics (batch norm): use group norm.")
         task.fast = torch.bfloat16
     if cuda:
-        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)  # teachers, for instance, stay out of bf16
+        allowed = chosen == "tf32" or (
+            chosen == "bf16" and not sensitive
+        )  # bf16 leaves some passes, such as a teacher's, in float32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     return notes

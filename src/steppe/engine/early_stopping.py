@@ -16,14 +16,15 @@ from steppe.runs.folder import RunFolder
 
 @dataclass
 class Best:
-    """The best validation loss so far, for early stopping; the test set plays no part in it."""
+    """The best validation loss so far. The test set is not used for early stopping."""
 
     loss: float | None = None
     round: int = 0
-    since: int = 0  # evaluations without a better one
+    since: int = 0  # evaluations since the best one
     server: Server | None = None
 
     def see(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
+        """Compare a round's record with the best one; keep and save the server of a better round."""
         if "validation_loss" not in record:
             return
         self.since += 1
@@ -33,17 +34,19 @@ class Best:
                 checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})
 
     def stopped(self, patience: int | None) -> bool:
+        """Return whether `patience` evaluations have passed without an improvement."""
         return patience is not None and self.since >= patience
 
     def notes(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold."""
         return {"loss": self.loss, "round": self.round, "since": self.since}
 
     def restore(self, server: Server, folder: RunFolder | None) -> Server:
-        """The server of the best round; after a resume it may be on disk alone."""
+        """Return the server of the best round; after a resume it may only be on disk."""
         if self.server is None and folder is not None:
             saved, _ = checkpoint.load(folder.best, MemoryStore(dict))
             if saved is None or saved.round != self.round:
-                raise RunFailed(f"The best model so far, of round {self.round}, should be in {folder.best}, and is "
-                                "missing or damaged: start the run anew.")  # fmt: skip
+                raise RunFailed(f"The best model so far, of round {self.round}, should be in {folder.best}, but is "
+                                "missing or damaged: start the run again.")  # fmt: skip
             self.server = tree_map(lambda t: t.to(server.x.device), saved.server)
         return self.server or server

@@ -1,4 +1,4 @@
-"""Whether a model fits its data, its algorithm and vmap: asked before anything starts, answered in a sentence."""
+"""Checks before a run starts: does the model fit its data, its algorithm and vmap?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steppe.data.federation import Federation
 
 
 def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
-    """Run one small batch, so that a model that does not fit the data is refused before anything starts."""
+    """Run one small batch, refuse a model or loss that does not fit the data, and return the batch."""
     data = federation.data
     inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
     x, targets = federation.plain(inputs), federation.targets(targets)
@@ -25,26 +25,26 @@ def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
     except Exception as error:
         raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
     if not isinstance(logits, Tensor):
-        raise SteppeError(f"The model gives a {type(logits).__name__}, but must give one tensor: its predictions.")
+        raise SteppeError(f"The model returns a {type(logits).__name__}, but must return one tensor: its predictions.")
     if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} "
-                          f"has {data.classes} classes: its last layer must give {data.classes} numbers.")  # fmt: skip
+                          f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip
     try:
         each = task.loss_each(logits, targets)
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
                           f"{error}") from error  # fmt: skip
     if each.ndim == 0 or len(each) != len(x):
-        raise SteppeError("The loss must give one value for each sample, because clients' last batches differ in "
+        raise SteppeError("The loss must return one value per sample, because clients' last batches differ in "
                           "size: use reduction='none'.")  # fmt: skip
     return {"x": x, "y": targets}
 
 
 def check_statistics(task: Task, federation: Federation) -> None:
-    """Tell running statistics from buffers that are constants, and refuse batches that batch norm cannot take.
+    """Separate running statistics from constant buffers, and refuse batches that batch norm cannot take.
 
-    A pass changes running statistics; a buffer that it leaves alone (a table of positions, a mask full of −∞) is not
-    averaged over clients, nor asked to be finite.
+    A forward pass changes running statistics. A buffer that it leaves unchanged (a table of positions, a mask of −∞)
+    is neither averaged over clients nor checked for finite values.
     """
     if not task.buffers:
         return
@@ -60,20 +60,22 @@ def check_statistics(task: Task, federation: Federation) -> None:
             try:
                 task.forward(task.x0, x[:1], task.buffers)
             except ValueError as error:
-                raise SteppeError(f"The last batch of client {single[0]} has one sample, and this model's batch norm "
+                raise SteppeError(f"The last batch of client {single[0]} has one sample, but this model's batch norm "
                                   "needs more: choose another batch size.") from error  # fmt: skip
 
 
 def check_taps(algorithm: Algorithm, task: Task) -> None:
+    """Refuse an algorithm that needs hidden activations or a head if the model has none."""
     if "activations" in algorithm.needs and not task.taps:
-        raise SteppeError(f"{algorithm.name} looks at hidden activations, and this model has none that are modules: "
+        raise SteppeError(f"{algorithm.name} needs hidden activations, but none of this model's are modules: "
                           "use nn.ReLU modules, or name them in an attribute `taps` of the model.")  # fmt: skip
     if "features" in algorithm.needs and not task.head:
-        raise SteppeError(f"{algorithm.name} looks at what enters the head, and this model has no head: give head=….")
+        raise SteppeError(f"{algorithm.name} needs the features that enter the head, but this model has no head: "
+                          "give head=….")  # fmt: skip
 
 
 def not_batchable(task: Task, federation: Federation) -> str:
-    """Why vmap cannot differentiate this model over clients (some layers have no rule for it); empty when it can."""
+    """Return why vmap cannot differentiate this model over clients (some layers have no rule), or an empty string."""
     x = federation.plain(federation.data.train_inputs[:2])
     y = federation.targets(federation.data.train_targets[:2])
 
@@ -85,6 +87,6 @@ def not_batchable(task: Task, federation: Federation) -> str:
             warnings.simplefilter("ignore")
             two = [torch.stack([v, v]) for v in (task.x0, x, y)]
             torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
-    except Exception as error:  # a user's model may do anything with its numbers
+    except Exception as error:  # a user's model may raise anything
         return (str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0]
     return ""

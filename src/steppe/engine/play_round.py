@@ -1,4 +1,4 @@
-"""One round: broadcast → clients → checks → aggregate. The simulator, a federation and an analysis play it alike."""
+"""One round: broadcast → clients → checks → aggregate. The simulator, a federation and an analysis all use it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ log = logging.getLogger("steppe")
 
 
 class Played(NamedTuple):
-    """A round, before anything is made of it."""
+    """The outcome of a round."""
 
-    ids: list[int]  # of the clients whose replies were taken
+    ids: list[int]  # the clients whose replies were accepted
     sent: Sent
-    replies: Reply  # of all clients where they were gathered, or of this rank's
-    losses: list[list[float]]  # of each client: its loss, its drift, its states' norms
+    replies: Reply  # of all clients if they were gathered, otherwise of this rank's clients
+    losses: list[list[float]]  # per client: its loss, its drift, the norms of its states
     after: Server
-    refused: dict[int, str]  # clients whose replies were not taken, and why
-    facts: dict[str, Any]  # what the executor says about the round
-    trained: float  # when the clients were done
+    refused: dict[int, str]  # the clients whose replies were rejected, and why
+    facts: dict[str, Any]  # what the executor reports about the round
+    trained: float  # the time at which the clients were done
 
     def seen(self) -> Round:
-        """What measures look at, where the clients uploaded their models."""
+        """Return what measures need; the clients must have uploaded their models."""
         return Round(self.ids, self.sent.x, self.replies.up[UploadModel.name]["w"], self.after.x)
 
 
 def play_round(experiment: Experiment, server: Server, store: Store, executor: Executor, t: int, ids: list[int],
                rate: float, ranks: Ranks | None = None) -> Played:  # fmt: skip
-    """Play round t with these clients and this learning rate; their states go into the store."""
+    """Run round t with these clients and this learning rate, and store the clients' states."""
     config, algorithm, task, called = experiment.config, experiment.algorithm, experiment.task, ids
     ranks = ranks or Ranks(store.fresh, False)
     work = [max(1, experiment.steps(i)) for i in ids] if ranks.on else [1] * len(ids)
@@ -56,15 +56,16 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     if ids and algorithm.using("prepare"):
         rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
-    samples = experiment.federation.samples
-    answers = Answers([], nobody(algorithm, task, sent, store.fresh()), [], samples, {})
     if mine:
         answers = executor(sent, mine, states)
+    else:
+        no_replies = nobody(algorithm, task, sent, store.fresh())
+        answers = Answers([], no_replies, [], experiment.federation.samples, {})
     replies = answers.replies
-    if not ranks.on:  # the nodes of a real federation may be away; ranks train all their clients
+    if not ranks.on:  # nodes of a real federation may be absent; ranks always train all their clients
         ids = mine = answers.ids
         owners = [0] * len(ids)
-    # Without a part that changes it, the update is w − x, and its length the drift; from outside neither is believed.
+    # If no part changes it, the update is w − x and its norm is the drift. Replies from outside are not trusted.
     lengths = replies.drift if executor.trusted and not algorithm.using("finish") else None
     why = faults(replies, config.refuse_above, lengths)
     each = ranks.listed(list(zip(why, _losses(replies), answers.sizes, strict=True)), owners)
@@ -74,7 +75,9 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
         mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
-    if algorithm.using("prepare") and len(ids) < len(called):  # what was sent counts on those who did not reply
+    if called and not ids and not experiment.privacy:  # noise hides whether anybody replied
+        return Played([], sent, replies, [], server, refused, answers.facts, time.perf_counter())
+    if algorithm.using("prepare") and len(ids) < len(called):  # what was sent depends on clients without a reply
         again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
         return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
     ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
@@ -102,13 +105,13 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a round that was played twice: lists of clients are joined, the rest is the second one's."""
-    both = {k: [*first[k], *v] for k, v in second.items() if isinstance(v, list) and isinstance(first.get(k), list)}
-    return first | second | both
+    """Join the facts of a round that was run twice: clients that were lost in either, otherwise the second."""
+    lost = {key: [*first.get(key, []), *second.get(key, [])] for key in ("dropped", "refused")}
+    return first | second | {key: clients for key, clients in lost.items() if clients}
 
 
 def _adds_up(experiment: Experiment) -> bool:
-    """Whether ranks may add up partial sums; a fixed order, and whoever looks at each client's reply, need them all."""
+    """Return whether ranks may add partial sums. An ordered reduction, and parts that use each reply, need them all."""
     algorithm = experiment.algorithm
     each = (
         algorithm.using("screen")
@@ -125,7 +128,7 @@ def _losses(replies: Reply) -> list[list[float]]:
 
 
 def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: int) -> None:
-    """Replies that may not be averaged stop the run or, if that is wished, are named and left out."""
+    """Stop the run because of rejected replies or, with nonfinite = drop, warn and go on without them."""
     reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
     sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
                                               for why, i in reasons.items())  # fmt: skip
@@ -136,5 +139,5 @@ def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: i
 
 def _check_global(server: Server, t: int) -> None:
     if not bool(finite(server.x[None])):
-        raise RunFailed(f"round {t + 1}: the global model is not finite although every client's update is: the "
+        raise RunFailed(f"round {t + 1}: the global model is not finite, although every client's update is: the "
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run with privacy or robust aggregation must be like, what it should know, and what it has spent."""
+"""Requirements and notes for runs with differential privacy or robust aggregation, and the ε they have spent."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from steppe.parts.robust import Krum
 
 
 def privacy(algorithm: Algorithm) -> DifferentialPrivacy | None:
+    """Return the algorithm's differential privacy part, if it has one."""
     return next((p for p in algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
 
 
 def check_accountant(algorithm: Algorithm) -> None:
+    """Refuse a private algorithm if the privacy accountant is not installed."""
     if privacy(algorithm) is not None:
         check_installed()
 
 
 def check(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
-    """Refuse a run whose promise would be empty; otherwise, what the user should know."""
+    """Refuse a run whose guarantee would be empty; otherwise return notes for the user."""
     for p in algorithm.using("reduce"):
         if config.weighting != "uniform":
-            raise SteppeError(f"{p.name} counts every client alike, because a sample count is a client's own claim: "
-                              "set weighting = uniform.")  # fmt: skip
+            raise SteppeError(f"{p.name} gives every client the same weight, because a client could lie about its "
+                              "sample count: set weighting = uniform.")  # fmt: skip
         if isinstance(p, Krum) and (config.per_round < p.fewest or config.sampling != "fixed"):
             raise SteppeError(f"krum:bad={p.bad},keep={p.keep} needs {p.fewest} replies in every round: set per_round "
-                              "to that or more, with sampling = fixed, or lower bad or keep.")  # fmt: skip
+                              "to at least that and sampling = fixed, or lower bad or keep.")  # fmt: skip
     if task.buffers and (bounding := algorithm.using("screen")):
-        raise SteppeError(f"{bounding[0].name} bounds what clients upload, and a bound means nothing for running "
-                          "statistics (batch norm): use a model with group norm.")  # fmt: skip
+        raise SteppeError(f"{bounding[0].name} bounds what clients upload, but running statistics (batch norm) cannot "
+                          "be bounded: use a model with group norm.")  # fmt: skip
     private = privacy(algorithm)
     return [] if private is None else _check_privacy(config, private, task.layout.size)
 
@@ -46,32 +48,32 @@ def _check_privacy(config: Config, dp: DifferentialPrivacy, size: int) -> list[s
                 f"{key} of dp is {getattr(dp, key)}, but the run's is {getattr(config, key)}: leave it out."
             )
     if dp.amplified and config.sampling != "bernoulli":
-        raise SteppeError("dp's ε counts on clients being drawn one by one (Poisson sampling): set sampling = "
-                          "bernoulli, or dp:amplified=false, which claims nothing from sampling.")  # fmt: skip
+        raise SteppeError("dp's ε assumes that each client is drawn independently (Poisson sampling): set sampling = "
+                          "bernoulli, or dp:amplified=false, which claims no amplification by sampling.")  # fmt: skip
     if dp.delta >= 1 / config.clients:
-        raise SteppeError(f"delta of dp is {dp.delta:g}, but must be below one in {config.clients} clients: with a "
-                          "larger one, giving away a whole client would count as private.")  # fmt: skip
-    dp.key()  # a secret that cannot be read is no surprise for the first round
+        raise SteppeError(f"delta of dp is {dp.delta:g}, but must be below 1/{config.clients}, one over the number of "
+                          "clients: with a larger one, revealing a whole client would count as private.")  # fmt: skip
+    dp.key()  # a secret that cannot be read must fail now, not in the first round
     assumed = f"each drawn with probability {config.per_round / config.clients:g}" if dp.amplified else "any sampling"
     notes = [f"dp: ε is for adding or removing one client, {assumed}, δ = {dp.delta:g}; the server is trusted, and "
-             "records of clients' losses and norms are not covered"]  # fmt: skip
+             "ε does not cover the records of clients' losses and norms"]  # fmt: skip
     if dp.noise == 0:
-        notes.append("dp: noise = 0 protects nobody")
+        notes.append("dp: noise = 0 gives no protection")
     elif dp.secret is None:
-        notes.append("dp: the noise follows from the seed, so that the run can be repeated, and whoever knows the seed "
-                     "can take it off: for real data give dp:secret=FILE")  # fmt: skip
-    drowned = dp.noise * size**0.5 / config.per_round  # the noise's norm on the mean, in clips
+        notes.append("dp: the noise follows from the seed, so that the run can be repeated, and anyone who knows the "
+                     "seed can remove it: for real data, give dp:secret=FILE")  # fmt: skip
+    drowned = dp.noise * size**0.5 / config.per_round  # the norm of the noise on the mean, in units of the clip
     if drowned > 1:
-        notes.append(f"dp: the noise on the mean update is about {drowned:.3g} times as long as an update can be "
-                     f"({size:,} parameters, {config.per_round} clients a round), so little will be learnt: take many "
-                     "more clients a round, a smaller model, or less noise")  # fmt: skip
+        notes.append(f"dp: the norm of the noise on the mean update is about {drowned:.3g} times the largest possible "
+                     f"update ({size:,} parameters, {config.per_round} clients per round), so the model will learn "
+                     "little: use many more clients per round, a smaller model, or less noise")  # fmt: skip
     if config.validation:
-        notes.append("dp: validation looks at training data as it is, which ε does not cover")
+        notes.append("dp: validation uses training data without noise, which ε does not cover")
     return notes
 
 
 def spent(algorithm: Algorithm, rounds: int) -> dict[str, Any]:
-    """ε after this many rounds, for records; null where nothing is promised."""
+    """Return ε and δ after this many rounds, for records; ε is None if it is infinite."""
     dp = privacy(algorithm)
     if dp is None:
         return {}

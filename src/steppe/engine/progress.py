@@ -1,7 +1,7 @@
-"""Progress with time left, and the program's messages: a bar on a terminal or in a notebook, plain lines elsewhere.
+"""Progress with the time left, and log messages: a bar on a terminal or in a notebook, plain lines elsewhere.
 
-Everything goes to standard error. Messages are those of `logging.getLogger("steppe")`; a program that configures
-logging itself still gets them.
+Everything goes to standard error. The messages come from `logging.getLogger("steppe")`; a program that configures
+logging itself still receives them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ACCURACY = Metric("accuracy", percent=True)
 
 @contextmanager
 def handling(handler: logging.Handler) -> Iterator[None]:
-    """Let this handler have the program's messages, down to plain information, and nobody above it."""
+    """Send log messages of level INFO and above to this handler, and to the root logger only if it has handlers."""
     level, passed_on = log.level, log.propagate
     log.addHandler(handler)
-    log.propagate = bool(logging.getLogger().handlers)  # whoever has set up logging gets them too
+    log.propagate = bool(logging.getLogger().handlers)  # a caller that has configured logging gets them too
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     try:
@@ -37,7 +37,7 @@ def handling(handler: logging.Handler) -> Iterator[None]:
 
 
 class Progress(logging.Handler):
-    """Shows the rounds of one run after the other, and messages between them."""
+    """A display of the rounds of one run after the other, with log messages between them."""
 
     def __init__(self, rounds: int, quiet: bool = False, metric: Metric = ACCURACY) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class Progress(logging.Handler):
         self.bar.start()
 
     def begin(self, label: str) -> None:
-        """The next run."""
+        """Start the display of the next run."""
         self.label, self.began, self.first = label, time.monotonic(), None
         if self.bar:
             self.task = self.bar.add_task(label, total=self.rounds, state="")
 
     def round(self, record: dict[str, Any]) -> None:
-        """A round has ended."""
+        """Show that a round has ended."""
         done, name = record["round"], self.metric.name
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
@@ -87,7 +87,7 @@ class Progress(logging.Handler):
             self._print(f"{self.label}  round {done}/{self.rounds}  {state}  {left:.0f} s left")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a message of the program."""
+        """Show a log message."""
         text = record.getMessage()
         if record.levelno >= logging.WARNING and record.levelno < logging.ERROR:
             text = f"warning: {text}"
@@ -109,5 +109,5 @@ class Progress(logging.Handler):
 
 
 def privacy_text(record: dict[str, Any]) -> str:
-    """ε of a record or summary of a run with differential privacy."""
+    """Format ε of a record or summary of a run with differential privacy."""
     return f"ε {record['epsilon']:.3g}" if record["epsilon"] is not None else "ε ∞"

@@ -1,6 +1,6 @@
-"""A microscope: any algorithm on a federation of quadratics that can be checked by hand.
+"""Any algorithm on a federation of quadratics, small enough to check by hand.
 
-f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), exact gradients, float64. `trace` returns every round's state.
+f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), with exact gradients, in float64. `trace` returns the state after every round.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from steppe.runs.client_store import MemoryStore
 
 
 class Client(BaseModel):
+    """One client's quadratic, and its number of samples n for weighting."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     A: list[list[float]]
     b: list[float]
@@ -39,7 +41,7 @@ class Client(BaseModel):
 
 
 class Problem(BaseModel):
-    """The problem file. `tensors` are the sizes of the named tensors, the last one being the head."""
+    """The problem file. `tensors` are the sizes of the named tensors; the last one is the head."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     clients: list[Client] = Field(min_length=1)
@@ -69,7 +71,7 @@ class Problem(BaseModel):
                 raise ValueError(f"round {t} names clients {active}: at least one, each once, from 0 to {n - 1}")
         steps = [self.steps] * n if isinstance(self.steps, int) else self.steps
         if len(steps) != n or min(steps) < 1:
-            raise ValueError(f"steps must be a positive number, or a list of {n}, one for each client")
+            raise ValueError(f"steps must be a positive number, or a list of {n}, one per client")
         self.steps = steps
         return self
 
@@ -85,7 +87,7 @@ class Quadratic(nn.Module):
             block.weight = nn.Parameter(piece.clone())
             self.add_module(name, block)
 
-    def forward(self, inputs: Tensor) -> Tensor:  # (1, d, d + 1): A beside b
+    def forward(self, inputs: Tensor) -> Tensor:  # (1, d, d + 1): A, and b as the last column
         w = torch.cat(list(self.parameters()))
         A, b = inputs[..., :-1], inputs[..., -1]
         return 0.5 * torch.einsum("ni,nij,nj->n", w - b, A, w - b)
@@ -94,17 +96,17 @@ class Quadratic(nn.Module):
 def trace(
     name: str, problem: Problem, settings: dict[str, Any] | None = None, add: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Every round's global model, server states and client states, as nested lists of float64."""
+    """Run an algorithm and return every round's global model, server states and client states as nested lists."""
     optimiser = SGD(problem.momentum, problem.weight_decay, problem.clip)
     return trace_algorithm(make(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
-    """The same for an algorithm that is built already."""
+    """Do the same as `trace` for an algorithm that is already built."""
     if algorithm.needs:
         wants = " and ".join(sorted(algorithm.needs))
         raise SteppeError(f"{algorithm.name} needs a model's {wants}, which a quadratic does not have: "
-                          "trace an algorithm that works on parameters alone")  # fmt: skip
+                          "trace an algorithm that uses only the parameters")  # fmt: skip
     x0 = torch.tensor(problem.x0, dtype=torch.float64)
     assert problem.tensors is not None
     task = Task(Quadratic(x0, problem.tensors), loss=lambda outputs, _: outputs, head="head")
@@ -122,7 +124,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
 
 
 def _experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experiment:
-    """A federation whose clients hold one sample each: their quadratic."""
+    """Build a federation whose clients hold one sample each: their quadratic."""
     both = [[[*row, b] for row, b in zip(c.A, c.b, strict=True)] for c in problem.clients]
     inputs, none = torch.tensor(both, dtype=torch.float64), torch.zeros(len(both))
     data = Data("quadratics", inputs, none, inputs[:0], none[:0], None)
@@ -134,7 +136,7 @@ def _experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experimen
 
 
 class Exact:
-    """Trains clients by exact gradients, each for its own number of steps."""
+    """An executor that trains clients with exact gradients, each for its own number of steps."""
 
     trusted = True
 
@@ -159,7 +161,7 @@ class Exact:
         return Answers(list(ids), stack(replies), [sizes[i] for i in ids], sum(sizes), {"local": local})
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 def _plain(states: States) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a run needs of memory and disk: told before it starts, and refused with the numbers where it would not fit."""
+"""Memory and disk space that a run needs: reported before it starts, and refused if there is too little."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from steppe.runs.client_store import DiskStore, MemoryStore, Store, width
 from steppe.runs.folder import RunFolder
 
 GIB = 1 << 30
-REWRITTEN = 256 << 20  # bytes of client states above which a checkpoint should write only those that changed
+REWRITTEN = 256 << 20  # bytes of client states above which a checkpoint should not write all of them
 
 
 class Needs(NamedTuple):
-    """Bytes. Activations come on top, and are small beside a round's vectors unless batches are large."""
+    """Needs in bytes, without activations: unless batches are large, they are small compared with a round's vectors."""
 
-    states: int  # of clients, in memory
+    states: int  # client states in memory
     round: int  # states and replies of a round's clients
-    disk: int  # at most, at the end of the run
+    disk: int  # upper bound at the end of the run
 
     @property
     def memory(self) -> int:
-        return 2 * self.states + self.round  # twice while a checkpoint is written
+        return 2 * self.states + self.round  # states exist twice while a checkpoint is written
 
 
 def fresh_state(experiment: Experiment) -> Callable[[], Any]:
-    """What a client has before it takes part for the first time."""
+    """Return a function that makes the state of a client before its first round."""
     task = experiment.task
 
     def fresh() -> Any:
@@ -46,7 +46,7 @@ def fresh_state(experiment: Experiment) -> Callable[[], Any]:
 
 
 def on_disk(experiment: Experiment, out: Path | None) -> bool:
-    """Whether client states are kept in a file. It depends on nothing that differs between a run and its resumption."""
+    """Return whether client states are kept in a file. A resumed run must come to the same answer."""
     config = experiment.config
     if config.store != "auto":
         return config.store == "disk"
@@ -55,6 +55,7 @@ def on_disk(experiment: Experiment, out: Path | None) -> bool:
 
 
 def client_store(experiment: Experiment, out: Path | None) -> Store:
+    """Create the store of client states, in memory or on disk."""
     fresh = fresh_state(experiment)
     if not on_disk(experiment, out):
         return MemoryStore(fresh)
@@ -64,12 +65,12 @@ def client_store(experiment: Experiment, out: Path | None) -> Store:
 
 
 def needs(experiment: Experiment, disk: bool) -> Needs:
-    """At the end of the run, when most clients have a state; in one process, or in all those of a launch together."""
+    """Compute the needs at the end of the run, when most clients have a state, summed over all ranks."""
     config, cost, x = experiment.config, experiment.cost, experiment.task.x0
     row, vector = width(fresh_state(experiment)()), x.numel() * x.element_size()
     visits = config.rounds * config.per_round
     seen = min(config.clients, visits)
-    # Replies exist twice while they are stacked, states before and after the round.
+    # Replies exist twice while they are stacked; states exist before and after the round.
     a_round = config.per_round * (2 * (max(vector, cost.bytes_up) + row) + row)
     server = int(cost.server * vector)
     if disk:
@@ -80,25 +81,25 @@ def needs(experiment: Experiment, disk: bool) -> Needs:
 
 
 def check(experiment: Experiment, disk: bool, out: Path | None) -> str:
-    """A line about what the run needs and what there is; an error if that is too little."""
+    """Return a line on what the run needs and what is free; refuse a run that does not fit."""
     config, device = experiment.config, experiment.task.x0.device
     need, there = needs(experiment, disk), free(device)
-    if config.reduction == "ordered":  # every rank has all replies
+    if config.reduction == "ordered":  # every rank holds all replies
         need = need._replace(round=need.round * torchrun.size())
     extra = need.memory if out else need.states + need.round
-    told = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
-            f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip
-    remedy = "lower per_round or take a smaller model"
+    detail = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
+              f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip
+    remedy = "lower per_round or use a smaller model"
     if not disk and need.states > need.round:
         remedy = "keep them on disk (store = disk" + (")" if out else " and an output folder)")
     if extra > _allowed(experiment):
-        raise SteppeError(f"This run needs {_size(extra)} of memory beside the program and its data ({told}), and "
-                          f"memory = {config.memory:g} allows {_size(_allowed(experiment))}: {remedy}, or raise "
-                          "memory.")  # fmt: skip
+        raise SteppeError(f"This run needs {_size(extra)} of memory in addition to the program and its data "
+                          f"({detail}), but memory = {config.memory:g} allows {_size(_allowed(experiment))}: {remedy}, "
+                          "or raise memory.")  # fmt: skip
     if extra > there:
-        raise SteppeError(f"This run needs {_size(extra)} of memory beside the program and its data ({told}), but "
-                          f"{_size(there)} are free: {remedy}.")  # fmt: skip
-    line = f"memory: {_size(extra)} ({told}), {_size(there)} free"
+        raise SteppeError(f"This run needs {_size(extra)} of memory in addition to the program and its data "
+                          f"({detail}), but {_size(there)} are free: {remedy}.")  # fmt: skip
+    line = f"memory: {_size(extra)} ({detail}), {_size(there)} free"
     if out is None:
         return line
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
@@ -111,12 +112,12 @@ def check(experiment: Experiment, disk: bool, out: Path | None) -> str:
 
 
 def _allowed(experiment: Experiment) -> float:
-    """Bytes; without the key, what is free is the only limit."""
+    """Return the limit that the key `memory` sets, in bytes."""
     return float("inf") if experiment.config.memory is None else experiment.config.memory * GIB
 
 
 def _written(out: Path) -> int:
-    """What an earlier part of the run has written already."""
+    """Return the bytes that an earlier part of the run has already written."""
     folder = RunFolder(out)
     files = [folder.client_states, *folder.checkpoints.rglob("*.safetensors")]
     return sum(f.stat().st_blocks * 512 for f in files if f.exists())

@@ -1,4 +1,4 @@
-"""What a finished run gives back, and its summary."""
+"""The result of a finished run, and its summary."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from steppe.runs.folder import Record
 
 @dataclass
 class Result:
-    """A finished run."""
+    """The result of a finished run: records, summary, model."""
 
     config: Config
     history: list[Record]
     summary: dict[str, Any]
     experiment: Experiment = field(repr=False)
     server: Server = field(repr=False)
-    x: Tensor = field(repr=False)  # the model that was judged, as a flat vector
+    x: Tensor = field(repr=False)  # the evaluated model, as a flat vector
     buffers: Tensors = field(repr=False)
     folder: Path | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
     def score(self) -> float:
-        """The final model's metric on the test set."""
+        """Return the final model's metric on the test set."""
         return float(self.summary["last"])
 
     @property
     def accuracy(self) -> float:
-        """The same, for a run that is judged by its accuracy."""
+        """Return the score of a run whose metric is accuracy."""
         if (name := self.experiment.task.metric.name) != "accuracy":
-            raise SteppeError(f"This run is judged by {name}, so it has no accuracy: use result.score.")
+            raise SteppeError(f"The metric of this run is {name}, so it has no accuracy: use result.score.")
         return self.score
 
     @property
     def model(self) -> nn.Module:
-        """The trained module, ready to predict; its state_dict() is a plain one."""
+        """Return the trained module, ready to predict, with an ordinary state_dict()."""
         return self.experiment.task.module(self.x, self.buffers)
 
 
 def summarize(experiment: Experiment, records: list[Record], judged: Record, chosen: int) -> dict[str, Any]:
-    """`last` and `loss` are the final model's: of the last round or, with early stopping, of the chosen one."""
+    """Summarise a run. `last` and `loss` are those of the last round or, with early stopping, of the chosen one."""
     metric = experiment.task.metric
     curve = [r[metric.name] for r in records if metric.name in r] or [v for k, v in judged.items() if k == metric.name]
     tail = curve[-10:]

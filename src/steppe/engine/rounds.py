@@ -1,4 +1,4 @@
-"""The round loop: sample → who answers → play → evaluate → measure → record."""
+"""The round loop: sample → find available clients → play → evaluate → measure → record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def simulate(experiment: Experiment, out: str | Path | None = None, resume: bool
              store: Store | None = None) -> Result:  # fmt: skip
     """Run an experiment; with a folder, everything is recorded there and the run can be resumed.
 
-    An executor and a store of one's own make it a real federation: the clients, and what they keep, are elsewhere.
+    A real federation passes its own executor and store, because its clients and their states are elsewhere.
     """
     folder = None if out is None else RunFolder(out)
     with folder.lock() if folder is not None and first() else nullcontext():
@@ -79,7 +79,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
     track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
     if not task.x0.is_cuda and experiment.small:
-        torch.set_num_threads(1)  # threads that wait for one another by spinning lose, above all on a busy machine
+        torch.set_num_threads(1)  # for small steps, threads spend their time waiting, above all on a busy machine
     try:
         for t in range(begun.done, config.rounds):
             if best.stopped(config.early_stopping):
@@ -88,7 +88,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
             called, played = find_available(experiment, t, experiment.sample(t)), None
             record: Record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0,
                               **called.facts}  # fmt: skip
-            if called.ids or experiment.privacy:  # noise hides whether anybody was there
+            if called.ids or experiment.privacy:  # noise hides whether any client took part
                 played = play_round(experiment, server, store, executor, t, called.ids, experiment.lr(t), ranks)
                 record |= _describe_round(experiment, server, played, names, t)
                 server = played.after
@@ -104,7 +104,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
                 x, buffers = judged_model(experiment, server, t, exported=True)
                 record["sample"] = during.sample.name
                 record["measures"] = during.taken(due, x, buffers, played.seen if played else None)
-                record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # no part of the training's time
+                record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # not counted as training
             records.append(record)
             best.see(record, server, where)
             if where is not None:
@@ -116,12 +116,12 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
             if watch:
                 watch(record)
             track("round", record)
-            del played  # or its replies would be there beside those of the next round
+            del played  # otherwise its replies would stay in memory during the next round
     except BaseException as error:
         track("end", None)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise RunFailed(f"The disk is full ({error.filename or out}): free some space, then resume the run, which "
-                            "goes on from its last checkpoint.") from error  # fmt: skip
+            raise RunFailed(f"The disk is full ({error.filename or out}): free some space, then resume the run from "
+                            "its last checkpoint.") from error  # fmt: skip
         raise
     finally:
         executor.close()
@@ -135,7 +135,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
 
 
 class Begun(NamedTuple):
-    """Where a run starts, or goes on."""
+    """The state from which a run starts or resumes."""
 
     done: int
     records: list[Record]
@@ -145,7 +145,7 @@ class Begun(NamedTuple):
 
 
 def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> str:
-    """Before anything is written: does it belong to the folder, does it fit the machine? Returns what it needs."""
+    """Check, before anything is written, that the run fits the folder and the machine; return a line on its needs."""
     begun = folder is not None and folder.exists
     if folder is not None and begun and resume:
         folder.check_resumable(experiment.config, describe(experiment))
@@ -157,7 +157,7 @@ def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> st
 
 
 def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store: Store) -> Begun:
-    """Look into the folder, bring the store to where the run goes on, and write what is known so far."""
+    """Load the last checkpoint when resuming, restore the store, and write what is known before the first round."""
     task = experiment.task
     server = Server(task.x0, experiment.algorithm.server_state(task.x0), task.buffers)
     done, records, notes = 0, list[Record](), Best().notes()
@@ -168,11 +168,11 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
                 log.warning(complaint)
             if saved is not None:
                 if complaints:
-                    log.warning(f"The checkpoint before it, of round {saved.round}, is used.")
+                    log.warning(f"The earlier checkpoint of round {saved.round} is used instead.")
                 done, notes, server = saved.round, saved.notes, saved.server
                 records = [r for r in folder.history if r["round"] <= done]
                 if len(records) != done:
-                    log.warning(f"rounds.jsonl has records of {len(records)} rounds where {done} were finished.")
+                    log.warning(f"rounds.jsonl has records of {len(records)} rounds, but {done} were finished.")
             else:
                 if complaints:
                     lost = (
@@ -188,7 +188,7 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
 
 def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, store: Store, records: list[Record],
             best: Best) -> tuple[Server, Tensor, Tensors, dict[str, Any]]:  # fmt: skip
-    """The model that the run ends with, and its summary; on the CPU, for other ranks."""
+    """Choose the final model, evaluate and write it, and return it with the summary, on the CPU for other ranks."""
     chosen = records[-1]["round"] if records else 0
     if experiment.config.early_stopping is not None and best.round:
         server, chosen = best.restore(server, folder), best.round
@@ -204,20 +204,20 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
 
 
 def _count_steps(experiment: Experiment, called: Available, played: Played | None) -> Record:
-    """The local steps of all clients that trained, late ones too; a secret where participation is one."""
+    """Count the local steps of all clients that trained, including late ones; not if participation is secret."""
     if experiment.privacy and experiment.privacy.secret:
         return {}
     federation = experiment.federation
-    sizes = played.facts.get("samples") if played else None  # the nodes of a real federation know their own
+    sizes = played.facts.get("samples") if played else None  # in a real federation, only the nodes know their sizes
     if sizes is None:
         sizes = [federation.sizes[i] for i in (*called.ids, *called.facts.get("late", ()))]
     return {"steps": sum(federation.steps_over(size, experiment.algorithm.local_steps) for size in sizes)}
 
 
 def _describe_round(experiment: Experiment, before: Server, played: Played, names: list[str], t: int) -> Record:
-    """Who took part, the clients' loss, how far they went, how far the global model went, sizes of the states."""
+    """Return a round's record: participants, the clients' loss and drift, norms of the update and of all states."""
     after = played.after
-    # The nodes of a real federation keep their states to themselves: then there are no norms to name.
+    # The nodes of a real federation keep their states, so there are no norms to record.
     means = (dict(zip(["train_loss", "drift", *names], np.mean(played.losses, axis=0).tolist(), strict=False))
              if played.losses else {})  # fmt: skip
     record: Record = {"clients": len(played.ids)}

@@ -1,11 +1,11 @@
-"""Trackers follow a run: they are told of its configuration, of every round's record, and of its summary.
+"""Trackers follow a run: they receive its configuration, every round's record, and its summary.
 
-Anything with these three methods is one. Those with names write into the run's folder or beside it, and send nothing
-over a network unless they are asked to:
+Any object with the three methods of `Tracker` is a tracker. The named ones write to local files, and send nothing over
+a network unless asked to:
 
     tensorboard      events in the run's folder: tensorboard --logdir runs
     wandb            an offline run in the run's folder: wandb sync; wandb:online, or WANDB_MODE=online, sends it
-    mlflow           a local file store, ./mlruns, or whatever MLFLOW_TRACKING_URI names
+    mlflow           a local file store, ./mlruns, or the one that MLFLOW_TRACKING_URI names
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ log = logging.getLogger("steppe")
 
 
 class Tracker(Protocol):
-    """What `steppe.run(…, track=[…])` takes beside names."""
+    """The objects that `steppe.run(…, track=[…])` accepts in addition to names."""
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Before the first round, or before the first one of a resumed run."""
+        """Receive the configuration, before the first round of a new or resumed run."""
 
     def round(self, record: dict[str, Any]) -> None:
-        """After every round, with what rounds.jsonl has of it."""
+        """Receive a round's record, as in rounds.jsonl."""
 
     def end(self, summary: dict[str, Any] | None) -> None:
-        """At the end; None when the run failed or was interrupted."""
+        """Receive the summary at the end; None if the run failed or was interrupted."""
 
 
 class Tracking:
-    """Tells several trackers. One that fails is told nothing more, and the run goes on."""
+    """Several trackers. One that fails is dropped, and the run continues."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)
@@ -48,14 +48,14 @@ class Tracking:
         for tracker in list(self.trackers):
             try:
                 getattr(tracker, moment)(content)
-            except Exception as error:  # another's program may do anything, and must not cost the run
+            except Exception as error:  # a tracker may raise anything, and must not end the run
                 self.trackers.remove(tracker)
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                log.warning(f"{type(tracker).__name__} failed and is left out from now on: {why}")
+                log.warning(f"{type(tracker).__name__} failed and is no longer used: {why}")
 
 
 class TensorBoard:
-    """Scalars by round; the configuration and the summary as text."""
+    """A tracker that writes scalars per round, and the configuration and the summary as text."""
 
     def __init__(self, out: Path, how: str) -> None:
         self.out, self.config, self.last = out, dict[str, Any](), 0
@@ -68,7 +68,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self.last = record["round"]
-        if self.writer is None:  # what a run wrote after its last checkpoint, before it was resumed, is void
+        if self.writer is None:  # purge what the run wrote after its last checkpoint, before it was resumed
             self.writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.last)
             self.writer.add_text("config", _text(self.config), self.last)
         for name, value in numbers(record).items():
@@ -83,13 +83,13 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of the project `steppe`; a resumed run is the same run."""
+    """A tracker that writes a run of the project `steppe`; a resumed run continues the same one."""
 
     def __init__(self, out: Path, how: str) -> None:
         self.out, self.mode = out, how or os.environ.get("WANDB_MODE", "offline")
 
     def begin(self, config: dict[str, Any]) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its crash reports would go out even when offline
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # crash reports would be sent even when offline
         import wandb
 
         id_ = remembered(self.out, "wandb", lambda: uuid4().hex[:8])
@@ -107,7 +107,7 @@ class WandB:
 
 
 class MLflow:
-    """A run of the experiment `steppe`; a resumed run is the same run."""
+    """A tracker that writes a run of the experiment `steppe`; a resumed run continues the same one."""
 
     def __init__(self, out: Path, how: str) -> None:
         self.out = out
@@ -141,7 +141,7 @@ class MLflow:
         self.client.set_terminated(self.id, "FINISHED" if summary is not None else "KILLED")
 
 
-# By name: the class, the module that it needs, the extra that installs it, and the words that may follow the name.
+# name -> (class, module, which is also the name of the extra that installs it, modes that may follow the name)
 TRACKERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "tensorboard": (TensorBoard, "tensorboard", ()),
     "wandb": (WandB, "wandb", ("online", "offline")),
@@ -159,19 +159,19 @@ def check(words: Sequence[str]) -> None:
         if colon and how not in ways:
             raise SteppeError(f"track: {word!r} is unknown{nearest(word, [name, *(f'{name}:{way}' for way in ways)])}")
         if find_spec(module) is None:
-            raise missing(f"track: {name} is not here", name)
+            raise missing(f"track: {name} is not installed", name)
 
 
 def named(words: Sequence[str], out: Path | None) -> list[Tracker]:
-    """The trackers of a configuration."""
+    """Create the trackers that a configuration names."""
     check(words)
     if words and out is None:
-        raise SteppeError(f"track: {words[0]} writes beside the run's records: give the run an output folder (out=…).")
+        raise SteppeError(f"track: {words[0]} writes to the run's folder: give the run an output folder (out=…).")
     return [TRACKERS[word.partition(":")[0]][0](out, word.partition(":")[2]) for word in dict.fromkeys(words)]
 
 
 def numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """A record's finite numbers; nested keys are joined by dots.
+    """Return a record's finite numbers, with nested keys joined by dots.
 
     >>> numbers({"loss": 0.5, "seconds": {"all": 2}, "late": [3], "note": "x", "bad": float("nan")})
     {'loss': 0.5, 'seconds.all': 2.0}
@@ -186,7 +186,7 @@ def numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def remembered(out: Path, name: str, make: Callable[[], str]) -> str:
-    """A tracker's own name for this run, made once and kept in the run's folder."""
+    """Return a tracker's own id for this run; it is made once and kept in the run's folder."""
     path = out / "track.json"
     known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if name not in known:
@@ -196,7 +196,7 @@ def remembered(out: Path, name: str, make: Callable[[], str]) -> str:
 
 
 def title(out: Path) -> str:
-    """A run's name; that of one of several seeds begins with its comparison's or sweep's.
+    """Return the name of a run; for one of several seeds, it begins with the folder of all seeds.
 
     >>> title(Path("runs/mine")), title(Path("runs/sweep/rho=0.1/seed-2"))
     ('mine', 'rho=0.1/seed-2')

@@ -1,1 +1,1 @@
-"""How good a model is: globally, for each class, and for each client."""
+"""Evaluation of a model: globally, per class, and per client."""

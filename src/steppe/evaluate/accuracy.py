@@ -15,19 +15,21 @@ from steppe.core.task import Task
 
 @dataclass(frozen=True)
 class Score:
+    """Loss and metric on a set of samples."""
+
     loss: float
     metric: float
-    by_class: tuple[float, ...] = ()  # the metric among the samples of each class; nan where there are none
+    by_class: tuple[float, ...] = ()  # the metric on the samples of each class; nan if there are none
 
 
 def score(task: Task, w: Tensor, buffers: Tensors, inputs: Tensor, targets: Tensor, plain: Callable[[Tensor], Tensor],
           classes: int | None = None, learning: bool = False) -> Score:  # fmt: skip
-    """Mean loss and metric over all samples. `plain` normalises a batch of raw inputs.
+    """Compute mean loss and metric over all samples. `plain` normalises a batch of raw inputs.
 
-    `learning` runs the model in training mode, for batch norm whose running statistics nobody shares.
+    `learning` runs the model in training mode, for batch norm whose running statistics are local to the clients.
     """
     order = None
-    if task.uses_batch_statistics:  # class-sorted test sets would make batches of a single class
+    if task.uses_batch_statistics:  # a test set sorted by class would give batches of a single class
         order = permutation(key(0), len(targets)).to(inputs.device)
     losses, metrics = [], []
     batch = 2500 if inputs.is_cuda else 1000
@@ -50,11 +52,11 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Tensor, targets: Tens
 
 
 def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Tensor]) -> Tensors:
-    """Running statistics measured anew for w: the mean over these batches, each given the same weight."""
+    """Measure running statistics again for w: the mean over these batches, with equal weights."""
     total = {k: torch.zeros_like(b) for k, b in buffers.items()}
     with torch.no_grad():
         for x in batches:
-            # One pass moves a statistic from `before` to (1−m)·before + m·batch: two starts give m and the batch's.
+            # One pass moves a statistic from `before` to (1−m)·before + m·batch. Passes from 0 and 1 give m and batch.
             zero = task.forward(w, x, {k: torch.zeros_like(b) for k, b in buffers.items()}).buffers
             one = task.forward(w, x, {k: torch.ones_like(b) for k, b in buffers.items()}).buffers
             total = {k: total[k] + zero[k] / (1 - (one[k] - zero[k])) / len(batches) for k in buffers}

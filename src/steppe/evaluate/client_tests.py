@@ -1,4 +1,4 @@
-"""At the end of a run: how good each client's own model is, on a test set with its own mix of classes."""
+"""Personalised evaluation at the end of a run: each client's own model on a test set with its own class shares."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ DEFAULT = [1, 5]  # epochs of fine-tuning, as in FedSoL's Table 5
 
 
 def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
-    """Mean and standard deviation over all clients after each number of epochs; {} where nobody asked."""
+    """Return mean and standard deviation over all clients for each number of epochs; {} if not asked for."""
     config, federation, algorithm = experiment.config, experiment.federation, experiment.algorithm
     epochs = _epochs(experiment)
     data, split = federation.data, federation.partition
-    if not epochs or split is None:  # a federation's clients judge their models themselves
+    if not epochs or split is None:  # the nodes of a real federation evaluate their models themselves
         return {}
     labels, test_labels = data.train_targets.cpu(), data.test_targets.cpu()
     try:
         tests = aligned_test_sets(split, labels, test_labels)
-    except SteppeError:  # a partition from a file, whose stream cannot be taken up again
+    except SteppeError:  # a partition from a file, whose random stream cannot be replayed
         tests = aligned_test_sets(split, labels, test_labels, seed=config.seed)
     device = data.train_inputs.device
 
@@ -51,8 +51,8 @@ def check_rate(experiment: Experiment) -> None:
     """Refuse fine-tuning with a learning rate of 0, before anything is trained."""
     tuned = any(_epochs(experiment)) and not experiment.algorithm.alone
     if tuned and _rate(experiment) <= 1e-9 * experiment.config.lr:
-        raise SteppeError("Clients' own models are tuned with the learning rate after the last round, which is 0 under "
-                          "a cosine schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
+        raise SteppeError("Clients' own models are fine-tuned with the learning rate after the last round, which is 0 "
+                          "with a cosine schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
 
 
 def _epochs(experiment: Experiment) -> list[int]:

@@ -1,4 +1,4 @@
-"""How good the global model is after a round."""
+"""Evaluation of the global model after a round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steppe.experiment import Experiment
 
 
 def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
-    """The model that is judged after round t, and its running statistics."""
+    """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
     x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
@@ -24,9 +24,9 @@ def judged_model(experiment: Experiment, server: Server, t: int, exported: bool 
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
-    """Loss and metric of the judged model on the test set and, where there is one, the validation set."""
+    """Compute loss and metric of the model on the test set and, if there is one, on the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
-    if not len(data.test_targets):  # a federation whose server has no data
+    if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
     x, buffers = judged_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
@@ -49,10 +49,11 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
 
 def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
                another: bool = False) -> Tensors:  # fmt: skip
-    """Batch norm's running statistics for the judged model, under the run's policy.
+    """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
-    Where every client keeps its own, nobody's are the global model's: one that leaves the run gets measured ones. So
-    does a model that is `another` than the trained one (a mean of several): averages belong to the trained one.
+    With the policy `local`, clients keep their own statistics and the global model has none; when it is exported, they
+    are measured. They are also measured for a model that is `another` than the trained one (a mean of several models),
+    because averaged statistics belong to the trained one.
     """
     policies = {"recalibrate"} | ({"local"} if exported else set()) | ({"average"} if another else set())
     if not buffers or experiment.config.buffers not in policies:
@@ -60,5 +61,5 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
     inputs = experiment.federation.data.train_inputs
     order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
     split = torch.split(order, 200)
-    batches = [i for i in split if len(i) == len(split[0])]  # equal ones, so that the mean is fair
+    batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
     return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])

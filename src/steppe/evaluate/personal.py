@@ -1,14 +1,14 @@
-"""How good a model is for each client, after that client has tuned it on its own data.
+"""Personalised evaluation: the metric of each client after it has fine-tuned the model on its own data.
 
-From the global model each client takes e epochs and is judged on a test set with its own mix of classes; the
-result is the mean and the population standard deviation over clients, each counting once. What "takes e epochs"
-means follows from the algorithm (FedSoL's Table 5 is the comparison):
+Each client trains the global model for e epochs and is evaluated on a test set with its own class shares. The result
+is the mean and the population standard deviation over clients, with equal weights. How a client trains depends on the
+algorithm, as in FedSoL's Table 5:
 
-    any other     plain gradients with fresh momentum: FedAvg-FT, FedSoL-FT (the ascent is for the federation only)
-    perfedavg     its own meta-steps, e·⌈B/E⌉ of them for B batches an epoch and E epochs a round
-    fedbabu       plain gradients, the head unfrozen
-    knnper        plain gradients (or none, e = 0), then predictions mixed with the nearest training examples'
-    local         nothing: the clients' own models are judged as they are
+    perfedavg     its own meta-steps, e·⌈B/E⌉ of them for B batches per epoch and E epochs per round
+    fedbabu       plain gradients, with the head unfrozen
+    knnper        plain gradients (none for e = 0), then predictions mixed with those of the nearest training examples
+    local         no training: the clients' own models are evaluated as they are
+    any other     plain gradients with fresh momentum: FedAvg-FT, FedSoL-FT (the ascent is not used for fine-tuning)
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.own_model import OwnModel
 from steppe.parts.sgd import SGD
 
-MEMORY = 500  # training examples that kNN-Per remembers, at most
-_ORDER, _AUGMENT, _MEMORY, _DROPOUT = 11, 12, 13, 14  # keeps the uses of one (seed, client) apart
+MEMORY = 500  # at most this many training examples are in kNN-Per's memory
+_ORDER, _AUGMENT, _MEMORY, _DROPOUT = 11, 12, 13, 14  # separates the uses of (seed, client)
 
 
 class Client(NamedTuple):
@@ -56,12 +56,12 @@ class Personal(NamedTuple):
 
 
 def is_personal(algorithm: Algorithm) -> bool:
-    """Whether the algorithm is meant to be judged by its clients' own models."""
+    """Return whether the algorithm is meant to be evaluated by its clients' own models."""
     return any(isinstance(p, OwnModel | FrozenHead | LookAhead | NearestNeighbours) for p in algorithm.parts)
 
 
 def tuner(algorithm: Algorithm) -> Algorithm:
-    """What a client runs by itself: the local optimiser, and meta-steps where the algorithm has them."""
+    """Return the algorithm for fine-tuning: the local optimiser, and meta-steps if the algorithm has them."""
     kept = (SGD, AdamW, LookAhead, FixedRate)
     return Algorithm(tuple(p for p in algorithm.parts if isinstance(p, kept)), f"{algorithm.name}, tuned")
 
@@ -70,7 +70,7 @@ def fine_tune(
     algorithm: Algorithm, task: Task, w: Tensor, batches: Iterable[Tensors], steps: Sequence[int],
     lr: Callable[[int], float], buffers: Tensors | None = None,
 ) -> list[tuple[Tensor, Tensors]]:  # fmt: skip
-    """Parameters and statistics after each of these numbers of steps; `lr` is a function of the step."""
+    """Return parameters and statistics after each of these numbers of steps; `lr` is a function of the step."""
     sent = Sent(w, {}, task.buffers if buffers is None else buffers, w.new_tensor(lr(0)), w.new_zeros(()))
     total, stream = w.new_tensor(float(max(steps))), iter(batches)
     with torch.no_grad():
@@ -87,7 +87,7 @@ def fine_tune(
 
 def shuffled(inputs: Tensor, targets: Tensor, size: int, seed: int, client: int,
              augment: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Tensors]:  # fmt: skip
-    """Batches without end: a new order every epoch, the last batch of an epoch short."""
+    """Yield batches without end: a new order every epoch, with a short last batch."""
     for epoch in count():
         order = permutation(key(seed, client, epoch, _ORDER), len(targets)).to(targets.device)
         for j, part in enumerate(torch.split(order, size)):
@@ -101,11 +101,11 @@ def personal_accuracy(
     plain: Callable[[Tensor], Tensor] = lambda inputs: inputs,
     augment: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> dict[int, Personal]:  # fmt: skip
-    """The task's metric after each of these numbers of epochs; an algorithm whose clients are alone has only 0.
+    """Compute the task's metric after each number of epochs; an algorithm whose clients train alone has only 0.
 
-    `x` is the global model (P,), or the clients' own models (N, P). `lr_decay` is by epoch. `plain` normalises raw
-    inputs, `augment` (inputs, key) prepares a training batch. Training a model alone from the start, momentum and
-    all, is the same call with `fedavg` parts, the initial x and 200 epochs.
+    `x` is the global model (P,), or the clients' own models (N, P). `lr_decay` applies per epoch. `plain` normalises
+    raw inputs, `augment` (inputs, key) prepares a training batch. To train a local model from scratch with momentum,
+    call this with `fedavg` parts, the initial x and 200 epochs.
     """
     own = tuner(algorithm)
     neighbours = next((p for p in algorithm.parts if isinstance(p, NearestNeighbours)), None)
@@ -130,6 +130,7 @@ def personal_accuracy(
 
 
 def spread(each: Sequence[float]) -> Personal:
+    """Return the mean and the population standard deviation."""
     values = torch.tensor(each, dtype=torch.float64)
     return Personal(float(values.mean()), float(values.std(correction=0)), tuple(each))
 

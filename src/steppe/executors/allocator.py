@@ -1,7 +1,8 @@
-"""Settings of glibc's allocator under which training does not wait for the kernel.
+"""Settings for glibc's allocator that avoid page faults during training.
 
-By default it hands activations back after each step, and large replies after each round, and faults them in again page
-by page. With these it keeps them: about 120 MB more for the FedAvg paper's CNN.
+By default, glibc returns the memory of activations to the system after each step, and that of large replies after each
+round, and then faults it in again page by page. With these settings it keeps the memory: about 120 MB more for the CNN
+of the FedAvg paper.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import os
 import sys
 from contextlib import suppress
 
-# For a process that is being started; a user's own process can have them in its environment.
+# For the environment of a new process. A user may also set them for the main process.
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
           "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
 
 
 def keep_memory() -> None:
-    """The same for this process, where its C library knows how and the user has not chosen otherwise."""
+    """Apply these settings to this process, if it uses glibc and the user has not set them in the environment."""
     if sys.platform == "linux" and not any(name in os.environ for name in MEMORY):
         with suppress(OSError, AttributeError):
             mallopt = ctypes.CDLL(None).mallopt

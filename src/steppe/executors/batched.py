@@ -1,4 +1,4 @@
-"""All clients of a round at once, with vmap: what a GPU wants."""
+"""Train all clients of a round at once with vmap: fast on a GPU."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from steppe.executors.sequential import DROPOUT
 
 
 class Batched:
-    """Trains clients side by side, `chunk` of them at a time (None: all), so that memory stays bounded."""
+    """An executor that trains `chunk` clients at a time in parallel (None: all). `chunk` bounds the memory."""
 
-    trusted = False  # its drifts are taken on the device, where a check costs nothing
+    trusted = False  # drifts stay on the device, where checking them is cheap
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, chunk: int | None = None) -> None:
         self.algorithm, self.task, self.federation, self.chunk = algorithm, task, federation, chunk
         self.round_ = 0
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
-        """Replies stacked in the order of the ids."""
+        """Train these clients and return their replies, stacked in the order of the ids."""
         steps = [self.federation.steps(i, self.algorithm.local_steps) for i in ids]
-        # Longest first: those that still have steps to take are then always the first ones.
+        # Longest first, so that the clients that still have steps left are always a prefix.
         order = sorted(range(len(ids)), key=lambda i: -steps[i])
         size = self.chunk or len(ids)
-        self.round_ = int(sent.round)  # the only word from the device before the round is over
+        self.round_ = int(sent.round)  # the only synchronisation with the device before the end of the round
         chunks = [order[begun : begun + size] for begun in range(0, len(order), size)]
         replies = [self._train(sent, [ids[i] for i in some], [states[i] for i in some]) for some in chunks]
         back = torch.tensor(sorted(range(len(order)), key=order.__getitem__)).to(sent.x.device, non_blocking=True)
@@ -56,7 +56,7 @@ class Batched:
                 return step(algorithm, task, sent, live, several, k, n, by_transform)
 
         with torch.no_grad():
-            # A start that does not depend on the client comes out of vmap once; give each client its own.
+            # Without out_dims, a start that does not depend on the client would come out of vmap only once.
             live = vmap(lambda s, n: begin(algorithm, task, sent, s, n), out_dims=0)(stack(states), steps)
             for k in range(max(plan.steps)):
                 active = sum(n > k for n in plan.steps)
@@ -72,4 +72,4 @@ class Batched:
             return vmap(lambda v, n: end(algorithm, task, sent, v, n))(live, steps)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""

@@ -1,10 +1,10 @@
-"""The batched executor as one captured graph: what keeps a GPU busy.
+"""The batched executor as one captured CUDA graph, which keeps a GPU busy.
 
-The whole local step — gather, augmentation, gradients, optimiser — is compiled for a fixed number of lanes and
-captured as one CUDA graph, so that a round is a row of replays without a word from the host. Clients differ in their
-number of steps: a lane trains one after another, the longest first, and all lanes end at about the same time. One
-size is enough then; `best_width` chooses it for a federation. Learning rate and round are tensors, so one capture
-serves all rounds.
+The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
+as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
+of steps. A lane trains one client after another, the longest first, so that all lanes end at about the same time and
+one graph size is enough. `best_width` chooses it for a federation. The learning rate and the round are tensors, so one
+capture serves all rounds.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.sequential import DROPOUT
 
 log = logging.getLogger("steppe")
-LENGTH = 1024  # batches of one client's round that there is always place for
-ROUND = 64  # rows of long vectors begin at multiples of this: matrix units want operands at round addresses
-OVERHEAD = 1.0  # what a step costs beside its lanes, in lanes: measured on an H200 (0.10 ms + 0.099 ms a lane)
+LENGTH = 1024  # the least number of batches per client and round for which memory is allocated
+ROUND = 64  # rows of long vectors begin at multiples of this, because tensor cores need aligned operands
+OVERHEAD = 1.0  # fixed cost of a step in units of one lane, measured on an H200 (0.10 ms + 0.099 ms per lane)
 
 
 @dataclass
 class Room:
-    """Tensors at fixed places, which the graph reads and writes."""
+    """Tensors at fixed addresses, which the graph reads and writes."""
 
     sent: Sent
-    live: Live  # a row a lane
+    live: Live  # one row per lane
     index: Tensor  # (clients, T, B): the round's plan
     mask: Tensor
     keys: Tensor  # (clients, T)
-    client: Tensor  # (lanes,) the row of the plan that a lane is at
-    k: Tensor  # (lanes,) how many steps its client has taken, counted up by the graph itself
-    steps: Tensor  # (lanes,) how many it shall take, in floats; 0 in an empty lane
+    client: Tensor  # (lanes,) the row of the plan that a lane is training
+    k: Tensor  # (lanes,) steps that its client has taken; the graph increments it
+    steps: Tensor  # (lanes,) steps that its client has to take, as floats; 0 in an empty lane
 
 
 class Captured(Batched):
-    """Like `Batched`, compiled and replayed, with `width` lanes (None: one for each client of the first round)."""
+    """Like `Batched`, but compiled and replayed, with `width` lanes (None: one per client of the first round)."""
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, width: int | None = None,
                  compiled: bool = True, notes: list[str] | None = None) -> None:  # fmt: skip
         super().__init__(algorithm, task, federation)
         self.width, self.compiled = width, compiled
-        self.notes = [] if notes is None else notes  # what went otherwise than asked
+        self.notes = [] if notes is None else notes  # where the run differs from what was asked
         self.graphs = task.x0.is_cuda
         self.room: Room | None = None
         self.replay: Callable[[], None] | None = None
@@ -85,13 +85,13 @@ class Captured(Batched):
                     room.steps[lane] = 0 if comes is None else plan.steps[comes]
                 if t < over:
                     self.replay = self.replay or self._capture(room)
-                    if t == 0:  # after the capture, which draws numbers as well
+                    if t == 0:  # after the capture, which also draws random numbers
                         torch.manual_seed(as_seed(key(self.federation.seed, self.round_, ids[0], DROPOUT)))
                     self.replay()
             return vmap(lambda v, n: end(self.algorithm, self.task, room.sent, v, n))(clients, steps)
 
     def _furnish(self, sent: Sent, states: list[States], plan: Plan) -> Room:
-        """This round's tensors at their fixed places; a larger round than any before moves them, and captures anew."""
+        """Copy this round's tensors to their fixed places; allocate and capture again if the round is larger."""
         count, length = plan.index.shape[:2]
         if self.room is None or count > len(self.room.index) or length > self.room.index.shape[1]:
             self.replay = None
@@ -103,7 +103,7 @@ class Captured(Batched):
         return room
 
     def _build(self, sent: Sent, state: States, plan: Plan) -> Room:
-        # Powers of two: rounds that differ a little, and federations that do, share what was compiled for the first.
+        # Powers of two, so that rounds and federations of similar size share one compiled step.
         count, length = (1 << (n - 1).bit_length() for n in plan.index.shape[:2])
         width = self.width or len(plan.index)
         sent = tree_map(torch.clone, sent)
@@ -116,7 +116,7 @@ class Captured(Batched):
 
     def _capture(self, room: Room) -> Callable[[], None]:
         given = (room.live, room.index, room.mask, room.keys, room.client, room.k, room.steps, room.sent)
-        saved = tree_map(torch.clone, (room.live, room.k))  # compiling and warming up move them
+        saved = tree_map(torch.clone, (room.live, room.k))  # compiling and warming up change them
         advance = self._advance(given)
 
         def body() -> None:
@@ -125,8 +125,8 @@ class Captured(Batched):
         if self.graphs:
             try:
                 body = _graph(body)
-            except Exception as error:  # a user's model may ask the host for something in every step
-                self._note(f"the local step could not be captured as a graph ({_describe(error)}); it runs without")
+            except Exception as error:  # for example, a user's model that synchronises with the host in every step
+                self._note(f"the local step could not be captured as a graph ({_describe(error)}); it runs without one")
         tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
         return body
 
@@ -135,7 +135,7 @@ class Captured(Batched):
         self.notes.append(text)
 
     def _advance(self, given: tuple[Any, ...]) -> Callable[..., None]:
-        """One step in place, compiled if that works; lanes whose client is done stay as they are."""
+        """Return a function that takes one step in place, compiled if possible. Finished lanes do not change."""
         per_step = self.algorithm.batches_per_step
 
         def read(index: Tensor, mask: Tensor, keys: Tensor, client: Tensor, k: Tensor) -> tuple[Tensors, ...]:
@@ -160,10 +160,10 @@ class Captured(Batched):
             tree_map(lambda place, value: place.copy_(value), live, new)
             k.add_(1)
 
-        # Whatever is made once and kept (masks, constants) must exist before a trace would record its making.
+        # Cached masks and constants must exist before tracing, or the trace would record their creation.
         advance(*given)
         live, index, mask, keys, client, k, steps, sent = given
-        # All in one and in place is fastest; where the compiler fails on that, the step by itself is most of it.
+        # Compiling the whole update in place is fastest. If that fails, compiling the step alone gains most of it.
         batches = read(index, mask, keys, client, k)
         ways: list[Callable[[], Callable[..., None]]] = [
             lambda: compiled(advance, *given),
@@ -172,7 +172,7 @@ class Captured(Batched):
         for way in ways if self.compiled else []:
             try:
                 return way()
-            except Exception as error:  # a user's model, or the compiler, may do anything
+            except Exception as error:  # a user's model or the compiler may raise anything
                 why = _describe(error)
         if self.compiled:
             self._note(f"the local step could not be compiled ({why}); it runs uncompiled")
@@ -184,9 +184,9 @@ Changes = dict[int, list[tuple[int, int | None, int | None]]]
 
 
 def timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
-    """When a lane changes its client, {time: [(lane, who leaves, who comes)]}, and when all are done.
+    """Return when lanes change clients, {time: [(lane, client that leaves, client that enters)]}, and the end time.
 
-    The longest first, each into the lane that is free first.
+    Clients are scheduled longest first, each in the lane that is free first.
 
         >>> timetable([2, 1, 1], 2)
         ({0: [(0, None, 0), (1, None, 1)], 1: [(1, 1, 2)], 2: [(0, 0, None), (1, 2, None)]}, 2)
@@ -205,7 +205,7 @@ def timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
 
 
 def best_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
-    """The number of lanes with which rounds of clients with these numbers of steps take the least time.
+    """Return the number of lanes that takes the least time for rounds of clients with these numbers of steps.
 
     >>> best_width([[50] * 10]), best_width([[200, 20, 20, 20, 20, 20, 20]]), best_width([[50] * 10], most=5)
     (10, 2, 5)
@@ -219,10 +219,10 @@ def best_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
 
 
 def _graph(body: Callable[[], None]) -> Callable[[], None]:
-    """The body's work as one graph of kernels."""
+    """Capture the body's kernels as one graph, and return its replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # libraries choose their kernels here, outside the capture
+    with torch.cuda.stream(stream):  # libraries must choose their kernels before the capture
         for _ in range(3):
             body()
     torch.cuda.current_stream().wait_stream(stream)
@@ -235,7 +235,7 @@ def _graph(body: Callable[[], None]) -> Callable[[], None]:
 def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     """Trace through vmap and gradients down to plain tensor operations, and compile those.
 
-    The compiler never sees our Python: parts, hooks and users' modules are gone by then.
+    The compiler never sees the Python code of parts, hooks and users' modules.
     """
     leaves, structure = tree_flatten(example)
     shape: list[Any] = []
@@ -249,7 +249,7 @@ def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     with torch.no_grad():
         graph = make_fx(flat)(*leaves)
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
-            node.target = torch.ops.aten.reshape.default  # the compiler may lay a convolution's output out otherwise
+            node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
         _spare_what_stays(graph.graph)
         graph.recompile()
         fast = torch.compile(graph, dynamic=False)
@@ -262,11 +262,11 @@ def _describe(error: Exception) -> str:
 
 
 def _own(rows: Live) -> Live:
-    """The same to write into: a row for each client also where all begin alike, and no tensor that is two things."""
+    """Return rows that are safe to write to: one row per client, and no memory shared between tensors."""
     seen: set[int] = set()
 
     def own(t: Tensor) -> Tensor:
-        # What all begin with comes out of vmap as one row repeated; a single client's is that row, the global model.
+        # A start that all clients share comes out of vmap as one expanded row; with one client it is x itself.
         shared = len(t) == 1 or t.data_ptr() in seen or not t.is_contiguous()
         seen.add(t.data_ptr())
         return t.clone(memory_format=torch.contiguous_format) if shared else t
@@ -276,7 +276,7 @@ def _own(rows: Live) -> Live:
 
 
 def _spare_what_stays(graph: torch.fx.Graph) -> None:
-    """A state that a step only reads need not be chosen between itself and itself, and written where it lies."""
+    """Remove `where` and `copy_` nodes of states that a step only reads: they copy a tensor onto itself."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
         if node.args[1] is node.args[2]:
             node.replace_all_uses_with(node.args[1])
@@ -288,7 +288,7 @@ def _spare_what_stays(graph: torch.fx.Graph) -> None:
 
 
 def _rows(t: Tensor, count: int) -> Tensor:
-    """Zeros for `count` clients of one's t."""
+    """Return zeros of the shape of t for `count` clients; rows of vectors are aligned."""
     if t.ndim != 1:
         return t.new_zeros((count, *t.shape))
     return t.new_zeros((count, -(-len(t) // ROUND) * ROUND))[:, : len(t)]

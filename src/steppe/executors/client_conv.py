@@ -1,9 +1,9 @@
-"""Convolutions whose weights differ from client to client, all clients in one kernel.
+"""Convolutions whose weights differ between clients, with all clients in one kernel.
 
-Under vmap PyTorch turns them into a grouped convolution, which cuDNN runs as one small kernel a client. Here they are
-operators over all clients, with kernels of their own (`client_conv_kernels.py`) where there is a GPU and Triton, and
-grouped convolutions elsewhere. The way in is `ClientConvolutions`: while it is active, `F.conv2d` with a batched
-weight on a GPU comes here.
+Under vmap, PyTorch turns them into a grouped convolution, which cuDNN runs as one small kernel per client. Here they
+are operators over all clients. They use the Triton kernels of `client_conv_kernels.py` on a GPU, and grouped
+convolutions elsewhere. The entry point is `ClientConvolutions`: while it is active, `F.conv2d` with a batched weight
+on a GPU uses these operators.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
@@ -32,21 +32,21 @@ from steppe.executors.client_conv_kernels import (
     turned,
 )
 
-ENABLED = True  # False: convolutions are left to PyTorch, for comparisons
+ENABLED = True  # False: use PyTorch's convolutions, for comparisons
 
 
 def _lay(t: Tensor, order: Sequence[int]) -> Tensor:
-    """`laid`, with t's own shape. Done outside of the operators, a compiler can fuse the copy with what made t."""
+    """Apply `laid`, but keep the shape of t. Outside the operators, a compiler can fuse the copy with its producer."""
     return laid(t, order).permute(*(order.index(axis) for axis in range(t.ndim)))
 
 
 def _padded(t: Tensor, channels: int) -> Tensor:
-    """Three colours become four: then each pixel is one aligned vector in memory."""
+    """Pad a few channels to a multiple of four (3 to 4), so that each pixel is one aligned vector in memory."""
     return F.pad(t, (0, 0, 0, 0, 0, -channels % 4)) if channels < FEW and channels % 4 else t
 
 
 def _folded(t: Tensor) -> Tensor:
-    """(C, B, ch, h, w) as a grouped convolution has it: (B, C·ch, h, w)."""
+    """Reshape (C, B, ch, h, w) to the (B, C·ch, h, w) of a grouped convolution."""
     return t.transpose(0, 1).flatten(1, 2)
 
 
@@ -58,7 +58,7 @@ def _unfolded(t: Tensor, clients: int) -> Tensor:
     "steppe::client_conv", mutates_args=(), schema="(Tensor x, Tensor w, int[] stride, int[] padding) -> Tensor"
 )
 def client_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """x (C, B, I, h, w) and w (C, O, I, kh, kw) to (C, B, O, h', w')."""
+    """Convolve x (C, B, I, h, w) with w (C, O, I, kh, kw) to (C, B, O, h', w')."""
     if by_triton(x, w):
         return triton_conv(x, w, stride, padding)
     y = F.conv2d(_folded(x), w.flatten(0, 1), None, stride, padding, groups=len(w))
@@ -78,7 +78,7 @@ def _(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Te
 def client_conv_input_grad(
     dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    """The gradient for an input of the given height and width."""
+    """Compute the gradient for an input of the given height and width."""
     if by_triton(dy, w):
         return triton_input_grad(dy, w, size, stride, padding)
     shape = (dy.shape[1], len(w) * w.shape[2], *size)
@@ -98,7 +98,7 @@ def _(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding
 def client_conv_weight_grad(
     dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    """The gradient for a kernel of the given height and width."""
+    """Compute the gradient for a kernel of the given height and width."""
     if by_triton(dy, x):
         return triton_weight_grad(dy, x, size, stride, padding)
     clients, shape = len(x), (len(x) * dy.shape[2], x.shape[2], *size)
@@ -116,8 +116,8 @@ def _(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding
 
 def _batched(function: Any, clients: int, dims: Sequence[int | None], left: Tensor, right: Tensor, *rest: Any,
              fold: bool) -> tuple[Tensor, int]:  # fmt: skip
-    """Clients become a first axis; where only `left` has them and it may, they join the batch instead."""
-    already = left.ndim - (dims[0] is not None) == 5  # inside another vmap: its clients and these are one list
+    """Move the client axis to the front. If only `left` has one and `fold` allows it, merge it into the batch."""
+    already = left.ndim - (dims[0] is not None) == 5  # inside another vmap, whose clients are merged with these
 
     def front(t: Tensor, dim: int | None) -> Tensor:
         return t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -133,7 +133,7 @@ def _batched(function: Any, clients: int, dims: Sequence[int | None], left: Tens
 
 
 class _Conv(torch.autograd.Function):
-    """x and w without clients (4 axes: PyTorch's convolution) or with (5 axes: ours)."""
+    """A convolution of x and w without clients (4 axes, by PyTorch) or with clients (5 axes, by `client_conv`)."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, stride: list[int], padding: list[int]) -> Tensor:
@@ -160,7 +160,7 @@ class _Conv(torch.autograd.Function):
 
 
 class _InputGrad(torch.autograd.Function):
-    """What `_Conv` sends back to its input. The three of them are each other's derivatives."""
+    """The gradient of `_Conv` for its input. The three functions are each other's derivatives."""
 
     @staticmethod
     def forward(dy: Tensor, w: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -186,7 +186,7 @@ class _InputGrad(torch.autograd.Function):
 
 
 class _WeightGrad(torch.autograd.Function):
-    """What `_Conv` sends back to its weight."""
+    """The gradient of `_Conv` for its weight."""
 
     @staticmethod
     def forward(dy: Tensor, x: Tensor, size: list[int], stride: list[int], padding: list[int]) -> Tensor:
@@ -213,7 +213,7 @@ class _WeightGrad(torch.autograd.Function):
         return _batched(_WeightGrad, info.batch_size, in_dims[:2], dy, x, *rest, fold=False)
 
 
-# ------------------------------------------------------------------------------------------------- the way in
+# ------------------------------------------------------------------------------------------------ entry point
 
 
 def _pair(value: int | Sequence[int]) -> list[int]:
@@ -222,7 +222,7 @@ def _pair(value: int | Sequence[int]) -> list[int]:
 
 
 class ClientConvolutions(TorchFunctionMode):
-    """While active, plain 2-D convolutions on these devices are ours; anything else is PyTorch's."""
+    """A mode in which plain 2-D convolutions on these devices use `client_conv`; all others stay PyTorch's."""
 
     def __init__(self, devices: Sequence[str] = ("cuda",)) -> None:
         super().__init__()
@@ -234,15 +234,15 @@ class ClientConvolutions(TorchFunctionMode):
         if func is torch.conv2d and ENABLED:
             return self._conv2d(*args, **kwargs)
         if func in (F.group_norm, torch.group_norm) and args and args[0].device.type == "cpu":
-            # On a CPU it asks what looks channels-last whether it is contiguous so, and vmap cannot answer for its
-            # tensors. With axes of length one a contiguous tensor may look that way too: flatten, and shape anew.
+            # On a CPU, group norm checks inputs that look channels-last for that memory format, which vmap does not
+            # support. With axes of length one, a contiguous tensor may look so too: flatten it and reshape it.
             args = (args[0].contiguous().flatten().view(args[0].shape), *args[1:])
         return func(*args, **kwargs)
 
     def _conv2d(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
                 dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
         plain = groups == 1 and _pair(dilation) == [1, 1] and not isinstance(padding, str) and input.ndim == 4
-        same = input.dtype == weight.dtype and input.shape[1] == weight.shape[1]  # if not, PyTorch says what is wrong
+        same = input.dtype == weight.dtype and input.shape[1] == weight.shape[1]  # otherwise PyTorch raises the error
         kind = input.device.type
         if not (plain and same and kind in self.devices and weight.device.type == kind):
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)

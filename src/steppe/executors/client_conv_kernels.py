@@ -1,13 +1,13 @@
-"""The kernels of `client_conv.py` in Triton, and how they are launched.
+"""The Triton kernels of `client_conv.py`, and their launch parameters.
 
-Matrix products over pixels with the patches gathered on the fly ("implicit GEMM"), the client being one more axis of
-the launch:
+They are matrix products over pixels that gather the patches on the fly ("implicit GEMM"). The client is one more axis
+of the launch grid:
 
     forward       y[p, o]  = Σ_{tap, i}  x[p·stride − padding + tap, i] · w[o, tap, i]
     input         dx[q, i] = Σ_{tap, o}  dy[(q + padding − tap) / stride, o] · w[o, tap, i]
     weight        dw[o, tap, i] = Σ_p    dy[p, o] · x[p·stride − padding + tap, i]
 
-Everything is channels-last in memory, so that the summed index is contiguous; shapes stay PyTorch's.
+Everything is channels-last in memory, so that the summed index is contiguous. Shapes are PyTorch's.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-def,untyped-decorator"
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-FEW = 16  # with fewer channels than this, a block of the sum runs over several taps
+FEW = 16  # with fewer channels than this, one block of the sum covers several taps
 WEIGHT_FORWARD, WEIGHT_BACK = (0, 1, 3, 4, 2), (0, 2, 3, 4, 1)  # (C, O, I, kh, kw) with the summed channels last
 PIXELS, CHANNELS = (0, 1, 3, 4, 2), (0, 2, 1, 3, 4)  # (C, B, ch, h, w) with the channels, or the pixels, last
 
 
 class Blocks(NamedTuple):
-    """The part of the product that one program computes, and how."""
+    """Launch parameters: the block of the product that one program computes, its warps and pipeline stages."""
 
     m: int
     n: int
@@ -35,7 +35,7 @@ class Blocks(NamedTuple):
 
 
 def laid(t: Tensor, order: Sequence[int]) -> Tensor:
-    """t with its axes in this order in memory; nothing happens to one that lies so already."""
+    """Return t permuted to this order and contiguous; no copy is made if its memory is already in this order."""
     return t.permute(*order).contiguous()
 
 
@@ -49,16 +49,16 @@ def _power(n: int, least: int, most: int) -> int:
 
 @cache
 def _kernels() -> tuple[Any, Any] | None:
-    """The two Triton kernels, or None where Triton is missing."""
+    """Return the two Triton kernels, or None if Triton is not installed."""
     try:
         import triton
         import triton.language as tl
     except ImportError:
         return None
 
-    # H, W, I are the source's rows, columns and channels, OH, OW, N the result's. Only taps H0 … H1 − 1, W0 … W1 − 1
-    # ever meet a pixel. BACK: the result's pixels fall into SH·SW phases by their remainder, and the pixels of a phase
-    # share the taps that reach them, kh0 + j·SH; within a phase it is a convolution with stride 1 that walks backwards.
+    # H, W, I are the source's rows, columns and channels; OH, OW, N are the result's. Only the taps H0 … H1 − 1 and
+    # W0 … W1 − 1 ever meet a pixel. BACK: the result's pixels fall into SH·SW phases by their remainder. The pixels of
+    # a phase share the taps that reach them, kh0 + j·SH. Within a phase, it is a backward convolution of stride 1.
     @triton.jit
     def conv(
         x, w, y, batch, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -71,7 +71,7 @@ def _kernels() -> tuple[Any, Any] | None:
         client = tl.program_id(2).to(tl.int64)
         GH: tl.constexpr = (OH + SH - 1) // SH if BACK else OH
         GW: tl.constexpr = (OW + SW - 1) // SW if BACK else OW
-        DH: tl.constexpr = SH if BACK else 1  # the steps between taps
+        DH: tl.constexpr = SH if BACK else 1  # the distance between taps
         DW: tl.constexpr = SW if BACK else 1
         SIGN: tl.constexpr = -1 if BACK else 1
         kh0 = H0
@@ -144,8 +144,8 @@ def _kernels() -> tuple[Any, Any] | None:
         at = ((b * OH + oh) * OW + ow) * N
         tl.store(y + at[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=kept[:, None] & (n < N)[None, :])
 
-    # One program sums `length` pixels for a block of (output channel) × (tap, input channel). TURNED: dy has its pixels
-    # contiguous, which the tensor cores want of 32-bit numbers, since they cannot transpose those.
+    # One program sums `length` pixels for a block of (output channel) × (tap, input channel). TURNED: the pixels of dy
+    # are contiguous, as tensor cores need for 32-bit numbers, because they cannot transpose them.
     @triton.jit
     def weight_grad(
         dy, x, out, batch, length, clients, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
@@ -191,17 +191,17 @@ def _kernels() -> tuple[Any, Any] | None:
 
 
 def _precision(t: Tensor) -> str:
-    """Three TF32 products of factors in two pieces are as exact as float32's own, and faster."""
+    """Return the precision of products: TF32, or three TF32 products, which are as exact as float32 and faster."""
     return "tf32" if t.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "tf32x3"
 
 
 def turned(t: Tensor, channels: int) -> bool:
-    """Whether the weight gradient wants dy with its pixels contiguous: if that is worth a copy."""
+    """Return whether the weight gradient is faster with the pixels of dy contiguous, even if that needs a copy."""
     return t.dtype == torch.float32 and _precision(t) == "tf32" and channels % 4 == 0 and channels >= FEW
 
 
 def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: int) -> Blocks:
-    """Tall blocks, as wide as the channels allow, but enough of them for all multiprocessors."""
+    """Choose tall blocks, as wide as the channels allow, but enough of them for all multiprocessors."""
     m = 64 if pixels <= 64 else 128
     n = _power(results, 16, 128 if t.element_size() == 2 else 64)
     while n > 32 and clients * -(-pixels // m) * -(-results // n) < 132:
@@ -212,8 +212,11 @@ def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: in
 
 
 def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blocks:
-    """Blocks of the weight gradient. Hopper's larger instructions want four warps and 64 rows, and then also x with its
-    pixels contiguous if numbers have 32 bits; two warps keep those on the older ones, which take x as it is."""
+    """Choose the blocks of the weight gradient.
+
+    Hopper's larger instructions need four warps and 64 rows and, for 32-bit numbers, also x with contiguous pixels.
+    Two warps select the older instructions, which take x as it is.
+    """
     m = _power(results, 16, 64)
     n = _power(taps * channels, 16, 128)
     k = 64 if t.element_size() == 2 and channels >= FEW else 32
@@ -221,29 +224,35 @@ def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blo
 
 
 def parts(clients: int, tiles: int, pixels: int, k: int, wanted: int = 528) -> tuple[int, int]:
-    """Into how many sums a weight gradient is cut, and the pixels of each: about four programs a multiprocessor."""
+    """Return into how many sums a weight gradient is split, and the pixels of each.
+
+    The target is about four programs per multiprocessor.
+    """
     count = max(1, min(-(-wanted // (clients * tiles)), -(-pixels // (8 * k))))
     length = -(-pixels // (count * k)) * k
     return -(-pixels // length), length
 
 
 def _taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """The taps that meet a pixel at all: of a 3×3 kernel on a 1×1 image only the middle one does."""
+    """Return the range of taps that meet a pixel: of a 3×3 kernel on a 1×1 image, only the middle one does."""
     first = min(max(0, padding - (outer - 1) * stride), kernel - 1)
     return first, max(first + 1, min(kernel, inner + padding))
 
 
 def triton_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int],
                 blocks: Blocks | None = None) -> Tensor:  # fmt: skip
+    """Launch the forward convolution."""
     return _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks)
 
 
 def triton_input_grad(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                       blocks: Blocks | None = None) -> Tensor:  # fmt: skip
+    """Launch the gradient for the input."""
     return _convolve(dy, w, size, stride, padding, True, blocks)
 
 
 def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Return the height and width of the forward convolution's output."""
     return [_size(*each) for each in zip(x.shape[3:], w.shape[3:], stride, padding, strict=True)]
 
 
@@ -274,6 +283,7 @@ def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], 
 def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                        blocks: Blocks | None = None, is_turned: bool | None = None,
                        wanted: int = 528) -> Tensor:  # fmt: skip
+    """Launch the gradient for the weight."""
     clients, batch, channels, *inner = x.shape
     results, *outer = dy.shape[2:]
     is_turned = turned(x, channels) if is_turned is None else is_turned
@@ -281,7 +291,7 @@ def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Seque
     blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1])
     tiles = -(-results // blocks.m) * -(-columns // blocks.n)
     count, length = parts(clients, tiles, pixels, blocks.k, wanted)
-    # One sum is written as it is; several are added afterwards, always in the same order.
+    # A single sum is the result. Several sums are added afterwards, always in the same order.
     out = x.new_empty(count, clients, results, *size, channels, dtype=x.dtype if count == 1 else torch.float32)
     kernels = _kernels()
     assert kernels is not None
@@ -302,6 +312,6 @@ def _can(device: torch.device) -> bool:
 
 
 def by_triton(*tensors: Tensor) -> bool:
-    """Offsets within a client are 32-bit numbers in the kernels."""
+    """Return whether the Triton kernels can take these tensors; their offsets within a client have 32 bits."""
     known = all(t.is_cuda and t.dtype in (torch.float32, torch.bfloat16) for t in tensors)
     return known and all(t[0].numel() < 2**31 for t in tensors) and _can(tensors[0].device)

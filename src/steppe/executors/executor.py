@@ -1,4 +1,4 @@
-"""What trains a round's clients: in this process, in others, all at once on a GPU, or on the nodes of a federation."""
+"""The protocol of an executor, which trains a round's clients: here, in processes, on a GPU, or on remote nodes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from steppe.data.federation import Federation
 
 
 class Answers(NamedTuple):
-    """What came back from a round's clients."""
+    """The answers of a round's clients."""
 
-    ids: list[int]  # who answered, in the order of the replies
+    ids: list[int]  # the clients that answered, in the order of the replies
     replies: Reply  # stacked
     sizes: list[int]  # training samples of each of them
-    samples: int  # of all clients together, also of those that took no part
-    facts: dict[str, Any]  # what else the round's record says
+    samples: int  # training samples of all clients, including those that did not take part
+    facts: dict[str, Any]  # further entries of the round's record
 
 
 class Executor(Protocol):
-    """Trains clients. No algorithm knows which executor runs it."""
+    """An object that trains clients. No algorithm knows which executor runs it."""
 
-    trusted: bool  # whether the drifts in its replies need no checking, because this program measured them
+    trusted: bool  # whether the drifts in its replies were measured by this program and need no check
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients, each from its state."""
 
     def close(self) -> None:
-        """Give back processes and memory."""
+        """Release processes and memory."""
 
 
 def everybody(federation: Federation, ids: Sequence[int], replies: Reply) -> Answers:
-    """The answers of an executor whose clients all answer."""
+    """Return the answers of an executor whose clients all answer."""
     return Answers(list(ids), replies, [federation.sizes[i] for i in ids], federation.samples, {})

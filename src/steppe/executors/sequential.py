@@ -1,4 +1,4 @@
-"""One client after the other: what a CPU wants, what batch statistics need, and the plainest thing to read."""
+"""Train one client after the other: fast on a CPU, required by batch statistics, and the simplest to read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.executor import Answers, everybody
 
-DROPOUT = 3  # keeps this use of (seed, round, client) apart
+DROPOUT = 3  # separates this use of (seed, round, client) from all others
 
 
 def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, state: States,
           into: Tensor | None = None) -> Reply:  # fmt: skip
-    """One client's whole round. Its last batches are cut to their real size, so nothing is padded."""
+    """Train one client for a whole round. Short batches keep their real size, so nothing is padded."""
     steps = sent.lr.new_tensor(float(federation.steps(client, algorithm.local_steps)))
     with torch.no_grad():
         live = begin(algorithm, task, sent, state, steps)
@@ -45,8 +45,11 @@ def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sen
 
 
 def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
-    """Whether a step may overwrite w and the optimiser's state: no two tensors share memory, here or with what was
-    sent; no part takes the optimiser's step twice; and no client goes on where it stopped, in the store's own rows."""
+    """Return whether a step may overwrite w and the optimiser's state.
+
+    Three conditions: no two tensors share memory, either here or with what was sent; no part takes the optimiser's
+    step twice; and no client continues from the rows of the store (`alone`).
+    """
     held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
     places = memory(*held)
     apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
@@ -54,23 +57,23 @@ def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
 
 
 def _seed(seed: int, cuda: bool) -> None:
-    """What torch.manual_seed does, less the traceback that it formats for devices that are not there."""
+    """Do what torch.manual_seed does, without the traceback that it formats for absent devices, which is slow."""
     torch.default_generator.manual_seed(seed)
     if cuda:
         torch.cuda.manual_seed(seed)
 
 
 class Sequential:
-    """Trains the round's clients in this process."""
+    """An executor that trains the round's clients in this process, one after the other."""
 
     trusted = True
 
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation) -> None:
         self.algorithm, self.task, self.federation = algorithm, task, federation
-        self.rows: Reply | None = None  # fresh memory every round would cost more than the copies into it
+        self.rows: Reply | None = None  # kept, because new memory every round would cost more than the copies
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
-        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         if self.rows is None or len(self.rows.loss) < len(ids):
             like = nobody(self.algorithm, self.task, sent, states[0])._replace(state={})
             self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape[1:])), like)
@@ -84,4 +87,4 @@ class Sequential:
         return everybody(self.federation, ids, together._replace(state=stack(kept)))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""

@@ -1,8 +1,8 @@
-"""One process a core for the sequential executor: two processes of one thread beat one process of two.
+"""The sequential executor in one process per core: two processes of one thread are faster than one process of two.
 
-Workers are plain child processes, not forks and not multiprocessing's spawn: the user's script is never
-imported again, and a worker ends by itself when this process dies, because its standard input ends. Models
-and states pass through one memory-mapped file; the pipes carry only which client is next.
+Workers are plain child processes, not forks and not multiprocessing's spawn. The user's script is never imported again,
+and a worker ends when this process dies, because its standard input closes. Models and states are exchanged through one
+memory-mapped file; the pipes carry only the next client's number.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class CannotShareError(Exception):
-    """The job cannot be sent to another process; the text says why."""
+    """The experiment cannot be sent to another process; the text says why."""
 
 
 class Workers:
-    """Trains the round's clients in `count` child processes; the same numbers as `Sequential` with one thread."""
+    """An executor that trains clients in `count` child processes, with the same results as `Sequential`."""
 
     trusted = True
 
@@ -47,7 +47,7 @@ class Workers:
                  own_buffers: bool = False) -> None:  # fmt: skip
         try:
             job = pickle.dumps((algorithm, task, federation))
-        except Exception as error:  # whatever a user's object says when it is asked to be pickled
+        except Exception as error:  # pickling a user's object may raise anything
             raise CannotShareError(f"the model, loss or algorithm cannot be pickled ({error})") from error
         if b"__main__" in job:
             raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
@@ -55,7 +55,7 @@ class Workers:
         shapes = _shapes(algorithm, task, slots, own_buffers)
         handle, name = tempfile.mkstemp(prefix="steppe-")
         try:
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would end the process
+            if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
                 os.posix_fallocate(handle, 0, bytes_of(shapes))
         except OSError:
             Path(name).unlink()
@@ -72,15 +72,15 @@ class Workers:
                 self._ask(worker, (sys.path, job, name, shapes))
             for worker in self.pool:
                 self._answer(worker)
-        except RunFailed:  # it died
+        except RunFailed:  # the worker died
             raise
-        except Exception as error:  # only unpickling the job can raise these: importing its modules may do anything
+        except Exception as error:  # from unpickling the job, because importing a user's module may raise anything
             raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
         finally:
-            Path(name).unlink()  # mapped everywhere by now: it disappears with the last process
+            Path(name).unlink()  # all workers have mapped it; the system frees it with the last process
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
-        """Replies stacked in the order of the ids. All but the states lie in memory that the next call uses again."""
+        """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
         return everybody(self.federation, ids, self._replies(ids, states))
 
@@ -100,7 +100,7 @@ class Workers:
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
             put(self.states, i, state)
-        # Longest first, so that the last worker to finish does not start late.
+        # Longest first, so that no long client starts last.
         waiting = sorted(range(len(ids)), key=lambda i: self.federation.steps(ids[i], self.algorithm.local_steps))
         with selectors.DefaultSelector() as ready:
             for worker in self.pool:
@@ -125,7 +125,7 @@ class Workers:
 
     def _lost(self) -> NoReturn:
         self.close()
-        raise RunFailed("A worker process ended unexpectedly, perhaps for lack of memory: "
+        raise RunFailed("A worker process ended unexpectedly, perhaps because it ran out of memory: "
                         "try fewer workers (workers = 1), or a smaller batch.") from None  # fmt: skip
 
     def _answer(self, worker: subprocess.Popen[bytes]) -> None:
@@ -138,32 +138,33 @@ class Workers:
             raise trouble
 
     def close(self) -> None:
+        """Close the pipes, which ends the workers, and wait for them."""
         for worker in self.pool:
             for pipe in (worker.stdin, worker.stdout):
                 if pipe:
-                    with suppress(BrokenPipeError):  # what is still in the buffer of a dead one's pipe
+                    with suppress(BrokenPipeError):  # a dead worker's pipe may still have data in its buffer
                         pipe.close()
             worker.wait()
         self.pool = []
 
 
 def work() -> None:
-    """A worker's life: map the shared file, then train whichever client is asked for."""
+    """Run a worker process: map the shared file, then train each requested client until the input closes."""
     from steppe.executors.sequential import train
 
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a user's model prints must not get between our messages
+    os.dup2(2, 1)  # output that a user's model prints must not mix with the messages
     asks = sys.stdin.buffer
     try:
         path, job, name, shapes = pickle.load(asks)
-        sys.path[:] = path  # the user's module may lie beside the script, wherever that was started
+        sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = pickle.loads(job)
         sent, states, replies = mapped(shapes, name)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
-            # A clone, so that a client's numbers do not depend on the slot that it happened to get.
+            # Cloned, so that the last bits of a client's result do not depend on its slot.
             state = tree_map(torch.clone, row(states, slot))
             put(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
             _put(answers, None)
@@ -174,7 +175,7 @@ def work() -> None:
 
 
 def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """Where each tensor begins in the shared file, with the end of the last one, and their sizes in bytes."""
+    """Return the offsets of the tensors in the shared file, with the end of the last one, and their sizes in bytes."""
     sizes = [leaf.numel() * leaf.element_size() for leaf in leaves]
     begins = [0]
     for size in sizes:
@@ -183,12 +184,12 @@ def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
 
 
 def bytes_of(shapes: Any) -> int:
-    """How large the shared file of these tensors is."""
+    """Return the size in bytes of the shared file for these tensors."""
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
 def mapped(shapes: Any, name: str) -> Any:
-    """A tree of meta tensors as a tree of real ones that lie in one shared file."""
+    """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)
     memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
@@ -197,7 +198,7 @@ def mapped(shapes: Any, name: str) -> Any:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that survives the way to the other process, with a note on where it comes from."""
+    """Return an exception that can be pickled, with a note that it comes from a worker."""
     try:
         error = pickle.loads(pickle.dumps(error))
     except Exception:
@@ -207,7 +208,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
-    """What passes between the processes, found on tensors without data."""
+    """Find the shapes of everything that passes between the processes, on the meta device."""
     meta = task.to("meta")
     scalar = meta.x0.new_zeros(())
     held, state = algorithm.server_state(meta.x0), algorithm.client_state(meta.x0)

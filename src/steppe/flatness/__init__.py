@@ -1,4 +1,4 @@
-"""The flatness laboratory: measures of a loss as a function of a flat vector, each with its uncertainty.
+"""Flatness measures of a loss as a function of the flat parameter vector, each with its uncertainty.
 
 task, federation = experiment.task, experiment.federation
 loss = Loss(task, of_training_data(federation), buffers)

@@ -1,7 +1,7 @@
-"""What a round did: how far clients' models, losses and gradients are from each other's and from the global ones.
+"""The effect of a round: differences between the clients' models, losses and gradients, and to the global ones.
 
-`x` is the model that the clients were given, `after` the new global model, `local` the clients' models at the end of
-their round, (n, P). Errors are standard errors over clients.
+`x` is the model that the clients received, `after` the new global model, `local` the clients' models at the end of
+the round, (n, P). Errors are standard errors over clients.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from steppe.flatness.hvp import Loss
 
 # ------------------------------------------------------------------------------------------------------- models
 class Consistency(NamedTuple):
-    """(1/n) Σ ‖w_i − ·‖²: around the clients' plain mean, and around the new global model (FedSMOO's code).
+    """(1/n) Σ ‖w_i − ·‖², around the clients' unweighted mean and around the new global model (FedSMOO's code).
 
-    For methods with duals the second one also contains the server's correction.
+    For methods with duals, the second one also contains the server's correction.
     """
 
     mean: Estimate
@@ -35,24 +35,26 @@ class Consistency(NamedTuple):
 
 
 def consistency(local: Tensor, after: Tensor) -> Consistency:
+    """Compute the mean squared distances of the clients' models."""
     return Consistency(*(Estimate.of((local - w).double().square().sum(1)) for w in (local.mean(0), after)))
 
 
 class Divergence(NamedTuple):
-    """Mean distances, not squared (FedSoL, Fig. 10): of the clients' models to what they were given, and of pairs."""
+    """Mean distances, not squared (FedSoL, Fig. 10): of the clients' models from x, and between pairs of them."""
 
     global_local: Estimate
     local_local: Estimate
 
 
 def divergence(x: Tensor, local: Tensor) -> Divergence:
+    """Compute the mean distances of the clients' models."""
     apart = torch.stack([torch.linalg.vector_norm(local - w, dim=1) for w in local])
     return Divergence(Estimate.of(torch.linalg.vector_norm(local - x, dim=1)), Estimate.of_pairs(apart))
 
 
 # ---------------------------------------------------------------------------------------------------- gradients
 class Alignment(NamedTuple):
-    """Cosines of the clients' gradients at one model: of pairs, and with their mean."""
+    """Cosines of the clients' gradients at one model: between pairs, and with their mean."""
 
     pairs: Estimate
     with_mean: Estimate
@@ -60,6 +62,7 @@ class Alignment(NamedTuple):
 
 
 def alignment(gradients: Tensor) -> Alignment:
+    """Compute the cosines of the clients' gradients (n, P)."""
     units = F.normalize(gradients.double(), dim=1)
     cosines = units @ units.T
     mean = F.normalize(gradients.double().mean(0), dim=0)
@@ -67,30 +70,30 @@ def alignment(gradients: Tensor) -> Alignment:
 
 
 def gradients(clients: Sequence[Loss], w: Tensor) -> Tensor:
-    """Every client's gradient at w, (n, P)."""
+    """Return every client's gradient at w, (n, P)."""
     return torch.stack([loss.gradient(w) for loss in clients])
 
 
 # -------------------------------------------------------------------------------------- flatness, across clients
 class Discrepancy(NamedTuple):
-    """FedScar's flatness discrepancy, f_i over the un-augmented training data of the round's clients, p_i ∝ n_i.
+    """FedScar's flatness discrepancy, with f_i on the un-augmented training data of the round's clients, p_i ∝ n_i.
 
-    Errors are the jackknife's over those clients; f, on a sample that is fixed, adds none.
+    Errors are by the jackknife over these clients. f is on a fixed sample and adds no error.
 
     code     |Σ p_i f_i(w') − Σ p_i f_i(w_i)|
-    poster   [f(w) − Σ p_i f_i(w)] + [Σ p_i f_i(w') − Σ p_i f_i(w_i)]: the first bracket is 0 unless f is over more
+    poster   [f(w) − Σ p_i f_i(w)] + [Σ p_i f_i(w') − Σ p_i f_i(w_i)]: the first bracket is 0 unless f covers more
              clients than took part
     moved    |Σ p_i f_i(w) − Σ p_i f_i(w')|, which the code calls global flatness
     """
 
     code: Estimate
-    poster: Estimate | None  # without f, there is none
+    poster: Estimate | None  # None without f
     moved: Estimate
 
 
 def flatness_discrepancy(clients: Sequence[Loss], x: Tensor, after: Tensor, local: Tensor,
                          everyone: Loss | None = None, sizes: Sequence[int] | None = None) -> Discrepancy:  # fmt: skip
-    """`sizes` are the clients' numbers of examples, where their losses are over a part of them."""
+    """Compute the flatness discrepancy. Pass the clients' numbers of examples if their losses are on subsets."""
     sizes = [len(loss.sample) for loss in clients] if sizes is None else sizes
     before, then, own = (torch.tensor([f.value(w) for f, w in zip(clients, models, strict=True)], dtype=torch.float64)
                          for models in ([x] * len(clients), [after] * len(clients), local))  # fmt: skip
@@ -103,18 +106,19 @@ def flatness_discrepancy(clients: Sequence[Loss], x: Tensor, after: Tensor, loca
 
 
 class OverRounds(NamedTuple):
-    """A series as one number: the mean of the last rounds; the minimum, which the codes print, is optimistic."""
+    """A series as one number: the mean of the last rounds. The minimum, which released codes print, is optimistic."""
 
     last: Estimate
     minimum: float
 
 
 def over_rounds(series: Sequence[float], last: int = 50) -> OverRounds:
+    """Summarise a series over rounds."""
     return OverRounds(Estimate.of(series[-last:]), min(series)) if series else OverRounds(Estimate(nan, nan, 0), nan)
 
 
 class FlatnessDistance(NamedTuple):
-    """Our stand-ins for FedNSAM's flatness distance, whose definition is not public; never the paper's numbers.
+    """Our substitutes for FedNSAM's flatness distance, whose definition is not public; not the paper's numbers.
 
     ours_d1   (1/n) Σ ‖(w_i + ρ unit ∇f_i(w_i)) − (w' + ρ unit ∇f(w'))‖²
     ours_d2   (1/n) Σ ‖w_i − w'‖²
@@ -128,6 +132,7 @@ class FlatnessDistance(NamedTuple):
 
 def flatness_distance(clients: Sequence[Loss], everyone: Loss, after: Tensor, local: Tensor,
                       rho: float) -> FlatnessDistance:  # fmt: skip
+    """Compute the three substitutes."""
     g = everyone.gradient(after)
     there = after + rho * unit(g)
     each = [w + rho * unit(f.gradient(w)) for f, w in zip(clients, local, strict=True)]
@@ -138,7 +143,7 @@ def flatness_distance(clients: Sequence[Loss], everyone: Loss, after: Tensor, lo
 
 # ------------------------------------------------------------------------------------------- FedSoL's analyses
 def proximal(loss: Loss, x: Tensor, tau: float = 3.0) -> Loss:
-    """KL(model at x ‖ model at w), both softened by τ, on the same sample and as a loss of w (FedSoL's L_p)."""
+    """Return KL(model at x ‖ model at w), both with temperature τ, as a loss of w on the same sample (FedSoL's L_p)."""
     teacher = loss.outputs(x)
 
     def kl(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -151,7 +156,7 @@ def proximal(loss: Loss, x: Tensor, tau: float = 3.0) -> Loss:
 
 @dataclass(frozen=True)
 class Proximal:
-    """At one local model: L_p (FedSoL, Fig. 9a) and cos(g_u, g_p) (Fig. 9b); None where g_p is rounding noise."""
+    """L_p (FedSoL, Fig. 9a) and cos(g_u, g_p) (Fig. 9b) at one local model; None if g_p is rounding error."""
 
     loss: float
     cosine: float | None
@@ -159,7 +164,10 @@ class Proximal:
 
 def proximal_effect(loss: Loss, w: Tensor, x: Tensor, rho: float, tau: float = 3.0,
                     radius: Literal["adaptive", "layer", "fixed"] = "adaptive") -> Proximal:  # fmt: skip
-    """g_p = ∇L_p(w), ε = ρ λ ⊙ unit(g_p), g_u = ∇f(w + ε), on one sample or batch; w = x has no g_p."""
+    """Compute L_p and cos(g_u, g_p) on one sample or batch.
+
+    g_p = ∇L_p(w), ε = ρ λ ⊙ unit(g_p), g_u = ∇f(w + ε). At w = x, g_p is zero.
+    """
     term = proximal(loss, x, tau)
     g = term.gradient(w)
     if float(torch.linalg.vector_norm(g)) < (1e-12 if w.dtype == torch.float64 else 1e-6):
@@ -171,7 +179,7 @@ def proximal_effect(loss: Loss, w: Tensor, x: Tensor, rho: float, tau: float = 3
 
 
 def shares(layout: Layout, moved: Tensor, radius: Literal["adaptive", "layer"] = "adaptive") -> Tensor:
-    """λ of FedSoL's adaptive radius: |D| / ‖D‖ for D = w − x, over axis 0 of a tensor or over the whole of it."""
+    """Return λ of FedSoL's adaptive radius: |D| / ‖D‖ for D = w − x, over axis 0 of a tensor or over all of it."""
 
     def share(d: Tensor) -> Tensor:
         d = d if d.ndim else d[None]
@@ -184,7 +192,7 @@ def shares(layout: Layout, moved: Tensor, radius: Literal["adaptive", "layer"] =
 
 def radius_profile(layout: Layout, local: Tensor, x: Tensor,
                    radius: Literal["adaptive", "layer"] = "adaptive") -> dict[str, Estimate]:  # fmt: skip
-    """The mean of λ in every tensor (FedSoL, Fig. 8b), over the clients' models (n, P)."""
+    """Return the mean of λ in every tensor (FedSoL, Fig. 8b), over the clients' models (n, P)."""
     rows = [torch.stack([p.mean() for p in layout.pieces(shares(layout, w - x, radius))]) for w in local]
     each = torch.stack(rows).double()  # (n, tensors)
     return {name: Estimate.of(each[:, i]) for i, name in enumerate(layout.names)}
@@ -192,7 +200,7 @@ def radius_profile(layout: Layout, local: Tensor, x: Tensor,
 
 # ---------------------------------------------------------------------------------------------------- knowledge
 def forgetting(whole: Score, local: Sequence[Score]) -> Estimate:
-    """The global model's accuracy on the global test set minus the local models' mean there (after local training)."""
+    """Return the global model's accuracy on the test set minus the mean accuracy of the local models there."""
     if not local:
-        raise SteppeError("Forgetting compares with local models, and there is none.")
+        raise SteppeError("Forgetting needs at least one local model to compare with.")
     return Estimate.of([whole.metric - s.metric for s in local])

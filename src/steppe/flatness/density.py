@@ -2,8 +2,9 @@
 
 Ghorbani, Krishnan and Xiao, ICML 2019, arXiv:1901.10159.
 
-For a random unit v, the eigenvalues θ of Lanczos' small matrix with weights (first entry of their eigenvectors)² match
-vᵀ p(H) v for all polynomials p up to twice the steps; its mean over v is tr p(H) / n. Gaussians of width σ around them:
+Take a random unit vector v, and the eigenvalues θ of the tridiagonal matrix of the Lanczos method. With the weights
+(first entry of their eigenvectors)², they match vᵀ p(H) v for all polynomials p of degree up to twice the steps. The
+mean of vᵀ p(H) v over v is tr p(H) / n. The density places a Gaussian of width σ at each of them:
 
     φ(t) = mean over probes of Σ_j weight_j · N(t; θ_j, σ²)
 """
@@ -24,7 +25,7 @@ from steppe.flatness.lanczos import Operator, extend
 
 @dataclass(frozen=True)
 class Density:
-    """On a grid: the mean over probes and its standard error. The integral is 1; `size` times it counts eigenvalues."""
+    """The mean density over probes on a grid, with its standard error. It integrates to 1, for `size` eigenvalues."""
 
     grid: Tensor
     density: Tensor
@@ -36,16 +37,16 @@ class Density:
 
     @property
     def trace(self) -> Estimate:
-        """Hutchinson's estimate, which the first step of every probe contains."""
+        """Return Hutchinson's estimate of the trace, which the first step of every probe contains."""
         return Estimate.of(self.size * (self.nodes * self.weights).sum(1))
 
 
 def density(hessian: Operator, probes: int = 10, steps: int = 80, sigma: float | None = None, points: int = 1000,
             seed: int = 0) -> Density:  # fmt: skip
-    """`sigma` is 1 % of the range of eigenvalues, unless given."""
+    """Estimate the density. `sigma` is 1 % of the range of eigenvalues unless given."""
     n, like = hessian.size, hessian.w
     if probes < 2 or steps < 1:
-        raise SteppeError("A density with its band needs at least 2 probes and 1 step.")
+        raise SteppeError("A density with standard errors needs at least 2 probes and 1 step.")
     steps = min(steps, n)
     free_memory.require(
         (steps + 1) * n * like.element_size(), like.device, f"A basis of {steps} vectors", "choose fewer steps"
@@ -62,7 +63,7 @@ def density(hessian: Operator, probes: int = 10, steps: int = 80, sigma: float |
 
 
 def quadrature(hessian: Operator, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the unit vector `start`; fewer than `steps` if it lies in a smaller invariant space."""
+    """Return nodes and weights for the unit vector `start`; fewer than `steps` if its invariant subspace is smaller."""
     V = start.new_empty(steps + 1, len(start))
     T = torch.zeros(steps, steps, dtype=torch.float64)
     V[0] = start
@@ -76,7 +77,7 @@ def quadrature(hessian: Operator, start: Tensor, steps: int) -> tuple[Tensor, Te
 
 
 def smoothed(grid: Tensor, nodes: Tensor, weights: Tensor, sigma: float) -> Tensor:
-    """Σ_j weight_j · N(t; node_j, σ²) at every t of the grid."""
+    """Return Σ_j weight_j · N(t; node_j, σ²) at every t of the grid."""
     z = (grid[:, None] - nodes) / sigma
     curve: Tensor = (torch.exp(-0.5 * z.square()) * weights).sum(1) / (sigma * (2 * torch.pi) ** 0.5)
     return curve

@@ -1,4 +1,4 @@
-"""A number with its uncertainty, and results as JSON or as arrays."""
+"""A number with its uncertainty, and the conversion of results to JSON or arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGE = 10_000  # a tensor with more numbers goes into an .npz file, not into JS
 
 
 class Estimate(NamedTuple):
-    """A mean and its standard error; `n` is over how many draws, clients or examples."""
+    """A mean and its standard error; `n` is the number of draws, clients or examples."""
 
     value: float
     error: float
@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
 
     @staticmethod
     def of(values: Tensor | Sequence[float]) -> Estimate:
-        """The mean of independent values; a single one says nothing about its error.
+        """Return the mean of independent values; the error of a single value is unknown (nan).
 
         >>> Estimate.of([2.0, 2.0, 2.0])
         Estimate(value=2.0, error=0.0, n=3)
@@ -34,9 +34,9 @@ class Estimate(NamedTuple):
 
     @staticmethod
     def weighted(values: Tensor | Sequence[float], weights: Sequence[float]) -> Estimate:
-        """The mean by weights that are not all alike; its error is the jackknife's.
+        """Return the weighted mean, with its error by the jackknife.
 
-        >>> [round(v, 9) for v in Estimate.weighted([1.0, 3.0, 5.0, 3.0], [1, 1, 1, 1])]  # as a plain mean's
+        >>> [round(v, 9) for v in Estimate.weighted([1.0, 3.0, 5.0, 3.0], [1, 1, 1, 1])]  # as for a plain mean
         [3.0, 0.816496581, 4]
         """
         each, share = (torch.as_tensor(v, dtype=torch.float64) for v in (values, weights))
@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
 
     @staticmethod
     def of_pairs(matrix: Tensor) -> Estimate:
-        """The mean over pairs of a symmetric (n, n) matrix. Pairs share members, so the error is the jackknife's."""
+        """Return the mean over pairs of a symmetric (n, n) matrix. Pairs overlap, so the error is by jackknife."""
         pairs, n = matrix.double().triu(1), len(matrix)
         if n < 2:
             return Estimate(math.nan, math.nan, n)
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
 
 
 def as_json(result: Any) -> Any:
-    """Any result as plain lists and numbers; what is not finite becomes None, and large tensors are left out.
+    """Convert any result to plain lists and numbers. Non-finite values become None; large tensors are left out.
 
     >>> as_json({"a": Estimate(1.0, math.nan, 1), "b": torch.zeros(2)})
     {'a': {'value': 1.0, 'error': None, 'n': 1}, 'b': [0.0, 0.0]}
@@ -82,7 +82,7 @@ def as_json(result: Any) -> Any:
 
 
 def as_arrays(result: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Every tensor of a result under its dotted name, for `np.savez`."""
+    """Return every tensor of a result under its dotted name, for `np.savez`."""
     if isinstance(result, Tensor):
         return {prefix or "value": result.detach().cpu().numpy()}
     if is_dataclass(result) and not isinstance(result, type):

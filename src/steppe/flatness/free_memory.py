@@ -1,4 +1,4 @@
-"""How much memory there is, and a sentence where it is not enough."""
+"""Free memory of a device, and an error if it is not enough."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from steppe.core.errors import SteppeError
 
-_UNKNOWN = 4 << 30  # what to count on where the system does not say
+_UNKNOWN = 4 << 30  # assumed if the system does not report it
 
 
 def free(device: torch.device) -> int:
-    """Bytes that can still be taken."""
+    """Return the number of bytes that can still be allocated."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
@@ -25,16 +25,16 @@ def free(device: torch.device) -> int:
 
 
 def in_container(group: Path) -> float:
-    """What a container may still take, where it has a limit: who goes beyond it is killed without a word."""
+    """Return the bytes left below a container's memory limit; a process above it is killed without a message."""
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return int(limit) - int(used) + int(stat["inactive_file"])  # cached files make way
-    except (OSError, ValueError, KeyError):  # no such system, or `max`: no limit
+        return int(limit) - int(used) + int(stat["inactive_file"])  # cached files can be evicted
+    except (OSError, ValueError, KeyError):  # no cgroup, or `max`: no limit
         return inf
 
 
 def require(size: int, device: torch.device, what: str, instead: str) -> None:
-    """Refuse, before anything is allocated, what would not fit."""
+    """Refuse an allocation that would not fit, before anything is allocated."""
     if size > (there := free(device)):
         raise SteppeError(f"{what} needs {size / 2**30:.1f} GiB, but {there / 2**30:.1f} GiB are free: {instead}.")

@@ -1,20 +1,21 @@
-"""The loss over a sample as a function of the flat vector w: its value, its gradient, products with its Hessian.
+"""The loss on a sample as a function of the flat vector w: its value, its gradient, products with its Hessian.
 
     f(w) = (1/n) Σ ℓ(model(w, input), target)
 
-No weight decay; the model as it is tested (dropout off, running statistics fixed). A product with the Hessian is
+There is no weight decay, and the model is in evaluation mode (dropout off, running statistics fixed). A product with
+the Hessian is computed in one of two ways:
 
     H v = ∇ (g(w)ᵀ v)      by differentiating the gradient g again, which works for every layer. The graph of g is
-                           kept where memory allows: on a CPU a product is then 2.2 times as fast as by forward mode,
-                           and six convolutions for each of the model's are all that it consists of. The sample is
-                           cut into pieces that a cache can hold, and each thread takes its own.
-    H v = ∂/∂t g(w + t v)  by forward mode: on an H200 1.7 times as fast, and 2.6 times for several v at once. PyTorch
-                           lacks it for some layers and was wrong for others, so it is used on a GPU alone, and
-                           only if both ways agree on a few examples.
+                           kept if memory allows. On a CPU, a product is then 2.2 times as fast as by forward mode,
+                           and takes only six convolutions per convolution of the model. The sample is split into
+                           pieces that fit into a cache, and each thread takes its own pieces.
+    H v = ∂/∂t g(w + t v)  by forward mode, which on an H200 is 1.7 times as fast, and 2.6 times for several v at once.
+                           PyTorch lacks it for some layers and was wrong for others. It is therefore used only on a
+                           GPU, and only if both ways agree on a few examples.
 
-(Speeds are of the FedAvg-CNN.)
-On a GPU the reduced precision that PyTorch allows for convolutions, and a run for matrix products, is switched off: its
-error of 1e-3 would be larger than the residuals that are reported.
+(Speeds were measured with the FedAvg-CNN.)
+On a GPU, the reduced precision that PyTorch allows for convolutions, and a run for matrix products, is switched off,
+because its error of 1e-3 would be larger than the reported residuals.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
 from steppe.flatness.threads import in_threads
 
-# Bytes of a piece's graph on a CPU: for the FedAvg-CNN 125 images, which takes 0.86 of the time that 500 take.
+# Bytes of the graph of one piece on a CPU, and the fewest examples per piece. For the FedAvg-CNN, a piece is 125
+# images, which takes 0.86 of the time of pieces of 500.
 PIECE, FEWEST = 128 << 20, 50
 
-MOST_MEMORY = 16 << 30  # more makes nothing faster, and others may be using the card
+MOST_MEMORY = 16 << 30  # more gives no speed-up, and other programs may need the GPU
 
 
 class Loss:
-    """f(w) over a sample. `each` replaces the task's loss (outputs, targets) -> one value an example.
+    """f(w) on a sample. `each` replaces the task's loss: (outputs, targets) -> one value per example.
 
-    The sample is cut into equal chunks of at most `chunk` examples, fewer where their graph would need more bytes than
-    `memory_limit`. For a model that normalises by the statistics of its batch, the chunks are part of the definition.
+    The sample is split into equal chunks of at most `chunk` examples, or fewer if their graph would need more than
+    `memory_limit` bytes. For a model that normalises by batch statistics, the chunks are part of the definition.
     """
 
     def __init__(self, task: Task, sample: Sample, buffers: Tensors | None = None, each: Each | None = None,
@@ -68,27 +70,28 @@ class Loss:
         self.by_batch = any(m.running_mean is None for m in norms)
 
     def outputs(self, w: Tensor) -> Tensor:
-        """The model's outputs for the whole sample."""
+        """Return the model's outputs for the whole sample."""
         with torch.no_grad(), _exact():
             return torch.cat([self._forward(w, x) for x, _ in self._chunks(w, self.chunk)])
 
     def each(self, w: Tensor) -> Tensor:
-        """One loss an example, (n,)."""
+        """Return one loss per example, (n,)."""
         with torch.no_grad(), _exact():
             return torch.cat(
                 [_one_each(self.loss_each(self._forward(w, x), y)) for x, y in self._chunks(w, self.chunk)]
             )
 
     def value(self, w: Tensor) -> float:
+        """Return f(w)."""
         return float(self.each(w).double().mean())
 
     def estimate(self, w: Tensor) -> Estimate:
-        """The value as an estimate of the expected loss: with the standard error over examples."""
+        """Return f(w) as an estimate of the expected loss, with the standard error over examples."""
         return Estimate.of(self.each(w))
 
     def values(self, points: Tensor) -> Tensor:
-        """f at many points (m, P): float64, (m,). On a GPU they are evaluated side by side."""
-        if points.device.type == "cpu":  # vmap turns convolutions into grouped ones, which are slow there
+        """Return f at many points (m, P) as float64 (m,). On a GPU they are evaluated in parallel."""
+        if points.device.type == "cpu":  # vmap makes grouped convolutions, which are slow on a CPU
             return torch.tensor([self.value(w) for w in points], dtype=torch.float64)
         self._check(points)
         total = torch.zeros(len(points), dtype=torch.float64, device=points.device)
@@ -99,6 +102,7 @@ class Loss:
         return total.cpu()
 
     def gradient(self, w: Tensor) -> Tensor:
+        """Return ∇f(w)."""
         total = torch.zeros_like(w)
         with _exact():
             for x, y in self._chunks(w, self._fitting(w)):
@@ -106,31 +110,31 @@ class Loss:
         return _finite(total, "The gradient")
 
     def split(self, parts: int) -> list[Loss]:
-        """The same loss over equal parts of the sample, one after the other."""
+        """Return the same loss on equal, consecutive parts of the sample."""
         of = self.sample
         pieces = zip(of.inputs.tensor_split(parts), of.targets.tensor_split(parts), strict=True)
         samples = [Sample(f"{of.name}, part {i + 1} of {parts}", x, y, of.plain) for i, (x, y) in enumerate(pieces)]
         return [Loss(self.task, s, self.buffers, self.loss_each, self.chunk, self.memory_limit) for s in samples]
 
     def hessian(self, w: Tensor, on: str = "all") -> Hessian:
-        """Products at one w; `on` restricts them to the head, the body, or the module or tensor of that name."""
+        """Return the Hessian at w; `on` restricts it to the head, the body, or a module or tensor by name."""
         return Hessian(self, w, on)
 
     def hvp(self, w: Tensor, v: Tensor) -> Tensor:
-        """One product; for several at the same w, `hessian` is faster."""
+        """Return one product H v; for several products at the same w, `hessian` is faster."""
         return self.hessian(w)(v)
 
     def _forward(self, w: Tensor, x: Tensor) -> Tensor:
         return self.task.forward(w, x, self.buffers, learning=False).logits
 
     def _slope(self, w: Tensor, x: Tensor, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
-        """A leaf at w and the gradient there of this chunk's part of f."""
+        """Return a leaf at w, and the gradient of this chunk's part of f there."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
             return leaf, torch.autograd.grad(self._part(leaf, x, y), leaf, create_graph=create_graph)[0]
 
     def _part(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """What this chunk adds to f."""
+        """Return what this chunk adds to f."""
         return _one_each(self.loss_each(self._forward(w, x), y)).sum() / len(self.sample)
 
     def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -151,14 +155,14 @@ class Loss:
         return min(self.chunk, len(self.sample))
 
     def _fitting(self, w: Tensor) -> int:
-        """The chunk, smaller where a processor's cache gains by it, and halved until the graph of a gradient fits."""
+        """Return a chunk size that suits the cache of a CPU, halved until the graph of a gradient fits into memory."""
         size = self._size
         if self.device.type == "cpu" and not self.by_batch:
             size = min(size, max(PIECE // self._bytes(w), FEWEST))
         while size > 1 and size * self._bytes(w) > self.memory_limit:
             if self.by_batch:
-                raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and this model "
-                                  "normalises by the statistics of its batch: choose a smaller chunk.")  # fmt: skip
+                raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and it cannot be split "
+                                  "because this model uses batch statistics: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
         free_memory.require(size * self._bytes(w), self.device,
                             f"A gradient's graph of {size} example{'s'[: size > 1]}",
@@ -166,7 +170,10 @@ class Loss:
         return size
 
     def _bytes(self, w: Tensor) -> int:
-        """Of the graph of a gradient, an example: what four examples save more than two, and as much to work with."""
+        """Measure the bytes per example of a gradient's graph, with working memory of the same size.
+
+        Four examples save as much more than two as two examples need: one share for the graph, one for the work.
+        """
         if not hasattr(self, "_measured"):
             saved: list[int] = []
             for count in (2, 4):
@@ -188,16 +195,16 @@ class Loss:
 
 
 class Hessian:
-    """v ↦ ∇²f(w) v for vectors (n,) or rows (k, n), where n is the size of the block that it is restricted to."""
+    """The map v ↦ ∇²f(w) v for vectors (n,) or rows (k, n), where n is the size of the selected block."""
 
     def __init__(self, loss: Loss, w: Tensor, on: str = "all") -> None:
         self.loss, self.w, self.on = loss, w.detach(), on
         mask = block(loss.layout, on)
         self.keep = None if bool(mask.all()) else torch.nonzero(mask).flatten().to(w.device)
         self.size = loss.layout.size if self.keep is None else len(self.keep)
-        self.products, self.seconds = 0, 0.0  # how many were asked for, and how long they took
+        self.products, self.seconds = 0, 0.0  # number of products so far, and their time
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}  # the graphs of each thread's pieces
-        self._one_at_a_time = Lock()  # threads share the model, which holds one's parameters during a forward pass
+        self._one_at_a_time = Lock()  # threads share the model, whose parameters are replaced during a forward pass
         _finite(w, "The model")
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -208,14 +215,16 @@ class Hessian:
         total = self.by_forward_mode(rows) if self._forward_mode else self.by_two_backwards(rows)
         total = _finite(total if self.keep is None else total[:, self.keep], "A product with the Hessian")
         self.products += len(rows)
-        self.seconds += time.perf_counter() - began  # a GPU has finished: its numbers were looked at
+        self.seconds += time.perf_counter() - began  # a GPU has finished, because `_finite` has read its result
         return total if v.ndim == 2 else total[0]
 
     def by_two_backwards(self, rows: Tensor) -> Tensor:
+        """Compute products by differentiating the gradient, in several threads on a CPU."""
+
         def share(i: int) -> Tensor:
             total = torch.zeros_like(rows)
             for leaf, g in self._graphs(i):
-                if g.requires_grad:  # a loss that is linear in w has no curvature, and no graph
+                if g.requires_grad:  # a loss that is linear in w has zero curvature and no graph
                     for row, sum_ in zip(rows, total, strict=True):
                         sum_ += torch.autograd.grad(g, leaf, row, retain_graph=True, materialize_grads=True)[0]
             return total
@@ -227,6 +236,7 @@ class Hessian:
         return first
 
     def by_forward_mode(self, rows: Tensor) -> Tensor:
+        """Compute products by forward-mode differentiation of the gradient."""
         total, size = torch.zeros_like(rows), self.loss._fitting(self.w)
         at_once = max(1, self.loss.memory_limit // (size * self.loss._bytes(self.w)))
         with _exact():
@@ -248,20 +258,20 @@ class Hessian:
         return self.w.device.type == "cuda" and self.forward_mode_agrees()
 
     def forward_mode_agrees(self) -> bool:
-        """Whether both ways give the same for a few examples."""
+        """Return whether both ways agree on a few examples."""
         loss = self.loss
         few = Sample("few", loss.sample.inputs[:8], loss.sample.targets[:8], loss.sample.plain)
         small = Hessian(Loss(loss.task, few, loss.buffers, loss.loss_each), self.w)
         rows = torch.stack([rademacher(self.w, len(self.w), PROBE, i) for i in range(2)])
         try:
-            found = torch.cat([small.by_forward_mode(rows), small.by_forward_mode(rows[:1])])  # together, and alone
+            found = torch.cat([small.by_forward_mode(rows), small.by_forward_mode(rows[:1])])  # batched, and single
         except (RuntimeError, NotImplementedError):
             return False
         wanted = small.by_two_backwards(torch.cat([rows, rows[:1]]))
         return bool(torch.linalg.vector_norm(found - wanted) <= 1e-3 * torch.linalg.vector_norm(wanted))
 
     def _graphs(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pieces of one thread."""
+        """Return the graphs of one thread's pieces, kept if they fit into memory."""
         if not self._fits:
             return self._made(share)
         if share not in self._kept:
@@ -277,7 +287,7 @@ class Hessian:
 
     @cached_property
     def _threads(self) -> int:
-        """On a CPU as many as PyTorch has, where there are so many pieces and memory to work on them."""
+        """Return the number of threads: on a CPU those of PyTorch, limited by the pieces and the memory."""
         if self.w.device.type != "cpu":
             return 1
         size, fits = self.loss._fitting(self.w), self._fits
@@ -286,14 +296,17 @@ class Hessian:
 
     @cached_property
     def _fits(self) -> bool:
-        """All pieces keep what they saved; only those in work, one a thread, need as much again."""
+        """Return whether all graphs fit into memory.
+
+        All pieces keep what they saved. Only the pieces in work, one per thread, need the same amount again.
+        """
         loss, size = self.loss, self.loss._fitting(self.w)
         in_work = size * (torch.get_num_threads() if self.w.device.type == "cpu" else 1)
         return (len(loss.sample) + in_work) * loss._bytes(self.w) // 2 <= loss.memory_limit
 
 
 def block(layout: Layout, on: str) -> Tensor:
-    """True at the coordinates of `all`, the `head`, the `body`, or of a module or tensor by its full name."""
+    """Return a mask of the coordinates of `all`, the `head`, the `body`, or a module or tensor by its full name."""
     if on in ("all", "head", "body"):
         return layout.mask(on)
     inside = [name == on or name.startswith(on + ".") for name in layout.names]
@@ -303,7 +316,7 @@ def block(layout: Layout, on: str) -> Tensor:
 
 
 def layers(layout: Layout) -> list[str]:
-    """The modules that own parameters, in order: weight and bias belong together.
+    """Return the modules that own parameters, in order; weight and bias count as one layer.
 
     >>> layers(Layout({"a.weight": (2,), "a.bias": (1,), "b.c.weight": (3,), "token": (1,)}, head="b"))
     ['a', 'b.c', 'token']
@@ -317,14 +330,14 @@ def _one_each(values: Tensor) -> Tensor:
 
 def _finite(t: Tensor, what: str) -> Tensor:
     if not bool(t.isfinite().all()):
-        raise SteppeError(f"{what} has numbers that are not finite, so nothing can be measured: the run diverged; "
+        raise SteppeError(f"{what} has values that are not finite, so nothing can be measured. The run diverged: "
                           "train again with a smaller learning rate or with clipping.")  # fmt: skip
     return t
 
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Full float32 convolutions and products, the same algorithm every time, attention that can be derived twice."""
+    """Use full float32 precision, deterministic algorithms, and attention that can be differentiated twice."""
     products = torch.backends.cuda.matmul  # a run may have allowed tensor cores for these
     before, products.allow_tf32 = products.allow_tf32, False
     try:

@@ -1,15 +1,15 @@
-"""Both ends of a symmetric operator's spectrum, by Lanczos' method with full reorthogonalisation.
+"""Both ends of a symmetric operator's spectrum, by the Lanczos method with full reorthogonalisation.
 
-An orthonormal basis V grows by one product a step: H V = V G + (what V lacks), and the ends of T = (G + Gᵀ)/2 approach
-those of H. When the basis is full, the best vectors are kept and it grows again (thick restart: Wu and Simon, SIAM J.
-Matrix Anal. Appl. 22, 2000), so memory is bounded. Every new vector is made orthogonal to all others twice: without
-that, rounding shows as ghosts, copies of eigenvalues that have converged.
+An orthonormal basis V grows by one product per step: H V = V G + (the part outside V). The extreme eigenvalues of
+T = (G + Gᵀ)/2 approach those of H. When the basis is full, the best vectors are kept and it grows again, so memory is
+bounded (thick restart: Wu and Simon, SIAM J. Matrix Anal. Appl. 22, 2000). Every new vector is orthogonalised twice
+against all others. Otherwise rounding would produce ghosts: copies of eigenvalues that have converged.
 
-Uncertainty: a symmetric matrix has an eigenvalue within ‖H v − λ v‖ of λ, for any unit v. That residual follows from
-the products that were made, G, and costs no other; below the rounding of a product nothing is claimed.
+Uncertainty: a symmetric matrix has an eigenvalue within ‖H v − λ v‖ of λ, for any unit v. This residual follows from
+G and needs no further products. It is never reported below the rounding error of a product.
 
-What it cannot see: one start vector shows every eigenvalue once, however often it is repeated, until rounding or an
-exhausted basis brings in more.
+Limitation: one start vector finds every eigenvalue once, whatever its multiplicity, until rounding or an exhausted
+basis brings in more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from steppe.flatness.draws import START, gaussian
 
 
 class Operator(Protocol):
-    """What is needed of a Hessian."""
+    """A symmetric operator, such as a Hessian."""
 
     size: int
     w: Tensor  # gives the device and the precision
@@ -36,7 +36,7 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Eigenvalues, unit eigenvectors (k, n) whose numbers add up to more than 0, and residuals ‖Hv − λv‖."""
+    """Eigenvalues, unit eigenvectors (k, n) with a positive sum of entries, and residuals ‖Hv − λv‖."""
 
     values: Tensor
     vectors: Tensor = field(repr=False)
@@ -48,6 +48,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Spectrum:
+    """The largest and smallest eigenvalues."""
+
     top: Pairs  # descending
     bottom: Pairs  # ascending
     converged: bool  # residuals are below the tolerance times the largest |λ|
@@ -55,17 +57,18 @@ class Spectrum:
 
     @property
     def lambda1(self) -> float:
+        """Return the largest eigenvalue."""
         return float(self.top.values[0])
 
     @property
     def ratio(self) -> float | None:
-        """λ1/λ5, where five were asked for."""
+        """Return λ1/λ5, or None if fewer than five eigenvalues were computed."""
         values = self.top.values
         return float(values[0] / values[4]) if len(values) > 4 and float(values[4]) != 0 else None
 
     @property
     def ratio_error(self) -> float | None:
-        """How far λ1/λ5 may be off, to first order in the two residuals."""
+        """Return the error of λ1/λ5, to first order in the two residuals."""
         if self.ratio is None:
             return None
         relative = self.top.residuals / self.top.values.abs()
@@ -74,8 +77,11 @@ class Spectrum:
 
 def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float = 1e-4, iterations: int = 300,
              basis: int = 60, seed: int = 0) -> Spectrum:  # fmt: skip
-    """The `top` algebraically largest and `bottom` smallest eigenvalues, until their residuals are at most
-    `tolerance` times the largest |λ|, or `iterations` products are spent. `basis` vectors are kept in memory."""
+    """Compute the `top` algebraically largest and `bottom` smallest eigenvalues.
+
+    Stop when their residuals are at most `tolerance` times the largest |λ|, or after `iterations` products. At most
+    about `basis` vectors are kept in memory.
+    """
     n, like = hessian.size, hessian.w
     if top < 0 or bottom < 0 or top + bottom < 1 or iterations < 1:
         raise SteppeError(f"top = {top} and bottom = {bottom} eigenvalues in {iterations} iterations cannot be "
@@ -88,7 +94,7 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
                    "choose a smaller basis, or fewer eigenvalues")  # fmt: skip
     V, G = like.new_empty(room + 1, n), torch.zeros(room + 1, room, dtype=torch.float64)
     V[0] = torch.nn.functional.normalize(gaussian(like, n, seed, START), dim=0)
-    size = begun = 0  # of the basis, and when its newest start vector came in
+    size = begun = 0  # size of the basis, and its size when the newest start vector was added
     for step in range(1, iterations + 1):
         column, new, length = extend(hessian, V[: size + 1])
         G[: size + 1, size], G[size + 1, size] = column, length
@@ -98,8 +104,8 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
         ends = sorted({*range(min(bottom, size)), *range(max(size - top, 0), size)})
         settled = bool((length * S[-1, ends].abs() <= tolerance * scale).all())
         if size < n and length <= 10 * torch.finfo(like.dtype).eps * scale:
-            # H maps the basis into itself: go on in a new direction, until one of them is an eigenvector at once, for
-            # then all that is left is.
+            # H maps the basis into itself: continue in a new random direction. If that direction is an eigenvector
+            # immediately, so is every direction that is left.
             settled = size == begun + 1
             begun = size
             G[size, size - 1] = length = 0.0
@@ -127,11 +133,11 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
 
 
 def extend(hessian: Operator, V: Tensor) -> tuple[Tensor, Tensor, float]:
-    """One step: H times the last row of V as V's coefficients, the unit vector that V lacks, and its length."""
+    """Take one step: return the coefficients in V of H times its last row, the unit remainder, and its norm."""
     u = hessian(V[-1])
     column = V @ u
     u = u - column @ V
-    again = V @ u  # once more: after one pass, rounding leaves what matters when V almost spans H v
+    again = V @ u  # orthogonalise again: if V almost spans H v, one pass leaves a large rounding error
     u = u - again @ V
     length = torch.linalg.vector_norm(u)
     return (column + again).double().cpu(), u / length.clamp(min=torch.finfo(u.dtype).tiny), float(length)

@@ -1,8 +1,8 @@
 """The loss along lines and over planes through a model.
 
-Directions come from the Hessian's eigenvectors (unit length, their numbers adding up to more than 0), at random with
-every filter as long as the model's own (Li et al., NeurIPS 2018, arXiv:1712.09913), or through given models. They are
-saved with the grid, so that another model can be seen along the same ones.
+Directions are eigenvectors of the Hessian (of unit length, with a positive sum of entries), or random with every filter
+scaled to the norm of the model's own (Li et al., NeurIPS 2018, arXiv:1712.09913), or go through given models. They are
+saved with the grid, so that another model can be shown along the same directions.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ class Landscape:
     values: np.ndarray  # (len a) or (len a, len b)
     axes: tuple[np.ndarray, ...]
     directions: np.ndarray  # (1 or 2, P)
-    kind: str  # eigenvectors, random, plane, line, or the user's own word
+    kind: str  # eigenvectors, random, plane, line, or a name chosen by the user
     sample: str
     seed: int | None = None  # of random directions
     marks: dict[str, list[float]] = field(default_factory=dict)  # named models, by their coordinates
 
     def save(self, path: str | Path) -> None:
-        """As .npz, without pickle."""
-        told = {k: v for k, v in asdict(self).items() if k in ("kind", "sample", "seed", "marks")}
+        """Save as .npz, without pickle."""
+        about = {k: v for k, v in asdict(self).items() if k in ("kind", "sample", "seed", "marks")}
         arrays: dict[str, Any] = {f"axis{i}": axis for i, axis in enumerate(self.axes)}
         with Path(path).open("wb") as file:
-            np.savez(file, values=self.values, directions=self.directions, about=np.array(json.dumps(told)), **arrays)
+            np.savez(file, values=self.values, directions=self.directions, about=np.array(json.dumps(about)), **arrays)
 
     @staticmethod
     def load(path: str | Path) -> Landscape:
+        """Load a saved landscape."""
         if not Path(path).is_file():
             raise SteppeError(f"There is no landscape in {path}.")
         with np.load(path, allow_pickle=False) as file:
@@ -53,16 +54,16 @@ class Landscape:
 
 
 def ticks(points: int = 41, reach: float = 1.0) -> np.ndarray:
-    """Evenly from −reach to reach; an odd number of points has the model itself among them."""
+    """Return evenly spaced points from −reach to reach; an odd number of points includes 0, the model itself."""
     return np.linspace(-reach, reach, points)
 
 
 def landscape(loss: Loss, origin: Tensor, directions: Tensor, axes: Sequence[np.ndarray],
               kind: str = "own", seed: int | None = None, marks: dict[str, list[float]] | None = None,
               batch: int = 64) -> Landscape:  # fmt: skip
-    """f at every point of the grid; `batch` points exist at a time."""
+    """Evaluate f at every point of the grid, `batch` points at a time."""
     if len(directions) != len(axes) or len(axes) not in (1, 2) or min(map(len, axes)) < 1:
-        raise SteppeError("A landscape has one or two directions, and one axis of points for each of them.")
+        raise SteppeError("A landscape has one or two directions, and one axis of points per direction.")
     mesh = np.meshgrid(*axes, indexing="ij")
     at = torch.tensor(np.stack([m.ravel() for m in mesh], 1), dtype=origin.dtype, device=origin.device)  # (m, 1 or 2)
     batch = max(1, min(batch, loss.memory_limit // (3 * origin.numel() * origin.element_size())))
@@ -73,10 +74,10 @@ def landscape(loss: Loss, origin: Tensor, directions: Tensor, axes: Sequence[np.
 
 
 def filter_normalised(layout: Layout, w: Tensor, seed: int = 0, count: int = 2) -> Tensor:
-    """Random directions (count, P): each filter of a tensor (its slice along axis 0) is as long as that of w.
+    """Return random directions (count, P): each filter (a slice along axis 0) has the norm of that of w.
 
-    Tensors with fewer than two axes larger than 1, that is biases, norm layers and temperatures, stay where they are.
-    A tensor that is one thing (positions and tokens of a transformer, whose axis 0 has length 1) is one filter.
+    Tensors with fewer than two axes larger than 1 (biases, norm layers, temperatures) get zeros. A tensor whose axis 0
+    has length 1 (positions and tokens of a transformer) is one filter.
     """
     rows = []
     for i in range(count):
@@ -96,7 +97,10 @@ def filter_normalised(layout: Layout, w: Tensor, seed: int = 0, count: int = 2) 
 
 
 def plane(models: Sequence[Tensor], names: Sequence[str] = ("a", "b", "c")) -> tuple[Tensor, dict[str, list[float]]]:
-    """Two orthonormal directions of the plane through three models, and their coordinates; the first is the origin."""
+    """Return two orthonormal directions of the plane through three models, and the models' coordinates.
+
+    The first model is the origin.
+    """
     if len(models) != 3:
         raise SteppeError(f"A plane goes through three models, not {len(models)}.")
     a, b, c = models
@@ -112,6 +116,6 @@ def plane(models: Sequence[Tensor], names: Sequence[str] = ("a", "b", "c")) -> t
 
 def interpolation(loss: Loss, a: Tensor, b: Tensor, points: int = 41, beyond: float = 0.25,
                   names: tuple[str, str] = ("a", "b")) -> Landscape:  # fmt: skip
-    """From a (at 0) to b (at 1) and some way beyond both."""
+    """Evaluate f along the line from a (at 0) to b (at 1), and `beyond` past both."""
     axis = np.linspace(-beyond, 1 + beyond, points)
     return landscape(loss, a, (b - a)[None], [axis], "line", marks={names[0]: [0.0], names[1]: [1.0]})

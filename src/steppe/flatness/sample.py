@@ -1,7 +1,7 @@
-"""The fixed, un-augmented samples that measures are taken on. Every result names the one it was taken on.
+"""The fixed, un-augmented samples on which measures are taken. Every result names its sample.
 
-Flatness depends strongly on the data that it is measured on, so runs are only comparable on one sample: it is a
-function of the data set, a size and a seed, never of the run.
+Flatness depends strongly on the data, so runs are comparable only on the same sample. The sample is a function of the
+data set, a size and a seed, and does not depend on the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steppe.flatness.draws import SAMPLE
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Raw inputs with their targets; `plain` normalises a batch of them, as for a test."""
+    """Raw inputs with their targets; `plain` normalises a batch of inputs as in evaluation."""
 
     name: str
     inputs: Tensor
@@ -41,27 +41,27 @@ class Sample:
 
 
 def of_training_data(federation: Federation, count: int = 5000, seed: int = 0) -> Sample:
-    """The global loss: as many training examples of every class as there are, up to `count` in all."""
+    """Return the sample of the global loss: up to `count` training examples, equally many per class if possible."""
     data = federation.data
     index = balanced(data.train_targets, count, seed, data.classes)
     how = "class-balanced" if data.classes else "random"
-    told = f"all {len(index)}" if len(index) == len(data.train_targets) else f"{len(index)} {how}, seed {seed}"
-    return _taken(federation, f"{data.name}/train, {told}", index)
+    which = f"all {len(index)}" if len(index) == len(data.train_targets) else f"{len(index)} {how}, seed {seed}"
+    return _taken(federation, f"{data.name}/train, {which}", index)
 
 
 def of_client(federation: Federation, client: int, count: int | None = None, seed: int = 0) -> Sample:
-    """One client's loss: all of its training examples, or a random part of them with the mix of classes it has."""
+    """Return the sample of one client's loss: all of its training examples, or `count` random ones."""
     if not 0 <= client < federation.clients:
         raise SteppeError(f"There is no client {client}: the clients are 0 to {federation.clients - 1}.")
     mine = torch.as_tensor(federation.indices[client])
     take = len(mine) if count is None else min(count, len(mine))
     index = mine[permutation(key(seed, SAMPLE, client), len(mine))[:take]]
-    told = f"all {take}" if take == len(mine) else f"{take} of {len(mine)}, seed {seed}"
-    return _taken(federation, f"{federation.data.name}/train, client {client}, {told}", index)
+    which = f"all {take}" if take == len(mine) else f"{take} of {len(mine)}, seed {seed}"
+    return _taken(federation, f"{federation.data.name}/train, client {client}, {which}", index)
 
 
 def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Tensor:
-    """Indices in random order, equally many of every class as far as there are enough; any, if there are no classes.
+    """Return indices in random order, equally many per class as far as possible; without classes, any.
 
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     >>> labels[balanced(labels, 6, seed=0, classes=2)].bincount().tolist()
@@ -73,7 +73,7 @@ def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Ten
     labels = targets.cpu()
     sizes = torch.bincount(labels, minlength=classes)
     quota = torch.zeros_like(sizes)
-    while (left := count - int(quota.sum())) > 0:  # classes that have run out leave their part to the others
+    while (left := count - int(quota.sum())) > 0:  # the other classes take over the share of one that has run out
         unfilled = torch.nonzero(quota < sizes).flatten()
         share = torch.full_like(unfilled, left // len(unfilled))
         share[: left % len(unfilled)] += 1
@@ -83,7 +83,9 @@ def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Ten
         members = torch.nonzero(labels == label).flatten()
         chosen.append(members[permutation(key(seed, SAMPLE, label), len(members))[:take]])
     index = torch.cat(chosen)
-    return index[permutation(key(seed, SAMPLE, classes), len(index))]  # mixed: chunks may share batch statistics
+    return index[
+        permutation(key(seed, SAMPLE, classes), len(index))
+    ]  # shuffled, because chunks may share batch statistics
 
 
 def _taken(federation: Federation, name: str, index: Tensor) -> Sample:

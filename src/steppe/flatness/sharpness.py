@@ -1,8 +1,8 @@
-"""How much the loss rises near w.
+"""Sharpness: the rise of the loss near w.
 
 worst_loss   max f(w + e) over ‖T⁻¹ e‖ ≤ ρ, approached from below by projected gradient ascent. One step with T = 1 is
-             SAM's (Foret et al., ICLR 2021): e = ρ g/‖g‖. T = |w| is ASAM's (Kwon et al., ICML 2021): the same for all
-             networks that are equal up to a rescaling of ReLU units, which can lower λ1 without any other effect.
+             SAM's (Foret et al., ICLR 2021): e = ρ g/‖g‖. T = |w| is ASAM's (Kwon et al., ICML 2021). It is invariant
+             under a rescaling of ReLU units, which can lower λ1 without changing the network's function.
 noisy_loss   E f(w + σz), z standard normal: the LPF measure (Bisla, Wang and Choromanska, AISTATS 2022).
 """
 
@@ -23,7 +23,7 @@ from steppe.flatness.hvp import Loss
 
 @dataclass(frozen=True)
 class Ascent:
-    """The loss at w, the highest one that was met, and their difference with its standard error over examples."""
+    """The loss at w, the highest loss found, and their difference with its standard error over examples."""
 
     loss: float
     worst: float
@@ -34,7 +34,7 @@ class Ascent:
 
 
 def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool = False, eta: float = 0.0) -> Ascent:
-    """Each step has length ρ and is put back on the ball if it leaves it, so one step is SAM's (or ASAM's).
+    """Maximise the loss in the ball of radius ρ. Each step has length ρ and is projected back: one step is SAM's.
 
     `adaptive` scales with T = |w| + eta; only eta = 0 is invariant under rescaling.
     """
@@ -54,7 +54,7 @@ def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool
 
 
 def noisy_loss(loss: Loss, w: Tensor, sigma: float = 0.01, draws: int = 100, seed: int = 0) -> Estimate:
-    """The mean loss under Gaussian noise on every parameter, with the standard error over draws."""
+    """Return the mean loss under Gaussian noise on every parameter, with the standard error over draws."""
     if draws < 2 or sigma < 0:
         raise SteppeError("The loss under noise needs at least 2 draws and a sigma that is not negative.")
     values = []
@@ -65,10 +65,10 @@ def noisy_loss(loss: Loss, w: Tensor, sigma: float = 0.01, draws: int = 100, see
 
 
 def gradient_norm(loss: Loss, w: Tensor, parts: int = 10) -> Estimate:
-    """‖∇f(w)‖ over the whole sample.
+    """Return ‖∇f(w)‖ over the whole sample.
 
-    The error is that of a sample of this size: the spread of the parts' gradients along the whole's, over √parts. A
-    model that normalises by the statistics of its batch has none, because its gradient is not a mean over examples.
+    The error is that of a sample of this size: the standard deviation of the parts' gradients along the whole gradient,
+    divided by √parts. With batch statistics there is no error, because the gradient is not a mean over examples.
     """
     if loss.by_batch or len(loss.sample) < 2:
         return Estimate(float(torch.linalg.vector_norm(loss.gradient(w))), nan, 1)

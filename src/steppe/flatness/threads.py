@@ -1,7 +1,7 @@
-"""Independent pieces of work on a CPU, a thread for each, instead of all threads on one operation after the other.
+"""Independent pieces of work on a CPU, one thread per piece, instead of all threads on each operation.
 
-A convolution that is split over threads waits each time for the slowest of them; beside other programs a product with
-the Hessian then took twice as long.
+A convolution that is split over threads always waits for the slowest of them. With other programs on the machine, a
+product with the Hessian then took twice as long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
-    """work(0) … work(count − 1), side by side.
+    """Run work(0) … work(count − 1) in parallel.
 
     >>> in_threads(lambda i: i * i, 3)
     [0, 1, 4]
@@ -29,7 +29,7 @@ def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
 
 @cache
 def _pool(count: int, process: int) -> ThreadPoolExecutor:  # a forked process has none of its parent's threads
-    """Threads whose operations are not split further; kept, because PyTorch takes long to change its mind."""
+    """Return threads whose operations are not split further. They are kept, because set_num_threads is slow."""
     before = torch.get_num_threads()
     pool, all_here = ThreadPoolExecutor(count), Barrier(count)
 
@@ -38,5 +38,5 @@ def _pool(count: int, process: int) -> ThreadPoolExecutor:  # a forked process h
         all_here.wait()
 
     list(pool.map(alone, range(count)))
-    torch.set_num_threads(before)  # threads that others make later look at what was set last
+    torch.set_num_threads(before)  # threads that are created later use the last setting
     return pool

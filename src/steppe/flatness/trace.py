@@ -1,9 +1,9 @@
-"""The trace of the Hessian from products with random signs, with its standard error.
+"""The trace of the Hessian from products with random sign vectors, with its standard error.
 
-Hutchinson   tr H = E vᵀ H v for independent signs v; the error falls like ‖H‖_F / √probes.
-Hutch++      Meyer, Musco, Musco and Woodruff, SOSA 2021, arXiv:2010.09649: a third of the products finds a basis Q
-             of the largest directions, a third takes their trace exactly, and the rest estimates what is left,
-             tr (I − QQᵀ) H (I − QQᵀ). The stated error is that of the last part, given Q.
+Hutchinson   tr H = E vᵀ H v for independent signs v; the error decreases like ‖H‖_F / √probes.
+Hutch++      Meyer, Musco, Musco and Woodruff, SOSA 2021, arXiv:2010.09649. A third of the products finds a basis Q of
+             the dominant directions, a third computes their trace exactly, and the rest estimates the remainder,
+             tr (I − QQᵀ) H (I − QQᵀ). The stated error is that of the remainder, given Q.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import block, layers
 from steppe.flatness.lanczos import Operator
 
-_AT_ONCE = 10  # probes that share the graphs, where those are not kept
+_AT_ONCE = 10  # probes per call, which share the graphs if those are not kept
 
 
 def hutchinson(hessian: Operator, probes: int = 100, seed: int = 0) -> Estimate:
+    """Estimate the trace by Hutchinson's method."""
     return Estimate.of(_diagonals(hessian, probes, seed, [slice(None)])[:, 0])
 
 
 def by_layer(hessian: Operator, layout: Layout, probes: int = 100, seed: int = 0,
              names: list[str] | None = None) -> dict[str, Estimate]:  # fmt: skip
-    """The traces of the diagonal blocks, of all layers or of these parts, from the same products as the whole."""
+    """Estimate the traces of the diagonal blocks (by default all layers) from the same products as the whole trace."""
     if hessian.size != layout.size:
         raise SteppeError("The layers' traces need the whole Hessian: leave out `on`.")
     names = layers(layout) if names is None else names
@@ -40,10 +41,10 @@ def by_layer(hessian: Operator, layout: Layout, probes: int = 100, seed: int = 0
 
 
 def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Estimate:
-    """`products` in all, a third for each of the three parts."""
+    """Estimate the trace by Hutch++ with `products` products in total, a third for each of its three parts."""
     n, like, third = hessian.size, hessian.w, products // 3
     _enough(third)
-    if third >= n:  # then every direction can be asked for
+    if third >= n:  # enough products to compute the trace exactly
         rows = torch.eye(n, dtype=like.dtype, device=like.device)
         return Estimate(float((hessian(rows) * rows).sum()), 0.0, n)
     free_memory.require(
@@ -62,7 +63,7 @@ def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Est
 
 
 def _diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> Tensor:
-    """Σ over each part's coordinates of v ⊙ H v, (probes, parts)."""
+    """Return the sums of v ⊙ H v over each part's coordinates, (probes, parts)."""
     _enough(probes)
     out = []
     for begun in range(0, probes, _AT_ONCE):

@@ -10,12 +10,9 @@ run/        the records, once there are some
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +26,10 @@ from steppe.flower.app_hash import FILE as HASH
 from steppe.flower.app_hash import hash_app
 from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_user import is_loopback
+from steppe.flower.private import private
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
-
-
-@contextmanager
-def private() -> Iterator[None]:
-    """Whatever is written meanwhile is for its owner alone."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,

@@ -46,7 +46,6 @@ def end(pid: int, polite: float = POLITE) -> None:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(one, sign)
                 asked.add(one)
-            reap()
             time.sleep(0.05)
 
 

@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steppe.core.errors import RunFailed, missing
+from steppe.core.errors import RunFailed, SteppeError, missing
 from steppe.flower import keeper, keys
-from steppe.flower.create import CONNECTION, connect, private
+from steppe.flower.create import CONNECTION, connect
 from steppe.flower.federation_file import read
+from steppe.flower.private import private
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -34,6 +35,9 @@ class Local:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self.settings, self.config = read(self.folder / "app")
+        if "steppe.flower.superlink" not in (self.folder / "operator" / "superlink.sh").read_text():
+            raise SteppeError(f"{self.folder} was made by an older version, whose SuperLink lets anybody in: make it "
+                              "anew with steppe federate init.")  # fmt: skip
         self.tls = (self.folder / "operator" / "ca.crt").exists()
         self.port, self.control = find_port(), find_port()
         self.superlink: subprocess.Popen[bytes] | None = None

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from steppe.core.algorithm import States
+from steppe.flower.private import private
 from steppe.flower.refusals import Refusal
 from steppe.runs.client_store import flat
 
@@ -43,9 +44,10 @@ class NodeState:
         """Keep what round `stamp` made of the state `counted`; what was never counted goes."""
         if not flat(state):
             return
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
-        save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
+        with private():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
         _sync(aside)
         aside.replace(final)
         _sync(self.folder)

@@ -313,7 +313,8 @@ class Gone(SteppeError):
 
     def __init__(self, code: int) -> None:
         named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
-        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}")
+        pinned = "; it runs another app than this: steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}{pinned}")
         self.away = code in AWAY
 
 

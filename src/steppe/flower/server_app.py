@@ -47,7 +47,11 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
             begun = RunFolder(where).exists
             if begun and not resume:
                 raise SteppeError(f"{where} already holds a run: resume it, or choose another folder with `out`.")
-            result = federated(grid, settings, config, where, resume and begun, read_keys(Path()))
+            keys = read_keys(Path())
+            if keys is None and Path("operator/ca.crt").exists():
+                raise SteppeError("operator/keys.json is gone, which says whose key each client is: steppe federate "
+                                  "register writes it.")  # fmt: skip
+            result = federated(grid, settings, config, where, resume and begun, keys)
         except SteppeError as error:
             log.error(f"error: {error}")
             write_status(where, "failed", why=str(error), code=error.exit_code)

@@ -1,6 +1,6 @@
-"""Clients' models as they are at the end of a round, for measures. What is uploaded may be something else.
+"""The clients' models at the end of a round, for measures. An algorithm itself may upload something else.
 
-`UploadModel` runs in every executor as any part does, changes nothing, and is left out of the costs.
+`UploadModel` runs in every executor like any other part. It does not change the training, and costs do not include it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from steppe.core.scopes import ClientRound
 
 @dataclass(frozen=True)
 class UploadModel(Part):
-    """Upload the client's model beside its update."""
+    """A part that uploads the client's model in addition to its update."""
 
     name = "client_model"
 
@@ -26,7 +26,7 @@ class UploadModel(Part):
 
 
 def uploading_models(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm, whose replies also hold the clients' models under `up["client_model"]["w"]`."""
+    """Return the same algorithm with replies that also hold the clients' models, in `up["client_model"]["w"]`."""
     if any(isinstance(p, UploadModel) for p in algorithm.parts):
         return algorithm
     return algorithm.plus(UploadModel(), outermost=True)

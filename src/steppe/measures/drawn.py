@@ -1,4 +1,4 @@
-"""The measures that are drawn: densities, landscapes and lines. Their arrays are files, not numbers in a table."""
+"""The measures for figures: densities, landscapes and lines. Their arrays are stored in files, not shown in tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from steppe.measures.subject import Subject, measure
 
 @measure("drawn", products=800)
 def density(s: Subject) -> Any:
-    """the density of all eigenvalues by stochastic Lanczos quadrature, ± standard error"""
+    """Density of all eigenvalues by stochastic Lanczos quadrature, ± standard error"""
     return flatness.density(s.hessian, seed=s.seed)
 
 
 @measure("drawn", products=200, blocks=True)
 def density_layers(s: Subject) -> Any:
-    """the densities of the Hessian's blocks: every layer, the head, the body (5 probes of 40 steps each)"""
+    """Densities of the Hessian's blocks: every layer, the head, the body (5 probes of 40 steps each)"""
     return {name: flatness.density(s.loss.hessian(s.w, name), probes=5, steps=40, seed=s.seed)
             for name in s.blocks}  # fmt: skip
 
@@ -47,32 +47,32 @@ def _each(s: Subject) -> list[tuple[str, Loss]]:
 
 @measure("drawn")
 def landscape(s: Subject) -> Any:
-    """the loss over the plane of the Hessian's two leading eigenvectors"""
+    """Loss over the plane of the Hessian's two leading eigenvectors"""
     return _around(s, s.loss, s.top.top.vectors[:2], "eigenvectors")
 
 
 @measure("drawn", clients=True)
 def landscape_clients(s: Subject) -> Any:
-    """each client's loss over that same plane"""
+    """Each client's loss over the same plane as `landscape`"""
     return {name: _around(s, f, s.top.top.vectors[:2], "eigenvectors") for name, f in _each(s)}
 
 
 @measure("drawn")
 def landscape_random(s: Subject) -> Any:
-    """the loss over two random directions, filter-normalised"""
+    """Loss over the plane of two random, filter-normalised directions"""
     return _around(s, s.loss, flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed), "random")
 
 
 @measure("drawn", clients=True)
 def landscape_random_clients(s: Subject) -> Any:
-    """each client's loss over those same two"""
+    """Each client's loss over the same plane as `landscape_random`"""
     rows = flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed)
     return {name: _around(s, f, rows, "random") for name, f in _each(s)}
 
 
 @measure("drawn", clients=True)
 def plane(s: Subject) -> Any:
-    """the loss over the plane through the global model and two clients' models"""
+    """Loss over the plane through the global model and two clients' models"""
     if len(s.round.local) < 2:
         raise SteppeError("The plane goes through two clients' models: choose at least 2 clients.")
     names = ["global", *(f"client {i}" for i in s.round.ids[:2])]
@@ -81,16 +81,16 @@ def plane(s: Subject) -> Any:
 
 @measure("drawn", runs=3)
 def plane_runs(s: Subject) -> Any:
-    """the loss over the plane through the first two of several runs' models and this one's"""
+    """Loss over the plane through the models of the first two runs and of this run"""
     if len(s.others) < 2:
-        return None  # this is one of the two
+        return None  # this run is one of the first two
     return _through(s, [*(_fitting(s, *other) for other in s.others[:2]), s.w], [*(n for n, _ in s.others[:2]), "this"])
 
 
 # ---------------------------------------------------------------------------------------------------------- lines
 @measure("drawn")
 def lines(s: Subject) -> Any:
-    """the loss along each of the two leading eigenvectors, and along two filter-normalised random directions"""
+    """Loss along each of the two leading eigenvectors, and along two random, filter-normalised directions"""
     rows = {"eigenvector": s.top.top.vectors[:2],
             "random": flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed)}  # fmt: skip
     axis = flatness.ticks(2 * s.points - 1)
@@ -100,30 +100,30 @@ def lines(s: Subject) -> Any:
 
 @measure("drawn")
 def line(s: Subject) -> Any:
-    """the loss from the initial model to the final one, and beyond"""
+    """Loss along the line from the initial model to the final one, and beyond both"""
     if s.experiment.config.model.startswith(OWN):
-        raise SteppeError("The line starts at the initial model, which is not kept for a module of your own: "
+        raise SteppeError("The line starts at the initial model, which is not stored for a module of your own: "
                           "leave it out, or use steppe.flatness.interpolation.")  # fmt: skip
     return flatness.interpolation(s.loss, s.experiment.task.x0, s.w, 2 * s.points - 1, names=("initial", "final"))
 
 
 @measure("drawn", runs=2)
 def line_runs(s: Subject) -> Any:
-    """the loss from the first of several runs' models to this one's"""
+    """Loss along the line from the first run's model to this run's"""
     if not s.others:
-        return None  # this is the first
+        return None  # this is the first run
     first = _fitting(s, *s.others[0])
     return flatness.interpolation(s.loss, first, s.w, 2 * s.points - 1, names=(s.others[0][0], "this"))
 
 
 @measure("drawn", clients=True)
 def line_clients(s: Subject) -> Any:
-    """the global loss from the model that clients were given to each of theirs"""
+    """Global loss along the lines from the model that clients received to each client's model"""
     return {f"client-{i}": flatness.interpolation(s.loss, s.round.x, w, s.points, names=("global", f"client {i}"))
             for i, w in zip(s.round.ids, s.round.local, strict=True)}  # fmt: skip
 
 
 def _fitting(s: Subject, name: str, other: Tensor) -> Tensor:
     if other.shape != s.w.shape:
-        raise SteppeError(f"There is no way to the model of {name}, which has another number of parameters.")
+        raise SteppeError(f"The model of {name} has another number of parameters, so there is no line to it.")
     return other.to(s.w)

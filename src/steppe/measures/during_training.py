@@ -1,4 +1,4 @@
-"""Measures of a trained model by name: what `steppe analyze` computes, and what a run may record every n rounds."""
+"""Measures by name: those that `steppe analyze` computes, and those that a run records every n rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from steppe.measures.subject import MEASURES, Measure, Round, Subject
 
 __all__ = ["GROUPS", "MEASURES", "During", "Round", "Subject", "chosen", "known", "needs_clients", "schedule"]
 
-# During training the memory that may be used is fixed, because how a sum is cut into chunks shows in its last digit,
+# During training the memory limit is fixed: it decides how sums are split into chunks, which changes their last digit,
 # and a resumed run must end with the same bits.
 FIXED_MEMORY = {"cpu": 1 << 30, "cuda": 4 << 30}
 
@@ -33,7 +33,7 @@ GROUPS: dict[str, Callable[[Measure], bool]] = {
 
 
 def chosen(words: Iterable[str]) -> list[str]:
-    """Names of measures and of groups as names of measures, in the registry's order.
+    """Expand names of measures and groups to names of measures, in the order of the registry.
 
     >>> chosen(["smallest", "lambda1"])
     ['lambda1', 'smallest']
@@ -49,6 +49,7 @@ def chosen(words: Iterable[str]) -> list[str]:
 
 
 def known(name: str) -> Measure:
+    """Return the measure of this name; refuse an unknown name."""
     if name not in MEASURES:
         raise SteppeError(f"there is no measure {name!r}{nearest(name, [*MEASURES, *GROUPS])}")
     return MEASURES[name]
@@ -56,7 +57,7 @@ def known(name: str) -> Measure:
 
 # ------------------------------------------------------------------------------------------------ during training
 def schedule(words: Sequence[str]) -> dict[str, int]:
-    """`name` or `name:every` as name -> rounds between two of them.
+    """Parse `name` and `name:every` into {name: rounds between two measurements}.
 
     >>> schedule(["lambda1:10", "gradient_norm"])
     {'lambda1': 10, 'gradient_norm': 1}
@@ -65,35 +66,37 @@ def schedule(words: Sequence[str]) -> dict[str, int]:
     for word in words:
         name, colon, every = word.partition(":")
         if known(name).kind == "drawn":
-            raise SteppeError(f"measure {word!r}: {name} is not for training; steppe analyze computes it afterwards")
+            raise SteppeError(f"measure {word!r}: {name} is not available during training; use steppe analyze after it")
         if colon and not (every.isdecimal() and int(every) > 0):
-            raise SteppeError(f"measure {word!r}: write it as {name}:10, for every tenth round")
+            raise SteppeError(f"measure {word!r}: write {name}:10 for every tenth round")
         found[name] = int(every) if colon else 1
     return found
 
 
 def needs_clients(words: Sequence[str]) -> bool:
-    """Whether any of them looks at the clients' models."""
+    """Return whether any of these measures needs the clients' models."""
     return any(MEASURES[name].clients for name in schedule(words))
 
 
 class During:
-    """The measures of a run's configuration, each in its rounds. They never change what is trained."""
+    """The measures that a run's configuration schedules. They never change the training."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.every = experiment, schedule(experiment.config.measure)
 
     def due(self, round_: int, anybody: bool = True) -> list[str]:
-        """Those of this round; in a round that nobody answered there are no clients to look at."""
+        """Return the measures that are due in this round; without answers, those of clients are skipped."""
         names = [name for name, every in self.every.items() if round_ % every == 0]
         return [name for name in names if anybody or MEASURES[name].kind != "clients"]
 
     @cached_property
     def sample(self) -> Sample:
+        """Return the sample of training data on which all measures are taken."""
         return flatness.of_training_data(self.experiment.federation)
 
     def taken(self, names: list[str], w: Tensor, buffers: Tensors,
               played: Callable[[], Round] | None) -> dict[str, Any]:  # fmt: skip
+        """Compute these measures and return them as JSON values."""
         limit = FIXED_MEMORY.get(w.device.type, 1 << 30)
         subject = Subject(self.experiment, w, buffers, self.sample, play=played, memory_limit=limit)
         return {name: flatness.as_json(MEASURES[name].of(subject)) for name in names}

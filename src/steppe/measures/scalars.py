@@ -1,4 +1,4 @@
-"""The measures that are numbers. To add one, write its function here and its column in `report/analysis.py`."""
+"""The measures that are numbers. To add one, write its function here and its column in `report/measure_tables.py`."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from steppe.flatness import Estimate, Spectrum
 from steppe.measures.subject import Subject, measure
 
 RHO = 0.05  # radius of SAM's ball, and of the flatness distance
-RHO_ASAM = 0.5  # of the adaptive ball, whose unit is a share of every weight
-RHO_FEDSOL = 2.0  # FedSoL's, which its adaptive radius makes small
-SIGMA = 0.01  # of the noise on every weight
+RHO_ASAM = 0.5  # radius of ASAM's adaptive ball, relative to each weight
+RHO_FEDSOL = 2.0  # FedSoL's radius, which its adaptive factor makes small
+SIGMA = 0.01  # standard deviation of the noise on every weight
 
 
 # ------------------------------------------------------------------------------------------------- the Hessian
 @measure("hessian", usual=True)
 def lambda1(s: Subject) -> Any:
-    """the five largest eigenvalues of the Hessian and λ1/λ5, with residuals"""
+    """Five largest eigenvalues of the Hessian and λ1/λ5, with residuals"""
     return _ends(s.top)
 
 
 @measure("hessian")
 def smallest(s: Subject) -> Any:
-    """the smallest eigenvalue of the Hessian, with its residual"""
+    """Smallest eigenvalue of the Hessian, with its residual"""
     return _ends(flatness.spectrum(s.hessian, top=0, bottom=1, seed=s.seed))
 
 
 @measure("hessian", usual=True, products=100)
 def trace(s: Subject) -> Any:
-    """the trace of the Hessian by Hutchinson's 100 probes, ± standard error"""
+    """Trace of the Hessian by Hutchinson's method with 100 probes, ± standard error"""
     return s.traces["all"]
 
 
 @measure("hessian", products=99)
 def trace_pp(s: Subject) -> Any:
-    """the trace by Hutch++ with 99 products: better where a few eigenvalues dominate"""
+    """Trace of the Hessian by Hutch++ with 99 products: more precise if a few eigenvalues dominate"""
     return flatness.hutch_plus_plus(s.hessian, seed=s.seed)
 
 
 @measure("hessian")
 def per_layer(s: Subject) -> Any:
-    """trace, five largest eigenvalues and λ1/λ5 of the Hessian's blocks: every layer, the head, the body"""
+    """Trace, five largest eigenvalues and λ1/λ5 of the Hessian's blocks: every layer, the head, the body"""
     found = {name: flatness.spectrum(s.loss.hessian(s.w, name), top=5, seed=s.seed) for name in s.blocks}
     return {"trace": {name: s.traces[name] for name in found},
             "lambda1": {name: {"value": f.lambda1, "error": float(f.top.residuals[0])} for name, f in found.items()},
@@ -55,56 +55,56 @@ def per_layer(s: Subject) -> Any:
 # ---------------------------------------------------------------------------------------------------- sharpness
 @measure("sharpness", usual=True)
 def loss(s: Subject) -> Any:
-    """the loss on the sample, ± standard error over examples"""
+    """Loss on the sample, ± standard error over examples"""
     return s.loss.estimate(s.w)
 
 
 @measure("sharpness", usual=True)
 def sharpness(s: Subject) -> Any:
-    """rise of the loss after SAM's one step of length 0.05"""
+    """Rise of the loss after one SAM step of length 0.05"""
     return flatness.worst_loss(s.loss, s.w, RHO)
 
 
 @measure("sharpness")
 def ascent(s: Subject) -> Any:
-    """rise to the worst loss met in five ascent steps inside that ball"""
+    """Rise to the largest loss in five ascent steps inside the ball of radius 0.05"""
     return flatness.worst_loss(s.loss, s.w, RHO, steps=5)
 
 
 @measure("sharpness", usual=True)
 def asam(s: Subject) -> Any:
-    """rise after ASAM's step of length 0.5, which a rescaling of the weights cannot change"""
+    """Rise of the loss after one ASAM step of length 0.5, invariant under rescaling of the weights"""
     return flatness.worst_loss(s.loss, s.w, RHO_ASAM, adaptive=True)
 
 
 @measure("sharpness", usual=True)
 def lpf(s: Subject) -> Any:
-    """mean loss under Gaussian noise of 0.01 on every weight (100 draws)"""
+    """Mean loss under Gaussian noise of 0.01 on every weight (100 draws)"""
     return flatness.noisy_loss(s.loss, s.w, SIGMA, seed=s.seed)
 
 
 @measure("sharpness", usual=True)
 def gradient_norm(s: Subject) -> Any:
-    """length of the gradient over the whole sample"""
+    """Norm of the gradient over the whole sample"""
     return flatness.gradient_norm(s.loss, s.w)
 
 
 # ------------------------------------------------------------------------- clients: one round from the final model
 @measure("clients", usual=True)
 def consistency(s: Subject) -> Any:
-    """mean squared distance of the clients' models from their mean, and from the new global model"""
+    """Mean squared distance of the clients' models from their mean, and from the new global model"""
     return flatness.consistency(s.round.local, s.round.after)
 
 
 @measure("clients", usual=True)
 def divergence(s: Subject) -> Any:
-    """mean distance of the clients' models from the one they were given, and of pairs"""
+    """Mean distance of the clients' models from the model they received, and between pairs of them"""
     return flatness.divergence(s.round.x, s.round.local)
 
 
 @measure("clients", usual=True)
 def alignment(s: Subject) -> Any:
-    """cosines of the clients' gradients at the model that they were given"""
+    """Cosines between the clients' gradients at the model they received"""
     return flatness.alignment(flatness.gradients(s.clients, s.round.x))
 
 
@@ -117,7 +117,7 @@ def flatness_discrepancy(s: Subject) -> Any:
 
 @measure("clients")
 def flatness_distance(s: Subject) -> Any:
-    """our stand-ins for FedNSAM's flatness distance, whose definition is not public"""
+    """Our substitutes for FedNSAM's flatness distance, whose definition is not public"""
     return flatness.flatness_distance(s.clients, s.loss, s.round.after, s.round.local, RHO)
 
 
@@ -125,7 +125,7 @@ def flatness_distance(s: Subject) -> Any:
 def proximal_effect(s: Subject) -> Any:
     """FedSoL's proximal loss at the clients' models, and cos(g_u, g_p)"""
     if s.experiment.federation.data.classes is None:
-        raise SteppeError("proximal_effect compares class probabilities, and this task has no classes: leave it out.")
+        raise SteppeError("proximal_effect compares class probabilities, but this task has no classes: leave it out.")
     each = [flatness.proximal_effect(f, w, s.round.x, RHO_FEDSOL)
             for f, w in zip(s.clients, s.round.local, strict=True)]  # fmt: skip
     cosines = [e.cosine for e in each if e.cosine is not None]
@@ -134,26 +134,26 @@ def proximal_effect(s: Subject) -> Any:
 
 @measure("clients")
 def radius_profile(s: Subject) -> Any:
-    """FedSoL's adaptive radius, its mean in every tensor"""
+    """Mean of FedSoL's adaptive radius in every tensor"""
     return flatness.radius_profile(s.experiment.task.layout, s.round.local, s.round.x)
 
 
 @measure("clients", usual=True)
 def forgetting(s: Subject) -> Any:
-    """test accuracy that local training loses: of the model given to the clients, minus their mean"""
+    """Test accuracy lost by local training: of the model the clients received, minus the mean of theirs"""
     return flatness.forgetting(s.given, s.local)
 
 
 @measure("clients", usual=True)
 def local_accuracy(s: Subject) -> Any:
-    """test accuracy of the clients' models after local training, their mean and each; and of the one they were given"""
+    """Test accuracy of the clients' models after local training (mean and each), and of the model they received"""
     each = [one.metric for one in s.local]
     return {"mean": Estimate.of(each), "each": each, "ids": s.round.ids, "given": s.given.metric}
 
 
 @measure("clients")
 def lambda1_clients(s: Subject) -> Any:
-    """largest eigenvalue of each client's own Hessian at the final model, and their mean"""
+    """Largest eigenvalue of each client's own Hessian at the final model, and their mean"""
     pairs = [flatness.spectrum(f.hessian(s.w), top=1, seed=s.seed).top for f in s.few]
     values = [float(p.values[0]) for p in pairs]
     return {"mean": Estimate.of(values), "each": values, "residuals": [float(p.residuals[0]) for p in pairs],
@@ -161,12 +161,12 @@ def lambda1_clients(s: Subject) -> Any:
 
 
 def _ends(found: Spectrum) -> dict[str, Any]:
-    """A spectrum without its vectors."""
+    """Return a spectrum without its vectors."""
 
-    def told(pairs: flatness.Pairs) -> dict[str, Tensor]:
+    def values(pairs: flatness.Pairs) -> dict[str, Tensor]:
         return {"values": pairs.values, "residuals": pairs.residuals}
 
     first = ({"lambda1": found.lambda1, "ratio": found.ratio, "ratio_error": found.ratio_error}
              if len(found.top.values) else {})  # fmt: skip
-    return {**first, "top": told(found.top), "bottom": told(found.bottom), "converged": found.converged,
+    return {**first, "top": values(found.top), "bottom": values(found.bottom), "converged": found.converged,
             "products": found.products}  # fmt: skip

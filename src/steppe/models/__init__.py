@@ -1,8 +1,8 @@
 """The models of the papers, by name.
 
-Every model says which submodule is its classifier (`head`: its input is the feature vector, its output the
-logits, and nothing comes after it) and which hold its hidden activations (`taps`: after ReLU or GELU, before
-pooling, in forward order, each called once per forward). `features(x)` is what enters the head.
+Every model names two kinds of submodules. `head` is the classifier: its input is the feature vector, its output the
+logits, and nothing comes after it. `taps` hold the hidden activations: after ReLU or GELU, before pooling, in forward
+order, each called once per forward pass. `features(x)` is the input of the head.
 
     >>> model = build("cnn", classes=10, shape=(3, 32, 32))
     >>> sum(p.numel() for p in model.parameters()), model.head, model.taps
@@ -43,7 +43,7 @@ MODELS: dict[str, Builder] = {
 
 
 def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
-    """The named model for inputs of this shape (without the batch axis), with fresh weights."""
+    """Build the named model for inputs of this shape (without the batch axis), with new weights."""
     if name not in MODELS:
         raise SteppeError(f"There is no model named {name!r}{nearest(name, MODELS)}")
     if classes < 1 or not shape or min(shape) < 1:
@@ -52,5 +52,5 @@ def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
 
 
 def describe(name: str) -> str:
-    """The first line of a builder's docstring: its help."""
+    """Return the help text of a model: the first line of its builder's docstring."""
     return (MODELS[name].__doc__ or "").strip().partition("\n")[0]

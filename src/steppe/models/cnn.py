@@ -9,7 +9,7 @@ from steppe.models.mlp import Stack, dense
 
 
 def image(name: str, shape: tuple[int, ...], least: int, multiple: int = 1) -> tuple[int, int, int]:
-    """The (channels, height, width) of an image shape, refused in words when the model cannot take it."""
+    """Return (channels, height, width) of an image shape; refuse one that the model cannot take."""
     if len(shape) != 3:
         raise SteppeError(f"{name} takes images of shape (channels, height, width), not {shape}.")
     channels, height, width = shape
@@ -20,7 +20,7 @@ def image(name: str, shape: tuple[int, ...], least: int, multiple: int = 1) -> t
 
 
 def he_fan_out(model: nn.Module) -> None:
-    """Convolutions ~ N(0, 2 / (kernel area · output channels)), biases zero; linear layers are left alone."""
+    """Initialise convolutions by N(0, 2 / (kernel area · output channels)), with zero biases; skip linear layers."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -29,24 +29,24 @@ def he_fan_out(model: nn.Module) -> None:
 
 
 class RepeatChannel(nn.Module):
-    """Grey to RGB: the one channel three times."""
+    """Grey to RGB: repeats the one channel three times."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
 
 
 def conv(channels: int, after: int, kernel: int, padding: int = 0, groups: int = 0) -> list[nn.Module]:
-    """Convolution, group norm when `groups` is given, ReLU, 2×2 max-pooling."""
+    """Return a convolution, group norm if `groups` is given, ReLU and 2×2 max-pooling."""
     norm = [nn.GroupNorm(groups, after)] if groups else []
     return [nn.Conv2d(channels, after, kernel, padding=padding), *norm, nn.ReLU(), nn.MaxPool2d(2)]
 
 
 def cnn(classes: int, shape: tuple[int, ...]) -> Stack:
-    """FedAvg-CNN: two 5×5 convolutions (32, 64) and a layer of 512 units; sides a multiple of 4.
+    """FedAvg-CNN: two 5×5 convolutions (32, 64) and a dense layer of 512 units; image sides a multiple of 4.
 
-    McMahan et al. (AISTATS 2017), in the sizes of FedSoL (Lee et al., CVPR 2024): 4096 inputs to the dense
-    layer at 32×32, 3136 at 28×28. As in the FedSoL code, a grey 28×28 image is repeated to three channels;
-    at any other size a grey image keeps its one channel (the 8×8 digits do).
+    McMahan et al. (AISTATS 2017), in the sizes of FedSoL (Lee et al., CVPR 2024): 4096 inputs to the dense layer at
+    32×32, 3136 at 28×28. As in the FedSoL code, a grey 28×28 image is repeated to three channels. At any other size,
+    such as the 8×8 digits, a grey image keeps its one channel.
     """
     channels, height, width = image("cnn", shape, least=8, multiple=4)
     repeat = (channels, height, width) == (1, 28, 28)
@@ -70,8 +70,8 @@ def lenet(classes: int, shape: tuple[int, ...]) -> Stack:
 def convnet_tiny(classes: int, shape: tuple[int, ...]) -> Stack:
     """ConvNet of MAN for Tiny-ImageNet: three 3×3 convolutions (64) with group norm (4), dense 512 and 384.
 
-    MAN (WACV 2024). Its taps are the five intended ones, each after ReLU and before pooling; the released
-    code drops the third convolution's or takes it after pooling, depending on the tree.
+    MAN (WACV 2024). The taps are the five intended ones, each after ReLU and before pooling. The released code drops
+    that of the third convolution or takes it after pooling, depending on the folder.
     """
     channels, height, width = image("convnet-tiny", shape, least=8)
     layers = [layer for c in (channels, 64, 64) for layer in conv(c, 64, 3, padding=1, groups=4)]

@@ -1,4 +1,4 @@
-"""A plain multilayer perceptron, and the stack that every feed-forward model here is an instance of.
+"""A plain multilayer perceptron, and `Stack`, the class of all feed-forward models here.
 
 The perceptron with two hidden layers of 200 units is the "2NN" of McMahan et al., "Communication-Efficient
 Learning of Deep Networks from Decentralized Data" (AISTATS 2017).
@@ -17,12 +17,12 @@ _KINDS = {nn.Linear: "fc", nn.Conv2d: "conv", nn.GroupNorm: "norm", nn.MaxPool2d
 
 
 def activations(model: nn.Module) -> tuple[str, ...]:
-    """Names of the ReLU and GELU modules; registration order is forward order in every model here."""
+    """Return the names of the ReLU and GELU modules; registration order is forward order in every model here."""
     return tuple(name for name, module in model.named_modules() if isinstance(module, nn.ReLU | nn.GELU))
 
 
 class Stack(nn.Module):
-    """Layers one after the other, then a linear classifier; layers are called by kind and number.
+    """A sequence of layers and a linear classifier; layers are named by kind and number.
 
     >>> Stack([nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU()], 3, 2).taps
     ('body.relu1', 'body.relu2')
@@ -49,7 +49,7 @@ class Stack(nn.Module):
 
 
 def dense(*widths: int) -> list[nn.Module]:
-    """Flatten, then a linear layer and a ReLU for each consecutive pair of widths."""
+    """Return a flattening, then a linear layer and a ReLU per consecutive pair of widths."""
     layers: list[nn.Module] = [nn.Flatten()]
     for width, after in pairwise(widths):
         layers += [nn.Linear(width, after), nn.ReLU()]

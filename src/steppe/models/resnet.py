@@ -17,7 +17,7 @@ batch_statistics: Norm = partial(nn.BatchNorm2d, track_running_stats=False)
 
 
 class BasicBlock(nn.Module):
-    """relu(norm(conv(relu(norm(conv x)))) + x), or a normalised 1×1 convolution of x if shapes change."""
+    """relu(norm(conv(relu(norm(conv x)))) + x), with a normalised 1×1 convolution of x if shapes change."""
 
     def __init__(self, channels: int, after: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, stages of `blocks` basic blocks at the given widths, a global mean, a linear classifier."""
+    """A stem, stages of `blocks` basic blocks at the given widths, global average pooling and a linear classifier."""
 
     head = "fc"
 
@@ -80,8 +80,8 @@ def _resnet18(name: str, classes: int, shape: tuple[int, ...], norm: Norm, image
 def resnet18_gn(classes: int, shape: tuple[int, ...]) -> ResNet:
     """ResNet-18, ImageNet stem, group norm with 2 groups, as in FedSMOO.
 
-    FedSMOO (Sun et al., ICML 2023): the network made for ImageNet on 32×32 images as it is, so that only 8×8
-    positions reach the first block. Convolutions are initialised by He's rule with fan-out.
+    FedSMOO (Sun et al., ICML 2023) uses the ImageNet network unchanged on 32×32 images, so that only 8×8 positions
+    reach the first block. Convolutions are initialised by He's rule with fan-out.
     """
     return _resnet18("resnet18-gn", classes, shape, group_norm, imagenet=True)
 
@@ -89,8 +89,8 @@ def resnet18_gn(classes: int, shape: tuple[int, ...]) -> ResNet:
 def resnet18_bs(classes: int, shape: tuple[int, ...]) -> ResNet:
     """ResNet-18, CIFAR stem, batch norm on the batch's own statistics in training and test, as in FedSoL.
 
-    FedSoL (Lee et al., CVPR 2024). Its paper cites the pre-activation form; its code, like this, is
-    post-activation. No buffers: what is predicted for an image depends on its batch.
+    FedSoL (Lee et al., CVPR 2024). Its paper cites the pre-activation form; its code, like this, is post-activation.
+    There are no buffers: the prediction for an image depends on its batch.
     """
     return _resnet18("resnet18-bs", classes, shape, batch_statistics)
 
@@ -106,10 +106,10 @@ def resnet18_bn(classes: int, shape: tuple[int, ...]) -> ResNet:
 
 
 def resnet8_gn(classes: int, shape: tuple[int, ...]) -> ResNet:
-    """ResNet-8, ImageNet stem, one block each at 64, 128 and 256, group norm with 2 groups.
+    """ResNet-8, ImageNet stem, one block each at 64, 128 and 256 channels, group norm with 2 groups.
 
-    The CIFAR-100 model of FedGMT (ICML 2025) and FedScar. They state no initialisation: He's fan-out rule is
-    taken over from ResNet-18 with the same stem.
+    The CIFAR-100 model of FedGMT (ICML 2025) and FedScar. They state no initialisation; He's fan-out rule is used, as
+    in ResNet-18 with the same stem.
     """
     channels, *_ = image("resnet8-gn", shape, least=8)
     return ResNet(channels, (64, 128, 256), 1, classes, group_norm, imagenet=True)

@@ -1,7 +1,7 @@
 """Vision transformers: pre-norm encoders with a class token (Dosovitskiy et al., ICLR 2021), plain and SL.
 
-SL-ViT is Lee, Lee and Song, "Vision Transformer for Small-Size Datasets" (arXiv 2112.13492): patches also see
-four shifted copies of the image (SPT), and attention has a learned temperature and no diagonal (LSA).
+SL-ViT is Lee, Lee and Song, "Vision Transformer for Small-Size Datasets" (arXiv 2112.13492): patches also include four
+shifted copies of the image (SPT), and attention has a learned temperature and no diagonal (LSA).
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ Shifts = Sequence[tuple[int, int]]  # (right, down), in pixels
 
 
 def cardinal(s: int) -> Shifts:
+    """Return shifts by s pixels along the axes."""
     return (s, 0), (-s, 0), (0, s), (0, -s)
 
 
 def diagonal(s: int) -> Shifts:
+    """Return shifts by s pixels along both axes at once."""
     return (s, s), (-s, s), (s, -s), (-s, -s)
 
 
 def shifted(x: Tensor, shifts: Shifts) -> Tensor:
-    """The image and its shifted copies (zeros move in), concatenated along the channels."""
+    """Concatenate the image and its zero-filled shifted copies along the channels."""
     return torch.cat([x, *(F.pad(x, (right, -right, down, -down)) for right, down in shifts)], dim=1)
 
 
 class Tokens(nn.Module):
-    """Square patches as vectors; with shifts this is shifted patch tokenisation, with its LayerNorm."""
+    """Square patches as vectors; with shifts, this is shifted patch tokenisation with its LayerNorm."""
 
     def __init__(self, channels: int, patch: int, dim: int, shifts: Shifts = ()) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class Attention(nn.Module):
 class LocalAttention(Attention):
     """Locality self-attention: a learned temperature that starts at 1/√d, and no token attends to itself.
 
-    One scalar exp(t) a layer in the FedSoL code; one factor a head, not in the exponent, in the original.
+    The temperature is one scalar exp(t) per layer in the FedSoL code, and one factor per head in the original.
     """
 
     def __init__(self, dim: int, heads: int, dim_head: int, per_head: bool) -> None:
@@ -88,7 +90,7 @@ class LocalAttention(Attention):
 
 
 class Layer(nn.Module):
-    """Attention and a GELU perceptron, each behind a LayerNorm and around a residual connection."""
+    """Attention and a GELU perceptron, each after a LayerNorm and with a residual connection."""
 
     def __init__(self, dim: int, attention: Attention, hidden: int) -> None:
         super().__init__()
@@ -102,9 +104,9 @@ class Layer(nn.Module):
 
 
 class ViT(nn.Module):
-    """Tokens, a class token, learned positions, layers; the class token's output is the feature vector.
+    """A vision transformer with a class token and learned positions; the class token's output is the feature vector.
 
-    Positions and class token start from N(0, 1), the rest from PyTorch's defaults.
+    Positions and class token are initialised by N(0, 1), the rest by PyTorch's defaults.
     """
 
     head = "mlp_head"
@@ -137,13 +139,13 @@ def _square(name: str, shape: tuple[int, ...], multiple: int) -> tuple[int, int]
 def slvit(classes: int, shape: tuple[int, ...]) -> ViT:
     """SL-ViT with the settings of the FedSoL code: 4×4 patches, dimension 192, depth 9, 12 heads of 64.
 
-    Lee et al., FedSoL (CVPR 2024). Against the original: larger patches, wider heads, a narrower perceptron,
-    shifts by one pixel along the axes, one temperature a layer. Grey images are repeated to three channels.
+    Lee et al., FedSoL (CVPR 2024). Differences from the original: larger patches, wider heads, a narrower perceptron,
+    shifts by one pixel along the axes, one temperature per layer. Grey images are repeated to three channels.
     """
     channels, side = _square("slvit", shape, multiple=4)
     patch, dim = min(side // 4, 16), 192
     if side % patch:
-        raise SteppeError(f"slvit has patches of 16 pixels above 64×64; {side} is not a multiple of 16.")
+        raise SteppeError(f"slvit uses patches of 16 pixels above 64×64, and {side} is not a multiple of 16.")
     layers = [Layer(dim, LocalAttention(dim, 12, 64, per_head=False), hidden=192) for _ in range(9)]
     tokens: nn.Module = Tokens(3 if channels == 1 else channels, patch, dim, cardinal(1))
     if channels == 1:
@@ -152,10 +154,10 @@ def slvit(classes: int, shape: tuple[int, ...]) -> ViT:
 
 
 def slvit_original(classes: int, shape: tuple[int, ...]) -> ViT:
-    """SL-ViT, its authors' settings: patches of 4 pixels (8 above 32×32), 12 heads of 16, diagonal shifts.
+    """SL-ViT with its authors' settings: patches of 4 pixels (8 above 32×32), 12 heads of 16, diagonal shifts.
 
-    Lee, Lee and Song (arXiv 2112.13492): shifts by half a patch, one temperature a head, perceptrons of twice
-    the dimension, Xavier-normal weights and zero biases. Their stochastic depth and dropout are left out.
+    Lee, Lee and Song (arXiv 2112.13492): shifts by half a patch, one temperature per head, perceptrons of twice the
+    dimension, Xavier-normal weights and zero biases. Their stochastic depth and dropout are left out.
     """
     patch, dim = 4 if max(shape[1:], default=0) <= 32 else 8, 192
     channels, side = _square("slvit-original", shape, multiple=patch)
@@ -173,7 +175,7 @@ def slvit_original(classes: int, shape: tuple[int, ...]) -> ViT:
 def vit_small(classes: int, shape: tuple[int, ...]) -> ViT:
     """Small ViT: 8×8 patches, 2 layers, dimension 384, perceptron 384, 8 heads, no dropout.
 
-    The CINIC-10 model of FedScar in size. What is not stated there is as in Dosovitskiy et al.: class token,
+    It has the size of FedScar's CINIC-10 model. What is not stated there follows Dosovitskiy et al.: class token,
     biases in the attention, scale 1/√d.
     """
     channels, side = _square("vit-small", shape, multiple=8)

@@ -1,4 +1,4 @@
-"""What there is, and what it costs: read from the registries, never written down twice."""
+"""What has a name, and what it costs: read from the registries, never written down twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLACES = {
 }
 
 
-def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
+def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Everything that has a name, by kind, for `steppe list`."""
     return {
         "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()},
@@ -48,13 +48,13 @@ def catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     }  # fmt: skip
 
 
-def find(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """The entries of the kinds that are named, or of all, whose name or description contains every other word.
 
-    >>> list(find(["data", "digits"])["data"]), list(find(["parts", "privacy"])["parts"])
+    >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
     (['digits'], ['dp'])
     """
-    everything = catalogue()
+    everything = list_catalogue()
     kinds = [word for word in words if word in everything] or list(everything)
     texts = [word.lower() for word in words if word not in everything]
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -79,7 +79,7 @@ def _key(field: Any) -> dict[str, Any]:
 
 def _entry(function: Any) -> dict[str, Any]:
     about = (function.__doc__ or "").strip().splitlines()
-    if isinstance(function, type):  # a part's idea is told by its file
+    if isinstance(function, type):  # the file of a part describes its idea
         import inspect
 
         module = inspect.getmodule(function)
@@ -94,7 +94,7 @@ def _entry(function: Any) -> dict[str, Any]:
     return entry
 
 
-def cost_rows(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
+def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
               add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
     """Costs of algorithms (None: all) on a named model, each also as a multiple of FedAvg's."""
     try:

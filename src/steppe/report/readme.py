@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steppe.report.listing import catalogue, cost_rows
+from steppe.report.listing import list_catalogue, trace_costs
 
 BEGIN, END = "<!-- algorithms: begin -->", "<!-- algorithms: end -->"
 
 
-def algorithm_table() -> str:
-    """Every entry with its paper, its idea, and what it costs beside FedAvg."""
-    entries = catalogue()["algorithms"]
-    rows, _ = cost_rows(None, "cnn", (3, 32, 32), 10, 50, [], [])
+def make_algorithm_table() -> str:
+    """Make a row per entry: its paper, its idea, and what it costs compared with FedAvg."""
+    entries = list_catalogue()["algorithms"]
+    rows, _ = trace_costs(None, "cnn", (3, 32, 32), 10, 50, [], [])
     lines = [
         "| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |",
         "|---|---|---|---|---|---|---|",
@@ -29,13 +29,13 @@ def algorithm_table() -> str:
     return "\n".join(lines)
 
 
-def renewed(text: str) -> str:
-    """The README with a fresh table between its marks."""
+def renew_table(text: str) -> str:
+    """Put a fresh table between the README's marks."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{algorithm_table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{make_algorithm_table()}\n{END}{after}"
 
 
 if __name__ == "__main__":
     path = Path("README.md")
-    path.write_text(renewed(path.read_text()))
+    path.write_text(renew_table(path.read_text()))

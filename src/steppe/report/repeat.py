@@ -30,8 +30,8 @@ def explain_repeat(run: Run) -> Repeat:
     config = run.folder.config
     if own := list_own_objects(run):
         settings = ", ".join(f"{k}={v!r}" for k, v in {**find_settings(config), **config.settings}.items())
-        return Repeat(f"Run from Python with {'; '.join(own)}. No command can name these: repeat the run from Python "
-                      f"with the same objects{f' and {settings}' if settings else ''}.", None)  # fmt: skip
+        return Repeat(f"Run from Python with {'; '.join(own)}. A command cannot name such objects: repeat the run from "
+                      f"Python with the same ones{f' and {settings}' if settings else ''}.", None)  # fmt: skip
     if run.partition is None:
         return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
     if (data := run.about.get("data")) and run.data is None and _can_load(run):

@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and a JSON manifest with their digests, written aside and renamed.
+"""Checkpoints: safetensors files and a JSON manifest with their digests, written aside and renamed.
 
-A checkpoint is a folder `round-000123`. Two are kept, so that a torn or edited one is noticed by its
-digests (the manifest has one of itself) and the one before it is used.
+A checkpoint is a folder `round-000123`. Digests, including one of the manifest, reveal a damaged or edited checkpoint.
+Two checkpoints are kept, so that the earlier one can be used instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ CLIENTS = "clients.safetensors"
 
 @dataclass
 class Checkpoint:
+    """The state of a run after a round, apart from the client states, which are in the store."""
+
     round: int  # finished rounds
     server: Server
-    notes: dict[str, Any]  # of the round loop
+    notes: dict[str, Any]  # further state of the round loop
 
 
 def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[str, Any]) -> None:
-    """Write the checkpoint of `round_` finished rounds; nothing half-written is ever under its final name."""
+    """Write the checkpoint of `round_` finished rounds. Its final name never holds an incomplete checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     aside, final = folder / f".round-{round_:06d}", folder / f"round-{round_:06d}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -46,7 +48,7 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
     files = {"server.safetensors": held, CLIENTS: rows}
     digests = {}
     for name, tensors in files.items():
-        # Cloned, because parts may keep x itself under another name, and safetensors refuses shared memory.
+        # Cloned, because a part may keep x itself as its state, and safetensors refuses shared memory.
         save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, aside / name)
         digests[name] = _digest(aside / name)
     parts = {p: list(t) for p, t in server.state.items()}
@@ -62,9 +64,9 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
 
 
 def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint (None: there is none), and a sentence for each newer one that is damaged.
+    """Return the newest intact checkpoint, or None, and a message for each newer one that is damaged.
 
-    The store is brought back to it.
+    The store is restored to the state of that checkpoint.
     """
     complaints = []
     paths = sorted(folder.glob("round-*"), reverse=True)
@@ -73,11 +75,11 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
             found = _read(path, store)
         except SteppeError as error:
             complaints.append(str(error))
-            aside = path.with_name(f"damaged-{path.name}")  # out of the way of the checkpoints to come
+            aside = path.with_name(f"damaged-{path.name}")  # out of the way of later checkpoints
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
             continue
-        if isinstance(store, DiskStore):  # the one to fall back on until the next checkpoint is there
+        if isinstance(store, DiskStore):  # keep the earlier checkpoint usable until the next one is written
             with suppress(SteppeError, IndexError, OSError, KeyError, SafetensorError):
                 _manifest(paths[place + 1])
                 store.spare(load_file(paths[place + 1] / CLIENTS))
@@ -103,8 +105,8 @@ def _read(path: Path, store: Store) -> Checkpoint:
     try:
         for name, digest in manifest["files"].items():
             if _digest(path / name) != digest:
-                raise SteppeError(f"The checkpoint {path} is damaged: {name} is not what its manifest says.")
-        # Cloned into torch's own memory: a matrix product's last bit can depend on where its operands lie.
+                raise SteppeError(f"The checkpoint {path} is damaged: {name} does not match its manifest.")
+        # Cloned into torch's own memory: the last bit of a matrix product can depend on its operands' alignment.
         held = {k: v.clone() for k, v in load_file(path / "server.safetensors").items()}
         rows = load_file(path / CLIENTS)
         state = {part: {k: held[f"state/{part}/{k}"] for k in names} for part, names in manifest["parts"].items()}

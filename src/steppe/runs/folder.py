@@ -1,17 +1,18 @@
 """A run's folder. `RunFolder` is the only reader and writer of its files.
 
     config.json         the configuration, every key
-    about.json          what the configuration does not say: parts, model, data, metric, costs (`provenance`)
+    about.json          what the configuration does not contain: parts, model, data, metric, costs (`provenance`)
     versions.json       software, hardware, commit
     partition.json      which samples each client holds
     rounds.jsonl        one record per round, written as the round ends; rounds.csv is the same table at the end
-    checkpoints/        the last two checkpoints; clients.bin beside it where client states are kept on disk
+    checkpoints/        the last two checkpoints
+    clients.bin         the client states, if they are kept on disk
     best/               the server of the best round, with early stopping
     model.safetensors   the final model, as a plain state dict
-    result.json         the summary; it exists once the run has finished
+    result.json         the summary; it exists only if the run has finished
     analysis.json       measures of the final model, with arrays in analysis/
 
-Every file is written aside and renamed, except rounds.jsonl, which is appended to and flushed line by line.
+Every file is written under another name and renamed, except rounds.jsonl, which is appended to and flushed per line.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "tensorboard", "wandb", "r
 
 
 class RunFolder:
-    """The files of one run, by what they mean."""
+    """The files of one run."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -57,7 +58,7 @@ class RunFolder:
     # ----------------------------------------------------------------------------------------------- what is there
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """Return whether a run was started here."""
         return (self.path / "config.json").exists()
 
     @property
@@ -78,17 +79,17 @@ class RunFolder:
 
     @property
     def seed_of_several(self) -> bool:
-        """Whether it is one seed of a comparison or sweep, whose folder is the parent."""
+        """Return whether this is one seed of a comparison or sweep; the parent is then the folder of all seeds."""
         return self.path.name.startswith("seed-")
 
     @property
     def label(self) -> str:
-        """The name of the folder; of one of several seeds, that of all."""
+        """Return the name of the folder or, for one of several seeds, of the parent folder."""
         return self.path.parent.name if self.seed_of_several else self.path.name
 
     @staticmethod
     def find(places: Iterable[Path]) -> list[RunFolder]:
-        """All runs in or under these folders, each once."""
+        """Find all runs in or under these folders, each once."""
         found: dict[Path, RunFolder] = {}
         for place in places:
             inside = sorted(p.parent for p in place.rglob("config.json")) if place.is_dir() else []
@@ -100,13 +101,13 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for one process; the system frees it however the process ends."""
+        """Lock the folder for one process. The system releases the lock when the process ends."""
         check_place(self.path)
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SteppeError(f"The folder {self} cannot be made: {error.strerror}.") from None
+            raise SteppeError(f"The folder {self} cannot be created: {error.strerror}.") from None
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 yield
@@ -114,7 +115,7 @@ class RunFolder:
             raise SteppeError(f"Another process is writing to {self}: wait until it has ended, or choose another "
                               "folder.") from None  # fmt: skip
         finally:
-            if made and not self.exists:  # nothing was started, so nothing stays behind
+            if made and not self.exists:  # no run was started, so leave no folder behind
                 (self.path / ".lock").unlink(missing_ok=True)
                 with suppress(OSError):
                     self.path.rmdir()
@@ -122,7 +123,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------------ reading
     @property
     def stored(self) -> dict[str, Any]:
-        """The configuration as it was written; keys that did not exist then have their defaults."""
+        """Return the configuration as it was written; keys that are newer than the run have their defaults."""
         return {**Config.model_validate({}).model_dump(mode="json"), **self.read("config.json")}
 
     @property
@@ -139,7 +140,7 @@ class RunFolder:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """None while the run has not finished."""
+        """Return the summary, or None if the run has not finished."""
         return self.read("result.json") if self.finished else None
 
     @property
@@ -148,13 +149,13 @@ class RunFolder:
 
     @property
     def named_model(self) -> dict[str, Any] | None:
-        """Name, classes and input shape of the model; None where it is the user's own."""
-        told: dict[str, Any] | None = self.about.get("model")
-        return None if told is None or told.get("own") else told
+        """Return name, classes and input shape of the model, or None if it is the user's own."""
+        model: dict[str, Any] | None = self.about.get("model")
+        return None if model is None or model.get("own") else model
 
     @property
     def own(self) -> list[str]:
-        """Which of algorithm, model, data and loss are the user's own, so that no name can stand for them."""
+        """Return which of algorithm, model, data and loss are the user's own objects."""
         about, config = self.about, self.read("config.json")
         if "format" not in about:  # version 0.1.0 recorded only whether the model had a name
             return ["model"] if about.get("model") is None else []
@@ -168,7 +169,7 @@ class RunFolder:
 
     @property
     def history(self) -> list[Record]:
-        """The records of all rounds so far; a last line that a crash cut short is left out."""
+        """Return the records of all rounds so far, without a last line that a crash cut short."""
         records: list[Record] = []
         path = self.path / "rounds.jsonl"
         try:
@@ -177,7 +178,7 @@ class RunFolder:
                 try:
                     record = json.loads(line)
                     if not isinstance(record, dict) or not isinstance(record.get("round"), int):
-                        raise ValueError("a line is no record of a round")
+                        raise ValueError("a line is not the record of a round")
                     records.append(record)
                 except (ValueError, RecursionError):
                     if place < len(lines) - 1:
@@ -188,12 +189,12 @@ class RunFolder:
 
     @property
     def rounds_done(self) -> int:
-        """How many rounds have a record; cheap enough to ask often."""
+        """Return the number of rounds that have a record, without parsing them."""
         path = self.path / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def model_state(self) -> dict[str, torch.Tensor]:
-        """The trained model's weights under their ordinary names."""
+        """Return the trained model's state dict."""
         path = self.path / "model.safetensors"
         if not path.exists():
             raise SteppeError(f"{self} has no model yet: let the run finish (steppe run --resume --out {self}).")
@@ -205,16 +206,16 @@ class RunFolder:
 
     @cached_property
     def model_digest(self) -> str:
-        """Sixteen digits of the final model's file."""
+        """Return a hash of the final model's file."""
         with (self.path / "model.safetensors").open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
     def analysis(self, whose: str = "") -> dict[str, Any] | None:
-        """What was measured of the final model, of the global loss or of one client's (`client-3`)."""
+        """Return the stored measures of the final model, on the global loss or on one client's loss (`client-3`)."""
         return self.read(_analysis(whose)) if (self.path / _analysis(whose)).exists() else None
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The object in a JSON file."""
+        """Read the object in a JSON file."""
         path = self.path / name
         if default is not None and not path.exists():
             return default
@@ -225,12 +226,12 @@ class RunFolder:
         except (OSError, ValueError, RecursionError) as error:
             raise SteppeError(f"{path} is damaged: {error}.") from None
         if not isinstance(content, dict):
-            raise SteppeError(f"{path} is damaged: it should hold an object.")
+            raise SteppeError(f"{path} is damaged: it should contain an object.")
         return content
 
     # ------------------------------------------------------------------------------------------------------ writing
     def write(self, name: str, content: Any) -> None:
-        """A JSON file; what is not finite becomes null."""
+        """Write a JSON file; numbers that are not finite become null."""
         self._replace(name, json.dumps(_finite(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
@@ -239,7 +240,7 @@ class RunFolder:
         aside.replace(self.path / name)
 
     def clear(self) -> None:
-        """Take away an earlier run: its checkpoints must not be taken for those of the run that starts now."""
+        """Delete an earlier run, so that its checkpoints are not mistaken for those of the new run."""
         for path in [*(self.path / name for name in OF_EARLIER_RUNS), *self.path.glob("analysis*.json")]:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -250,7 +251,7 @@ class RunFolder:
                 partition: Partition | None, records: Sequence[Record]) -> None:  # fmt: skip
         """Write everything that is known before the next round."""
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "result.json").unlink(missing_ok=True)  # the summary stands for a finished run
+        (self.path / "result.json").unlink(missing_ok=True)  # a summary means that the run has finished
         self.write("config.json", config.model_dump(mode="json"))
         self.write("versions.json", versions)
         self.write("about.json", about)
@@ -259,14 +260,14 @@ class RunFolder:
         self._replace("rounds.jsonl", "".join(_line(r) for r in records))
 
     def append(self, record: Record) -> None:
-        """Add a round's record. It is on the disk when this returns: a checkpoint never knows more than the records."""
+        """Append a round's record and sync it to disk, so that a checkpoint is never newer than the records."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
-        """The final model, the table of rounds, and last of all the summary."""
+        """Write the final model, the table of rounds and, last of all, the summary."""
         aside = self.path / "model.safetensors.new"
         save_file({k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, aside)
         aside.replace(self.path / "model.safetensors")
@@ -284,48 +285,48 @@ class RunFolder:
         self.write(_analysis(whose), content)
 
     def array_file(self, name: str, whose: str = "") -> Path:
-        """Where a measure's arrays go, relative to the folder."""
+        """Return the file for a measure's arrays, relative to the folder."""
         file = Path("analysis") / whose / f"{name}.npz"
         (self.path / file).parent.mkdir(parents=True, exist_ok=True)
         return file
 
-    # ------------------------------------------------------------------------------------------------- going on
+    # ------------------------------------------------------------------------------------------------ resuming
     def differences(self, config: Config) -> list[str]:
-        """What makes this configuration another than the folder's, apart from the number of rounds."""
+        """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
         free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
         changed = [k for k in now if before.get(k) != now[k] and k not in free]
         return [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed]
 
     def own_by_version_0_1_0(self, now: dict[str, Any]) -> list[str]:
-        """Keys of the user's own objects, for which version 0.1.0 wrote the names of the defaults."""
+        """Return the keys of the user's own objects if version 0.1.0 wrote the folder: it recorded default names."""
         if "format" in self.read("about.json", {"format": FORMAT}):
             return []
         return [key for key in ("algorithm", "model", "data") if str(now[key]).startswith(OWN)]
 
     def is_run_of(self, config: Config) -> bool:
-        """Whether it holds a run of exactly this configuration."""
+        """Return whether the folder holds a run of exactly this configuration."""
         return self.exists and not self.differences(config) and self.stored["rounds"] == config.rounds
 
     def check_resumable(self, config: Config, about: dict[str, Any]) -> None:
-        """Refuse to go on with other settings, parts, data or another model; a run may be made longer."""
+        """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
         changed = self.differences(config)
         if not changed and (self.path / "about.json").exists():
             changed = self._other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
-                              "Only rounds may change; or start anew in another folder.")  # fmt: skip
+                              "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
         done = max((r["round"] for r in self.history), default=0)
         if config.rounds < done:
             raise SteppeError(f"{self} has already finished {done} rounds, so it cannot end after {config.rounds}: "
-                              "raise rounds, or start anew in another folder.")  # fmt: skip
+                              "raise rounds, or start again in another folder.")  # fmt: skip
         before = self.stored["rounds"]
         if config.rounds != before and config.lr_schedule == "cosine":
             raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
-                              "number: start anew in another folder.")  # fmt: skip
+                              "number: start again in another folder.")  # fmt: skip
 
     def _other_things(self, about: dict[str, Any]) -> list[str]:
-        """What the configuration does not say: the user's own parts, model and data, and their content."""
+        """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
         if "format" not in was:
             for part in now["parts"]:
@@ -337,7 +338,7 @@ class RunFolder:
                 if was[key][part] != now[key][part]:
                     same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                     what = (
-                        f"{name} is another than the run's"
+                        f"{name} differs from the run's"
                         if same_name
                         else f"{name} was {_name(was[key])} and is {_name(now[key])}"
                     )
@@ -346,7 +347,7 @@ class RunFolder:
 
 
 def check_place(path: str | Path) -> None:
-    """Refuse what can be no folder of a run."""
+    """Refuse a path that cannot be the folder of a run."""
     try:
         place = Path(path).resolve()
         wrong = place == Path(place.anchor) or (place.exists() and not place.is_dir())
@@ -369,7 +370,7 @@ def _line(record: Record) -> str:
 
 
 def _finite(content: Any) -> Any:
-    """The same with null for every number that JSON cannot hold."""
+    """Replace every number that JSON cannot hold by None."""
     if isinstance(content, dict):
         return {k: _finite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):

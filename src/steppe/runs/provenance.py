@@ -1,4 +1,4 @@
-"""What ran, and on what: qualified names, hashes of data and model, versions. Whatever a record says is so."""
+"""The provenance of a run: qualified names, hashes of data and model, versions of software and hardware."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
 
 
 def qualified_name(thing: Any) -> str:
-    """Where a class, a function or an object's class is defined.
+    """Return the qualified name of a class, a function or an object's class.
 
     >>> qualified_name(nn.Linear(1, 1)), qualified_name(qualified_name)
     ('torch.nn.modules.linear.Linear', 'steppe.runs.provenance.qualified_name')
@@ -32,20 +32,20 @@ def qualified_name(thing: Any) -> str:
 
 
 def hash_structure(model: nn.Module) -> str:
-    """Sixteen digits of a model's modules and its tensors' names, shapes and types; its numbers do not count."""
+    """Hash a model's modules and its tensors' names, shapes and types, but not their values."""
     tensors = [(k, tuple(v.shape), str(v.dtype)) for k, v in model.state_dict().items()]
     trained = [k for k, p in model.named_parameters() if p.requires_grad]
     return hashlib.sha256(repr((repr(model), tensors, trained)).encode()).hexdigest()[:16]
 
 
 def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
-    """Every part by name, with its class and its settings."""
+    """Return every part's name, class and settings."""
     return [{"part": p.name, "type": qualified_name(p), **(asdict(p) if is_dataclass(p) else {})}
             for p in algorithm.parts]  # fmt: skip
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
-    """What the configuration alone does not say, for about.json."""
+    """Describe what the configuration does not contain, for about.json."""
     config, task, federation = experiment.config, experiment.task, experiment.federation
     data, split = federation.data, federation.partition
     own_model = config.model.startswith(OWN)
@@ -69,7 +69,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
 
 
 def find_versions(device: torch.device) -> dict[str, Any]:
-    """Hardware and software, enough to explain a different digit."""
+    """Find the versions of hardware and software that can explain a different result."""
     packages = ("torch", "numpy", "safetensors", "pydantic")
     hardware = (
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
@@ -80,12 +80,14 @@ def find_versions(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The git commit of the working directory, marked where files differ from it; a copy without git may name it."""
+    """Return the git commit of the working directory, with a mark if files differ; $STEPPE_COMMIT replaces it."""
     if named := os.environ.get("STEPPE_COMMIT"):
         return named
     try:
-        said = [subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-                for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])]  # fmt: skip
+        commit, changes = (
+            subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said[0] + ("+changes" if said[1] else "")
+    return commit + ("+changes" if changes else "")

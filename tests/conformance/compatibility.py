@@ -1,0 +1,232 @@
+"""What two parts, or a part and an optimiser, optimise together: measured, and written to docs/compatibility.md.
+
+    python -m tests.conformance.compatibility          writes the page; a test keeps it equal
+
+Every pair with a part that makes clients agree is played on quadratics until it stands still; see `verdict`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import CompositionError, RunFailed
+from steppe.core.part import Part
+from steppe.parts.frozen_head import FrozenHead
+from steppe.parts.look_ahead import LookAhead
+from steppe.parts.nearest_neighbours import NearestNeighbours
+from steppe.parts.normalised_averaging import NormalisedAveraging
+from steppe.parts.own_model import OwnModel
+from steppe.parts.proximal import Proximal
+from steppe.parts.proximal_ascent import ProximalAscent
+from steppe.registry import PARTS, assembled, parse_addition
+from tests.conformance.compositions import CLIENTS, OPTIMISERS, PROBLEM, Seen, always, play
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+ROUNDS, CLOSE, FAR = 150, 1e-6, 10.0
+
+# Settings of the page: those of the papers where a few clients with a unit between them allow it.
+TYPICAL: dict[str, str] = {
+    "asam": "rho=0.05", "client_momentum": "alpha=0.5", "consistent_sam": "rho=0.05",
+    "dp": f"clip=5,noise=0.01,seed=1,per_round={CLIENTS},clients={CLIENTS}", "dynamic_regularisation": "alpha=1",
+    "ema": "keep=0.5", "geometric_bias": "beta=0.5", "global_ascent": "rho=0.05", "krum": "bad=0",
+    "locally_estimated_sam": "rho=0.05", "momentum_sam": "alpha=0.5", "nesterov_sam": "gamma=0.3",
+    "nesterov_start": "gamma=0.3", "norm_bound": "limit=0.5", "proximal": "mu=0.5", "sam": "rho=0.05",
+    "server_adaptive": "kind=adam,lr=0.1,beta1=0.5,beta2=0.9,tau=0.1", "server_momentum": "lr=1,momentum=0.3",
+    "swa": f"start_at=0.5,cycle=1,rounds={ROUNDS}", "trajectory_teacher": "keep=0.5", "trimmed_mean": "cut=0.25",
+}  # fmt: skip
+NOT_ADDABLE: tuple[Part, ...] = (
+    FrozenHead(), LookAhead(0.1), NearestNeighbours(), NormalisedAveraging(), OwnModel(),
+    ProximalAscent(0.05, Proximal(1.0)),
+)  # fmt: skip
+
+# Parts whose fixed points are those of the mean loss, because every client's direction vanishes there.
+CONSENSUS = ("control_variates", "dynamic_regularisation", "momentum_sam", "geometric_bias")
+
+# What is optimised instead of the clients' mean loss, or how near to its optimum a method comes.
+PERTURBED = "gradients are taken ρ away, so it settles within about ρ of the optimum"
+SHIFTS: dict[str, str] = {
+    "adamw": "steps have the length of the learning rate, so it settles within a round's steps of the optimum",
+    "asam": PERTURBED,
+    "consistent_sam": PERTURBED,
+    "dp": "noise in every round",
+    "frozen_head": "only the body is optimised, for the head that it began with",
+    "geometric_bias": "clients begin a bias of length α/(1−keep) away, so it settles within about that of the optimum",
+    "global_ascent": PERTURBED,
+    "krum": "follows the clients nearest to one another, not the mean",
+    "locally_estimated_sam": PERTURBED,
+    "look_ahead": "the loss after one more gradient step (MAML)",
+    "man": "adds the activations' norm to the loss",
+    "median": "follows each coordinate's median, not the mean",
+    "mixed_ascent": PERTURBED,
+    "momentum_sam": PERTURBED,
+    "nesterov_sam": PERTURBED,
+    "own_model": "every client its own loss; no global model",
+    "proximal_ascent": "gradients are taken up to ρ away along a proximal loss",
+    "sam": PERTURBED,
+    "sgd, decay": "adds (λ/2)‖w‖² to the loss",
+    "trimmed_mean": "follows each coordinate's middle values, not the mean",
+}
+# The same, but only where nothing makes clients agree: where they do, updates and directions vanish.
+UNAGREED: dict[str, str] = {
+    "contrast": "adds a contrast of features to the clients' losses",
+    "norm_bound": "clients whose updates are longer than the limit count less",
+    "sgd, clip": "clients whose gradients are longer than the clip count less",
+}
+
+
+def part_named(name: str) -> Part:
+    if name in PARTS:
+        return parse_addition(f"{name}:{TYPICAL.get(name, '')}")
+    return next(p for p in NOT_ADDABLE if p.name == name)
+
+
+NAMES = sorted([*PARTS, *(p.name for p in NOT_ADDABLE)])
+
+
+def composed(names: tuple[str, ...], optimiser: str = "sgd") -> Algorithm:
+    chosen = [part_named(name) for name in names]
+    own = tuple(p for p in chosen if p.name not in PARTS)
+    return assembled(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "+".join(names))
+
+
+@cache
+def optimum(decay: float = 0.0) -> Tensor:
+    """Of the mean of all clients' losses, with (decay/2)‖w‖²."""
+    A = [torch.tensor(c.A, dtype=torch.float64) for c in PROBLEM.clients]
+    b = [torch.tensor(c.b, dtype=torch.float64) for c in PROBLEM.clients]
+    eye = torch.eye(len(PROBLEM.x0)).double()
+    return torch.linalg.solve(sum(A) / CLIENTS + decay * eye, sum(a @ v for a, v in zip(A, b, strict=True)) / CLIENTS)
+
+
+def stands_still(seen: list[Seen]) -> bool:
+    """The model of the last eight rounds, as it is judged and as it is trained."""
+    if len(seen) < 20:
+        return False
+    last = torch.stack([s.judged for s in seen[-8:]] + [s.server.x for s in seen[-8:]])
+    return float((last - last[-1]).norm(dim=1).max()) < CLOSE / 10
+
+
+def distance(algorithm: Algorithm, target: Tensor, rounds: int = ROUNDS) -> float:
+    """From the target, the largest of the last rounds; infinite where the run fails."""
+    try:
+        seen = play(algorithm, always(rounds), until=stands_still)
+    except RunFailed:
+        return float("inf")
+    return max(float((s.judged - target).norm()) for s in seen[-8:])
+
+
+@cache
+def verdict(names: tuple[str, ...], optimiser: str = "sgd") -> tuple[str, str]:
+    """(exact, sound, changes or refused; why) of these parts under this optimiser."""
+    try:
+        algorithm = composed(names, optimiser)
+    except CompositionError as refusal:
+        return "refused", str(refusal).partition(": ")[2]
+    agreed = set(names) & set(CONSENSUS)
+    reasons = SHIFTS if agreed else SHIFTS | UNAGREED
+    told = [why for name in (*names, optimiser) if (why := reasons.get(name))]
+    if agreed:
+        found = distance(algorithm, optimum())
+        if found < CLOSE:
+            return "exact", ""
+        if not told or not found < FAR:
+            raise AssertionError(f"{algorithm.name}, {optimiser}: {found:.2g} from the optimum, and nothing says why")
+    return ("changes", "; ".join(dict.fromkeys(told))) if told else ("sound", "")
+
+
+PAIRS = list(combinations(NAMES, 2))
+SIGNS = {"exact": "=", "sound": "·", "changes": "≠", "refused": "×"}
+
+
+def page() -> str:
+    """The whole page, as measured now."""
+    pairs = {pair: verdict(pair) for pair in PAIRS}
+    singles = {(name, o): verdict((name,), o) for name in NAMES for o in OPTIMISERS}
+    counts = {word: sum(v == word for v, _ in (*pairs.values(), *singles.values())) for word in SIGNS}
+    head = "| | part | " + " | ".join(str(k) for k in range(1, len(NAMES))) + " |"
+    rows = []
+    for k, name in enumerate(NAMES):
+        cells = [SIGNS[pairs[other, name][0]] for other in NAMES[:k]] + [""] * (len(NAMES) - 1 - k)
+        rows.append(f"| {k + 1} | {name} | " + " | ".join(cells) + " |")
+    reasons: dict[str, list[str]] = {}
+    for (a, b), (word, why) in pairs.items():
+        if word == "refused":
+            reasons.setdefault(why, []).append(f"{a} + {b}")
+    for (name, o), (word, why) in singles.items():
+        if word == "refused":
+            reasons.setdefault(why, []).append(f"{name} + {o}")
+    lines = [
+        INTRODUCTION.format(pairs=len(PAIRS), singles=len(singles), **counts),
+        "## Part and part\n",
+        head,
+        "|---|---|" + "---|" * (len(NAMES) - 1),
+        *rows,
+        "\n## Part and optimiser\n",
+        "| part | " + " | ".join(OPTIMISERS) + " |",
+        "|---|" + "---|" * len(OPTIMISERS),
+        *(f"| {name} | " + " | ".join(SIGNS[singles[name, o][0]] for o in OPTIMISERS) + " |" for name in NAMES),
+        "\n## What is optimised instead (≠)\n",
+        "| part or optimiser | |",
+        "|---|---|",
+        *(f"| {name} | {why} |" for name, why in sorted(SHIFTS.items())),
+        *(f"| {name} | {why}; nothing, where a part makes clients agree |" for name, why in sorted(UNAGREED.items())),
+        "\n## Refused (×), and what to take instead\n",
+        *(f"- {', '.join(where)}: {why}." for why, where in sorted(reasons.items())),
+        NOTES,
+    ]
+    return "\n".join(lines)
+
+
+INTRODUCTION = """# What goes with what
+
+Written by `python -m tests.conformance.compatibility`; `make test-all` checks that it is still so.
+
+Two parts, or a part and a local optimiser, on a federation of quadratics: four clients, unequal steps, all of them in
+every round, uniform weights. {pairs} pairs of parts and {singles} of a part and an optimiser:
+
+- `=` **exact** ({exact}): it finds the optimum of the clients' mean loss.
+- `·` **sound** ({sound}): both parts do what they do alone. Nothing makes clients agree, so the fixed point has
+  FedAvg's bias towards clients with more steps and steeper losses.
+- `≠` **changes what is optimised** ({changes}): as the third table says.
+- `×` **refused** ({refused}) when the algorithm is built: the reasons are below.
+
+Every pair with a part that makes clients agree (control_variates, dynamic_regularisation, momentum_sam,
+geometric_bias) was played until it stood still, or for 150 rounds; the others follow from the parts, and
+`tests/conformance/test_fixed_points.py` compares FedAvg, FedProx and FedNova with closed forms. Columns are
+numbered as the rows are.
+"""
+NOTES = """
+## Variants
+
+- `feddyn variant=official` and its kin with a `clip`: not exact, because −αx is clipped and αw is not.
+- `feddc variant=paper`: exact with a small alpha, diverges on these quadratics with alpha = 1.
+- `fednova variant=official`: diverges with all clients in every round, because what a client subtracts is its own
+  last direction and nobody adds the mean; `ccvr` does not grow, but keeps a bias.
+- `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the
+  mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
+- Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
+
+## Symmetries that some parts break
+
+| | not with | because |
+|---|---|---|
+| loss × s, learning rate / s | adamw | steps have the length of the learning rate |
+| | geometric_bias | beta multiplies a displacement to be added to a gradient, and to a model |
+| | consistent_sam, momentum_sam (paper, official) | a gradient is compared with a displacement |
+| | norm_bound, dp, where gradients travel too | one norm for updates and gradients |
+| moving all optima and the first model | asam | its radius is measured in \\|w\\| |
+| | weight decay | pulls towards 0 |
+| | man, contrast, distillation, trajectory_teacher | act on what the model shows |
+| | dynamic_regularisation (official) with a clip | clips −αx without αw |
+| a neutral part changes nothing | norm_bound, dp beside a part that uploads more | one norm for all uploads |
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
