@@ -13,7 +13,6 @@ import typer
 from steppe.cli import arguments, terminal
 from steppe.cli.app import ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import Progress
 from steppe.settings import split_algorithm
 
 if TYPE_CHECKING:
