@@ -217,7 +217,7 @@ def test_files_that_are_wrong(steppe: Steppe, tmp_path: Path) -> None:
     path.with_suffix(".gz").unlink()
 
     _idx(home, images, labels + 3)
-    assert "labels from 3 to 12, but 10 classes" in refused(steppe, "run", "fedavg", *FEW)
+    assert "labels from 3 to 12, but with 10 classes" in refused(steppe, "run", "fedavg", *FEW)
     _idx(home, images, labels % 9)
     assert "Class 9 has no training sample" in refused(steppe, "run", "fedavg", *FEW)
 

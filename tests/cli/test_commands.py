@@ -66,7 +66,7 @@ def test_list(steppe: Steppe) -> None:
     assert all(name in text for kind in found.values() for name in kind)
     assert json.loads(ok(steppe, "list", "algorithms", "--json")) == {"algorithms": found["algorithms"]}
     assert set(json.loads(ok(steppe, "list", "partitions", "dirichlet", "--json"))["partitions"]) == {
-        "lda", "dirichlet", "dirichlet_replace"}  # fmt: skip
+        "lda", "dirichlet", "dirichlet_replace", "dirichlet_once"}  # fmt: skip
     assert "did you mean fedsam" in steppe("list", "fedsamm").err
     assert "@software{steppe" in ok(steppe, "cite", "steppe")
 

@@ -39,6 +39,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
     from steppe.analysis import Options
+    from steppe.engine.progress import Progress
     from steppe.measures.during_training import MEASURES, chosen
     from steppe.report import measure_tables as shown
     from steppe.runs.folder import RunFolder
@@ -138,6 +139,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
+    from steppe.engine.progress import Progress
     from steppe.jobs.compare import compare as run_all
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
