@@ -172,7 +172,7 @@ def test_models_that_do_not_fit() -> None:
         steppe.run("fedavg", nn.Linear(6, 2), blobs(), **FEW)
     with pytest.raises(SteppeError, match="cannot take inputs of shape"):
         steppe.run("fedavg", nn.Linear(5, 3), blobs(), **FEW)
-    with pytest.raises(SteppeError, match="gives a tuple, but must give one tensor"):
+    with pytest.raises(SteppeError, match="returns a tuple, but must return one tensor"):
         steppe.run("fedavg", Pair(6, 3), blobs(), **FEW)
     with pytest.raises(SteppeError, match="no module 'lost'; did you mean 'last'"):
         steppe.run("fedavg", seeded(), blobs(), head="lost", **FEW)
