@@ -128,28 +128,28 @@ def measure(device: str = "cpu", images: int = IMAGES, probes: int = PROBES) -> 
                  f"{device}: {product:.3f} s per product")  # fmt: skip
     found, seconds = timed(lambda: spectrum(hessian, top=5, tolerance=TOLERANCE, basis=BASIS), device)
     values, vectors = found.top.values.numpy(), found.top.vectors.T.cpu().numpy()
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "device": device, "images": images, "data": what, "parameters": len(w), "loss": loss.value(w),
         "tolerance": TOLERANCE, "first_product": first, "product": product, "threads": torch.get_num_threads(),
         "ours": {"seconds": seconds, "products": found.products, "converged": found.converged, "basis": BASIS,
                  "values": values.tolist(), "stated_residuals": found.top.residuals.tolist(),
                  "residuals": residuals(hessian, values, vectors)},
     }  # fmt: skip
-    progress.say(solved("ours", told["ours"]))
+    progress.say(solved("ours", report["ours"]))
     start = torch.nn.functional.normalize(gaussian(w, len(w), 0, START), dim=0)
     tol = TOLERANCE * float(values[0] / values[4])
     (others, rows, asked), took = timed(lambda: eigsh(hessian, tol, start), device)
-    told["eigsh"] = {"seconds": took, "products": asked, "tol": tol, "values": others.tolist(),
+    report["eigsh"] = {"seconds": took, "products": asked, "tol": tol, "values": others.tolist(),
                      "residuals": residuals(hessian, others, rows)}  # fmt: skip
-    progress.say(solved("eigsh", told["eigsh"]))
+    progress.say(solved("eigsh", report["eigsh"]))
     trace, took = timed(lambda: hutchinson(hessian, probes), device)
-    told["trace"] = {"seconds": took, "products": probes, "value": trace.value, "error": trace.error}
+    report["trace"] = {"seconds": took, "products": probes, "value": trace.value, "error": trace.error}
     progress.say(f"{'trace':6} {took:8.2f} s {probes:5} products   {trace.value:.4g} ± {trace.error:.2g}")
-    told["seconds"] = first + seconds + took  # of a user who asks for both
-    share = seconds / told["eigsh"]["seconds"]
-    print(f"top 5 takes {share:.2f} of eigsh's time (target 1); with the trace {told['seconds']:.1f} s"
+    report["seconds"] = first + seconds + took  # the time of a user who needs both
+    share = seconds / report["eigsh"]["seconds"]
+    print(f"top 5 takes {share:.2f} of eigsh's time (target 1); with the trace {report['seconds']:.1f} s"
           + (f" (target {GOAL:.0f})" if device == "cuda" else ""))  # fmt: skip
-    return told
+    return report
 
 
 def solved(name: str, r: dict[str, Any]) -> str:

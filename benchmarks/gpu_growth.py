@@ -110,25 +110,25 @@ def measure(device: str, seconds: float, compiled: bool = True, sizes: Sizes | N
     else:
         data, what = jobs.cifar()
     per_round, clients, steps = sizes.per_round[0], sizes.clients[0], sizes.steps[0]
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "versions": find_versions(torch.device(device)), "device": device, "data": what, "compiled": compiled,
         "lanes": sizes.lanes, "base": {"clients": clients, "per_round": per_round, "steps": steps},
         "clients": {}, "per_round": {}, "steps": {}, "width": {}, "left_out": [],
     }  # fmt: skip
 
     def note(axis: str, size: int, found: dict[str, Any]) -> None:
-        told[axis][str(size)] = found
-        told["seconds"] = time.perf_counter() - began
+        report[axis][str(size)] = found
+        report["seconds"] = time.perf_counter() - began
         print(f"{WORDS[axis]:18} {size:>6,}: {1e3 * found['seconds']:8.1f} ms per round "
               f"(first {found['first_round']:.1f} s)", flush=True)  # fmt: skip
         if out:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(told, indent=1) + "\n")
+            out.write_text(json.dumps(report, indent=1) + "\n")
 
     def late(needed: float, *what: str) -> bool:
         if time.perf_counter() - began + needed <= seconds:
             return False
-        told["left_out"] += what
+        report["left_out"] += what
         return True
 
     print(f"growth of a round's cost on {device}: SCAFFOLD, FedAvg-CNN, {sizes.lanes} lanes; otherwise {clients:,} "
@@ -136,7 +136,7 @@ def measure(device: str, seconds: float, compiled: bool = True, sizes: Sizes | N
     job = Job(data, device, compiled, sizes, sizes.lanes)
     most = max(sizes.per_round)  # first, because a larger round later would need a new capture
     note("per_round", most, job.round_seconds(most))
-    compiling = told["seconds"]  # the time until the first figure
+    compiling = report["seconds"]  # the time until the first figure
     base = job.round_seconds(per_round)
     for axis, size in (("per_round", per_round), ("clients", clients), ("steps", steps), ("width", 1)):
         note(axis, size, base)
@@ -152,15 +152,15 @@ def measure(device: str, seconds: float, compiled: bool = True, sizes: Sizes | N
     for n in sizes.width:
         if not late(compiling, f"{WORDS['width']} ×{n}"):
             note("width", n, Job(data, device, compiled, sizes, sizes.lanes, n).round_seconds(per_round))
-    if told["left_out"]:
-        print(f"left out, because of the time limit of {seconds:g} s: " + ", ".join(told["left_out"]))
+    if report["left_out"]:
+        print(f"left out, because of the time limit of {seconds:g} s: " + ", ".join(report["left_out"]))
     for line in notes:
         print(f"note: {line}")
-    told |= {"notes": notes, "seconds": time.perf_counter() - began}
+    report |= {"notes": notes, "seconds": time.perf_counter() - began}
     if out:
-        out.write_text(json.dumps(told, indent=1) + "\n")
-        print(f"{told['seconds']:.0f} s; written to {out}")
-    return told
+        out.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"{report['seconds']:.0f} s; written to {out}")
+    return report
 
 
 def main() -> None:

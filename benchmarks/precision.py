@@ -87,22 +87,22 @@ def gradients(steps: int = 400, batches: int = 20, radii: tuple[float, ...] = (0
         x, y = batch()
         F.cross_entropy(model(x), y).backward()
         optimiser.step()
-    told: dict[str, list[float]] = {}
+    report: dict[str, list[float]] = {}
     for _ in range(batches):
         x, y = batch()
         exact, fast = gradient(x, y, False), gradient(x, y, True)
-        told.setdefault("error at w", []).append(float((fast - exact).norm() / exact.norm()))
+        report.setdefault("error at w", []).append(float((fast - exact).norm() / exact.norm()))
         for rho in radii:
             there = perturbed(x, y, rho * exact / exact.norm(), False)
             there_fast = perturbed(x, y, rho * fast / fast.norm(), True)
             change, change_fast = there - exact, there_fast - fast
-            told.setdefault(f"error at w + ε, ρ = {rho:g}", []).append(
+            report.setdefault(f"error at w + ε, ρ = {rho:g}", []).append(
                 float((there_fast - there).norm() / there.norm())
             )
             seen = float(change_fast @ change / (change @ change))
-            told.setdefault(f"of the change by ε seen in bf16, ρ = {rho:g}", []).append(seen)
+            report.setdefault(f"of the change by ε seen in bf16, ρ = {rho:g}", []).append(seen)
     print(f"bf16 compared with fp32: the FedAvg paper's CNN after {steps} steps, {batches} batches of 50, {what}")
-    for name, values in told.items():
+    for name, values in report.items():
         print(f"{name:42} {sum(values) / len(values):.4f}")
 
 

@@ -59,13 +59,13 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
         # Without the first round (warm-up) and the last one (evaluation), but with checkpoints. Processor time (of
         # rank 0) is independent of other load on the machine.
         seconds, own = np.diff(np.array(moments)[:-1], axis=0).T
-        told = {
+        report = {
             "rounds_per_second": 1 / seconds.mean(), "seconds_a_round": seconds.mean(), "best_round": seconds.min(),
             "cpu_seconds_a_round": own.mean(), "peak_mb": sum(peaks), "peak_mb_each": peaks,
             "set_up": moments[0][0] - began, "disk_mb": on_disk / 2**20, "rounds": rounds,
             "parameters": result.experiment.task.layout.size, "accuracy": result.accuracy, "data": what,
         }  # fmt: skip
-        print(json.dumps(told))
+        print(json.dumps(report))
 
 
 def measured(**changes: Any) -> dict[str, Any]:
@@ -103,25 +103,25 @@ def main() -> None:
     if given.one:
         one(**json.loads(given.one))
         return
-    told: dict[str, Any] = {"about": about(data()[1]), "clients": [], "per_round": [], "growth": {}}
+    report: dict[str, Any] = {"about": about(data()[1]), "clients": [], "per_round": [], "growth": {}}
     for processes in PROCESSES:
         rows = [measured(clients=n, processes=processes) for n in CLIENTS]
-        told["clients"] += rows
-        told["growth"][f"with all clients, {processes} process{'es' if processes > 1 else ''}"] = {
+        report["clients"] += rows
+        report["growth"][f"with all clients, {processes} process{'es' if processes > 1 else ''}"] = {
             of: slope(rows, "clients", of) for of in ("seconds_a_round", "cpu_seconds_a_round", "peak_mb")
         }
-    told["per_round"] = [measured(per_round=n) for n in PER_ROUND]
-    told["growth"]["with the clients of a round"] = {
-        of: slope(told["per_round"], "per_round", of) for of in ("seconds_a_round", "cpu_seconds_a_round", "peak_mb")
+    report["per_round"] = [measured(per_round=n) for n in PER_ROUND]
+    report["growth"]["with the clients of a round"] = {
+        of: slope(report["per_round"], "per_round", of) for of in ("seconds_a_round", "cpu_seconds_a_round", "peak_mb")
     }
-    for name, exponents in told["growth"].items():
+    for name, exponents in report["growth"].items():
         print(f"growth {name}: " + ", ".join(f"{of} ^{b:.2f}" for of, b in exponents.items()))
     if given.rounds:
-        told["ten_thousand"] = [
+        report["ten_thousand"] = [
             measured(algorithm=name, clients=10_000, per_round=100, rounds=given.rounds, processes=2, store="auto",
                      partition="sharding(2)") for name in ("scaffold", "fedsmoo")
         ]  # fmt: skip
-    given.out.write_text(json.dumps(told, indent=1) + "\n")
+    given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"wrote {given.out}")
 
 

@@ -56,6 +56,7 @@ RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/en
 OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
 TESTS: dict[str, list[str]] = {
     "core": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/parts/test_personal.py"],
+    "core/server.py": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/trust/test_robust.py"],
     "core/keyed.py": ["src/steppe/core", OUR_OWN, "tests/data/test_augment.py"],
     "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
     "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],

@@ -27,7 +27,7 @@ NAMED: list[tuple[str, str, str, str]] = [
     ("FedSoL's floor in float32 is 1e-3", "parts/proximal_ascent.py", "else 1e-6", "else 1e-3"),
     ("mean_of_last_ten is over nine", "engine/result.py", "curve[-10:]", "curve[-9:]"),
     ("the personal learning rate is that of the round before", "evaluate/client_tests.py",
-     "experiment.lr(config.rounds)", "experiment.lr(config.rounds - 1)"),
+     "experiment.lr(experiment.config.rounds)", "experiment.lr(experiment.config.rounds - 1)"),
     ("FedDyn's dual ignores a moved start", "parts/dynamic_regularisation.py",
      "moved = s.w - s.start", "moved = s.w - s.x"),
     ("FedDyn's pull ignores a moved start", "parts/dynamic_regularisation.py",

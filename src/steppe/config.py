@@ -215,10 +215,10 @@ class Config(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def neither_flag_nor_null(cls, value: Any, info: Any) -> Any:
-        """Refuse what pydantic would read as 0 or 1, and text that no file name can contain."""
-        if isinstance(value, bool) and info.field_name != "compile":
-            raise SettingError(f"{info.field_name} is {value}, but must not be true or false", info.field_name)
+    def refuse_what_is_no_value(cls, value: Any, info: Any) -> Any:
+        """Refuse what pydantic would read as 0, 1 or text, and text that no file name can contain."""
+        if isinstance(value, bool | bytes) and info.field_name != "compile":
+            raise SettingError(f"{info.field_name} is {quote(value)}, which is none of its values", info.field_name)
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
@@ -304,10 +304,12 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> nest({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
     {'algorithm': 'fedsam', 'lr': 1, 'settings': {'eps': 0, 'rho': 2}}
+    >>> nest({"algorithm": "fedsam", "settings.rho": 2})
+    {'algorithm': 'fedsam', 'settings': {'rho': 2}}
     """
     own = own_settings(values)
     places = {name: find_key(name, own) for name in values}
-    nested = {name: values[name] for name, place in places.items() if place == name}
+    nested = {name: values[name] for name, place in places.items() if not place.startswith("settings.")}
     table = {
         place.removeprefix("settings."): values[name] for name, place in places.items() if place.startswith("settings.")
     }

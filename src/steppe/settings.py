@@ -204,7 +204,9 @@ def _reason(error: Any) -> str:
         return wanted + (f"{close}?" if "did you mean" in close else "")
     phrases = {"greater_than": f"above {limit}", "greater_than_equal": f"at least {limit}",
                "less_than": f"below {limit}", "less_than_equal": f"at most {limit}",
-               "finite_number": "a finite number", "too_long": f"no longer than {limits.get('max_length')}",
+               "finite_number": "a finite number",
+               "string_pattern_mismatch": f"of the form {limits.get('pattern')}",
+               "too_long": f"no longer than {limits.get('max_length')}",
                "too_short": f"at least {limits.get('min_length')} long"}  # fmt: skip
     if kind in phrases:
         return phrases[kind]

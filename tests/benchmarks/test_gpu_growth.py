@@ -30,16 +30,16 @@ def test_one_executor_plays_all_sizes_as_its_own_would(monkeypatch: pytest.Monke
     def captured(e: Experiment) -> Captured:  # what a GPU would get, without the compiler
         return Captured(e.algorithm, e.task, e.federation, e.config.chunk, compiled=False)
 
-    monkeypatch.setattr(Experiment, "executor", captured)
+    monkeypatch.setattr(gpu_growth, "choose_executor", captured)
     seen: list[torch.Tensor] = []
-    play = gpu_growth.play
+    play = gpu_growth.play_round
 
     def watched(*args):  # type: ignore[no-untyped-def]
         played = play(*args)
         seen.append(played.after.x)
         return played
 
-    monkeypatch.setattr(gpu_growth, "play", watched)
+    monkeypatch.setattr(gpu_growth, "play_round", watched)
     several = gpu_growth.Job(data, "cpu", False, SMALL, 2)
     several.round_seconds(5)
     for size in ({"per_round": 2}, {"per_round": 3, "clients": 16, "steps": 3}):

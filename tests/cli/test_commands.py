@@ -60,8 +60,22 @@ def test_list(steppe: Steppe) -> None:
     assert names <= set(found["algorithms"])
     assert found["algorithms"]["fedsam"]["settings"]["rho"] == 0.1
     assert {"digits", "mnist", "cifar10"} <= set(found["data"])
+    assert found["keys"]["weighting"]["choices"] == {"default": ["samples", "uniform"]}
+    assert {"folder:PATH", "hub:NAME"} <= set(found["data"])
     text = ok(steppe, "list")
     assert all(name in text for kind in found.values() for name in kind)
+    assert json.loads(ok(steppe, "list", "algorithms", "--json")) == {"algorithms": found["algorithms"]}
+    assert set(json.loads(ok(steppe, "list", "partitions", "dirichlet", "--json"))["partitions"]) == {
+        "lda", "dirichlet", "dirichlet_replace", "dirichlet_once"}  # fmt: skip
+    assert "did you mean fedsam" in steppe("list", "fedsamm").err
+    assert "@software{steppe" in ok(steppe, "cite", "steppe")
+
+
+def test_the_list_fits_the_terminal() -> None:
+    shown = on_a_terminal(80, "list").splitlines()
+    assert len(shown) > 100
+    assert max(map(len, shown)) <= 80
+    assert "…" not in "".join(line for line in shown if "data_batch_1" not in line)
 
 
 # --- run, and where settings come from
@@ -99,6 +113,26 @@ def test_precedence(steppe: Steppe) -> None:
     assert json.loads(Path("d/config.json").read_text())["settings"] == {"rho": 0.2}
 
 
+def test_every_key_is_an_option(steppe: Steppe) -> None:
+    words = ("--lr", "0.3", "--per-round=2", "--clients", "4", "--model", "mlp", "--max-steps", "1", "--rho", "0.2",
+             "--clip", "none", "--workers", "0", "--rounds", "1", "--out", "a")  # fmt: skip
+    ok(steppe, "run", "--seed", "3", "fedsam", *words)
+    config = json.loads(Path("a/config.json").read_text())
+    assert (config["lr"], config["per_round"], config["seed"], config["clip"]) == (0.3, 2, 3, None)
+    assert config["settings"] == {"rho": 0.2}
+
+
+def test_files_of_several_kinds(steppe: Steppe) -> None:
+    """A setting of the algorithm beside the run's keys, and the configuration of a run."""
+    Path("mine.toml").write_text('algorithm = "fedsam"\nrho = 0.4\nlr = 0.3\n')
+    ok(steppe, "run", "--config", "mine.toml", *QUICK, "--rounds", "1", "--out", "a")
+    first = json.loads(Path("a/config.json").read_text())
+    assert (first["settings"], first["lr"]) == ({"rho": 0.4}, 0.3)
+    ok(steppe, "run", "--config", "a/config.json", "--out", "b")
+    assert json.loads(Path("b/config.json").read_text()) == first
+    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
+
+
 def test_a_file_may_need_the_command_line(steppe: Steppe) -> None:
     Path("mine.toml").write_text("per_round = 30\n")
     ok(steppe, "run", "--config", "mine.toml", "-s", "clients=60", "-s", "model=mlp", "-s", "max_steps=1",
@@ -121,7 +155,7 @@ def test_no_rounds_and_no_epochs(steppe: Steppe) -> None:
 
 def test_a_run_that_breaks_down_is_code_3(steppe: Steppe) -> None:
     said = steppe(
-        "run", "fedavg", *QUICK, "-s", "lr=1e30", "-s", "epochs=3", "-s", "max_steps=9", "--rounds", "3", "--out", "a"
+        "run", "fedavg", *QUICK, "-s", "lr=1e9", "-s", "epochs=3", "-s", "max_steps=9", "--rounds", "3", "--out", "a"
     )
     assert said.code == 3
     assert "not finite" in said.err
@@ -250,13 +284,13 @@ def test_a_comparison_goes_on_where_it_stopped(steppe: Steppe) -> None:
 
 def test_one_failure_does_not_stop_a_comparison(steppe: Steppe) -> None:
     said = steppe(
-        "compare", "fedavg:lr=1e30", "fedavg", *QUICK, "-s", "max_steps=20", "--rounds", "2", "--out", "cmp", "--json"
+        "compare", "fedavg:lr=1e9", "fedavg", *QUICK, "-s", "max_steps=20", "--rounds", "2", "--out", "cmp", "--json"
     )
     assert said.code == 3
     told = json.loads(said.out)
     assert [line["algorithm"] for line in told["lines"]] == ["fedavg"]
-    assert "not finite" in told["failed"]["fedavg:lr=1e30"]["0"]
-    assert "failed: fedavg:lr=1e30" in said.err
+    assert "not finite" in told["failed"]["fedavg:lr=1e9"]["0"]
+    assert "failed: fedavg:lr=1e9" in said.err
 
 
 def test_cost(steppe: Steppe) -> None:

@@ -190,10 +190,10 @@ def test_lda_that_cannot_be_met_says_what_to_change():
     [
         ("ldaa(0.1)", 5, "did you mean 'lda'"),
         ("???", 5, "known: dirichlet"),
-        ("lda", 5, "wrong arguments; write lda"),
-        ("lda(x)", 5, "wrong arguments"),
+        ("lda", 5, "write lda"),
+        ("lda(x)", 5, "write lda"),
         ("lda(0)", 5, "must be positive"),
-        ("sharding(1, 2, 3)", 5, "wrong arguments"),
+        ("sharding(1, 2, 3)", 5, "write sharding"),
         ("sharding(1)", 5, "5 whole shards for 10 classes"),
         ("pathological(11)", 5, "at most 10 classes"),
         ("iid", 0, "0 clients is impossible"),

@@ -220,7 +220,7 @@ def test_medmnist(tmp_path):
 def test_damaged_medmnist(tmp_path):
     file = tmp_path / "pneumoniamnist.npz"
     medmnist_file(file, False, 3)
-    with pytest.raises(SteppeError, match="labels from 0 to 2, but 2 classes"):
+    with pytest.raises(SteppeError, match="labels from 0 to 2, but with 2 classes"):
         load("pneumoniamnist", tmp_path)
     file.write_bytes(file.read_bytes()[:3000])
     with pytest.raises(SteppeError, match=r"pneumoniamnist.npz is truncated"):

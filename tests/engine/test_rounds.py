@@ -143,7 +143,7 @@ def test_a_state_that_is_not_finite_is_caught_when_it_appears() -> None:
 
 def test_nobody_left_stops_the_run_even_when_updates_may_be_dropped() -> None:
     with pytest.raises(RunFailed, match="not finite"):
-        launch(algorithm="fedavg", lr=1e38, nonfinite="drop", epochs=5)
+        launch(algorithm="fedavg", lr=1e9, weight_decay=1e9, nonfinite="drop", epochs=5)
 
 
 # --- schedules, sampling, weights

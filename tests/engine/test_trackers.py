@@ -75,7 +75,7 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(moment: str) -> None:
 def test_a_run_that_fails_ends_its_trackers() -> None:
     book = Notebook()
     with pytest.raises(RunFailed):
-        launch(algorithm="fedavg", lr=1e38, epochs=5, track=[book])
+        launch(algorithm="fedavg", lr=1e9, weight_decay=1e9, epochs=5, track=[book])
     assert book.pages[-1] == ("end", None)
 
 

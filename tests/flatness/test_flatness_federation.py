@@ -212,5 +212,5 @@ def test_forgetting():
     found = forgetting(Score(0.1, 0.8), [Score(1.0, 0.5), Score(1.0, 0.7)])
     assert found.value == pytest.approx(0.2)
     assert found.error == pytest.approx(0.1)
-    with pytest.raises(SteppeError, match="none"):
+    with pytest.raises(SteppeError, match="at least one local model"):
         forgetting(Score(0.1, 0.8), [])

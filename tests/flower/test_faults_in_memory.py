@@ -341,7 +341,7 @@ def _other(text):
     ({"dedline": 3}, "there is no key 'dedline'; did you mean 'deadline'"),
     ({"data": {"shape": [1], "inputs": "float32", "classs": 3}}, "no key 'data.classs'; did you mean 'classes'"),
     ({"data": {"shape": [1, 8, 8], "classes": 3}}, "images need mean and std"),
-    ({"name": "../up"}, "name: "),
+    ({"name": "../up"}, "name is '../up', but must be of the form"),
     ({"run": {"validation": 0.1}}, "validation needs training data where the server is"),
     ({"run": {"measure": ["lambda1"]}}, "measure needs training data where the server is"),
     ({"run": {"dropout": 0.5}}, "dropout, speed and deadline are for simulated failures"),

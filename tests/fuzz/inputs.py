@@ -125,6 +125,4 @@ def configurations(draw: Any) -> dict[str, Any]:
     keys = draw(st.lists(st.sampled_from(list(Config.model_fields)), max_size=6, unique=True))
     most = draw(st.sampled_from([0, 2]))
     wrong = draw(st.lists(st.sampled_from([*keys, "rho", "lerning_rate", ""]), max_size=most, unique=True))
-    return {
-        key: draw(WILD if key in wrong else sensible(key)) for key in {**dict.fromkeys(keys), **dict.fromkeys(wrong)}
-    }
+    return {key: draw(WILD if key in wrong else sensible(key)) for key in dict.fromkeys([*keys, *wrong])}

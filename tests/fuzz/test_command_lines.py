@@ -18,10 +18,13 @@ from steppe.algorithms import CATALOGUE
 from steppe.cli.app import app, main
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.engine import build, rounds
+from steppe.jobs import queue
 from steppe.registry import PARTS
 from tests.fuzz.inputs import NUMBERS, TEXTS, fuzz, named, within
 
 pytestmark = pytest.mark.slow
+TRAINS = ("simulate", "build_experiment", "Queue")  # where a command would begin to work
 GROUP: Any = typer.main.get_command(app)
 TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot", "report", "analyze", "trace"]
 NOT_TRIED = {"--all", "--debug"}  # takes long, and is asked to show a traceback
@@ -31,6 +34,9 @@ FIRST = {"run": ["fedavg"], "compare": ["fedavg"], "sweep": ["fedavg"], "cost": 
 
 class Enough(SteppeError):
     """The words are understood, and nothing is trained here."""
+
+
+LOADED = (build.build_experiment, rounds.simulate, queue.Queue)  # so that each is there to be replaced
 
 
 def stop(*_: Any, **__: Any) -> None:
@@ -64,7 +70,7 @@ def said(words: list[str], folder: Path) -> tuple[int, str]:
         stack.enter_context(contextlib.chdir(folder))
         stack.enter_context(mock.patch.object(sys, "argv", ["steppe", *map(usable, words)]))
         for module in [m for name, m in sys.modules.items() if name.startswith("steppe.")]:
-            for name in ("simulate", "build_experiment"):
+            for name in TRAINS:
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, stop))
         stack.enter_context(contextlib.redirect_stdout(out))

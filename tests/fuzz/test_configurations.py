@@ -92,7 +92,7 @@ def read_as(name: str, content: bytes, folder: Path) -> None:
     path.write_bytes(content)
     try:
         with within(20):
-            arguments.configuration(None, path, [], [], None)
+            arguments.read_configuration(None, path, [], [], None)
     except steppe.SteppeError as error:
         is_sentence(error)
 
@@ -112,4 +112,4 @@ def test_any_json_file(content: bytes, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/proc/self/mem", "lost.toml", "x" * 5000, "/dev/null/x"])
 def test_what_is_no_file(path: str) -> None:
     with within(20), pytest.raises(steppe.SteppeError):
-        arguments.configuration(None, Path(path), [], [], None)
+        arguments.read_configuration(None, Path(path), [], [], None)

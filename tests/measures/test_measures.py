@@ -177,7 +177,7 @@ def test_lines_begin_where_they_say(tmp_path: Path) -> None:
     a, b = (Analysis(tmp_path / name, Options(points=4, samples=200)) for name in "ab")
     a.measure(["line", "line_runs"])
     assert "line_runs" not in a.stored()["measures"]  # there is no line to itself
-    b.measure(["line_runs"], [a], lambda _: None)
+    b.measure(["line_runs"], [a])
     line = Landscape.load(tmp_path / "a/analysis/line.npz")
     assert line.marks == {"initial": [0.0], "final": [1.0]}
     assert line.axes[0][[1, 5]].tolist() == [0, 1]

@@ -132,7 +132,7 @@ def words_of(said: Repeat) -> Any:
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(words[3::2], words[4::2], strict=True):
         options[option].append(value)
-    return arguments.configuration(words[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
+    return arguments.read_configuration(words[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
 
 
 def test_a_named_run_has_its_command(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
     order = sorted(last, key=lambda label: -mean(last[label]))
     assert [g.label for g in c.ranking] == order
     for g in c.groups:
-        assert g.over("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
+        assert g.average("last") == pytest.approx((mean(last[g.label]), stdev(last[g.label])))
     row = report_tables.make_results(c).rows[0]
     assert row[:2] == [order[0], f"{100 * mean(last[order[0]]):.2f} ± {100 * stdev(last[order[0]]):.2f}"]
     assert order[0] in findings.write_headline(c)
@@ -85,12 +85,12 @@ def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
 def test_curves_are_means_over_seeds(compared: Path) -> None:
     group = next(g for g in read([compared]).groups if g.label == "fedsam")
     each = np.array([[r["loss"] for r in run.records] for run in group.runs])
-    curve = group.curve("loss")
+    curve = group.make_curve("loss")
     assert curve is not None
     assert curve.x.tolist() == [1, 2, 3, 4]
     np.testing.assert_allclose(curve.mean, each.mean(0))
     np.testing.assert_allclose(curve.spread, each.std(0, ddof=1))
-    by_bytes = group.curve("loss", "bytes")
+    by_bytes = group.make_curve("loss", "bytes")
     assert by_bytes is not None
     assert by_bytes.x.tolist() == group.runs[0].traffic.tolist()
 
@@ -237,7 +237,7 @@ def test_the_command_makes_the_same_run(chosen: Any) -> None:
     options: dict[str, list[str]] = {"--set": [], "--add": [], "--rounds": []}
     for option, value in zip(said[3::2], said[4::2], strict=True):
         options[option].append(value)
-    again = arguments.configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
+    again = arguments.read_configuration(said[2], None, options["--set"], options["--add"], int(options["--rounds"][0]))
     assert again == chosen
 
 

@@ -136,7 +136,7 @@ def test_only_our_own_executors_are_believed_about_lengths() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_client_that_diverges_is_named(workers: int) -> None:
     with pytest.raises(RunFailed, match=r"round 1: the update of client \d.* is not finite"):
-        launch(algorithm="fedavg", rounds=1, lr=1e38, executor="sequential", workers=workers)
+        launch(algorithm="fedavg", rounds=1, lr=1e9, weight_decay=1e9, executor="sequential", workers=workers)
 
 
 @dataclass(frozen=True)

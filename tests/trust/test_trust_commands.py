@@ -45,7 +45,7 @@ def test_without_the_accountant_there_is_no_privacy(steppe: Steppe, monkeypatch:
     (["krum:bad=2"], "krum:bad=2,keep=1 needs 7 replies in every round"),
     (["krum:bad=1", "-s", "sampling=bernoulli"], "and sampling = fixed"),
     (["median", "--add", "krum"], "keep one of them"),
-    (["medain"], "did you mean 'median'?"),
+    (["medain"], "did you mean 'median'"),
     (["trimmed_mean:share=0.1"], "has no setting 'share'"),
 ])  # fmt: skip
 def test_refused(steppe: Steppe, words: list[str], told: str) -> None:

@@ -37,7 +37,7 @@ def main() -> None:
     try:
         arguments.check_torchrun(words)
         command = typer.main.get_command(app)
-        code = command.main(arguments.options_as_sets(words, command), "steppe", standalone_mode=False)
+        code = command.main(arguments.rewrite_options(words, command), "steppe", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

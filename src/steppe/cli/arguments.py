@@ -11,10 +11,8 @@ import click
 from steppe.core.errors import SteppeError, quote
 from steppe.settings import parse_assignment, parse_grid, split_algorithm, tell_where
 
-spelled_out = split_algorithm
 
-
-def configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
+def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
                   begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """A checked configuration from a file (or a run that was begun), with the words of the command line on top."""
     from steppe.config import as_option, nest, put, read, renamed, resolve
@@ -51,7 +49,7 @@ def configuration(algorithm: str | None, path: Path | None, sets: list[str], add
     return config
 
 
-def shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
+def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     """Of the settings given to all, those that each algorithm knows; one that none knows is an error."""
     from steppe.config import Config, assign
     from steppe.registry import catalogue_settings
@@ -63,10 +61,10 @@ def shared_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     return {a: [t for t in sets if key_of[t] in {*Config.model_fields, *known[a]}] for a in algorithms}
 
 
-def grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
+def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
     """Every `key=value,value` as a key and its values.
 
-    >>> grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
+    >>> read_grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
     {'rho': ['0.1', '0.5'], 'partition': ['lda(0.1)', 'dirichlet(1,2)']}
     """
     found: dict[str, list[str]] = {}
@@ -81,7 +79,7 @@ def grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
     return found
 
 
-def free_folder(name: str, resume: bool) -> Path:
+def find_free_folder(name: str, resume: bool) -> Path:
     """Find runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
     from itertools import count
 
@@ -107,7 +105,7 @@ def check_picture(path: Path) -> None:
         raise SteppeError(f"{path}: a picture's name ends in .png, .svg, .pdf, .jpg or .webp.")
 
 
-def shape_of(text: str) -> tuple[int, ...]:
+def parse_shape(text: str) -> tuple[int, ...]:
     """Read 3x32x32."""
     words = text.replace("×", "x").split("x")
     if not all(word.strip().isdecimal() and len(word) <= 7 and int(word) for word in words) or len(words) > 6:
@@ -115,7 +113,7 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
+def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
     """What `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
     from steppe.runs.folder import RunFolder, check_place
@@ -124,11 +122,11 @@ def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add:
         check_place(out)
     begun = RunFolder(out).read("config.json") if resume and out and RunFolder(out).exists else None
     if begun and not algorithm and not config:  # --resume --out DIR says it all
-        chosen = configuration(None, None, sets, add, rounds, begun)
+        chosen = read_configuration(None, None, sets, add, rounds, begun)
     else:
-        chosen = configuration(algorithm, config, sets, add, rounds)
+        chosen = read_configuration(algorithm, config, sets, add, rounds)
     label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
-    where = out or free_folder(f"{label}-{chosen.hash}", resume)
+    where = out or find_free_folder(f"{label}-{chosen.hash}", resume)
     if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
     if not resume and RunFolder(where).exists:
@@ -136,7 +134,7 @@ def chosen_run(algorithm: str | None, config: Path | None, sets: list[str], add:
     return chosen, label, where
 
 
-def options_as_sets(words: list[str], command: click.Command) -> list[str]:
+def rewrite_options(words: list[str], command: click.Command) -> list[str]:
     """Write every option that is no option of its command, such as --lr 0.1, as --set=--lr=0.1: it may be a key.
 
     Only for commands that have --set; which keys there are is found out later, where the algorithm is known.

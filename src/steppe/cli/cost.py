@@ -26,7 +26,7 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
     from steppe.report.listing import trace_costs
 
     names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = trace_costs(names, model, arguments.shape_of(shape), classes, batch, sets, add)
+    rows, parameters = trace_costs(names, model, arguments.parse_shape(shape), classes, batch, sets, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return

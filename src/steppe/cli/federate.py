@@ -133,7 +133,7 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
         sets = [*sets, f"clients={nodes or 3}"]
     if "per_round" not in given:
         sets = [*sets, "per_round=1"]  # never too many; all of them, as soon as their number is known
-    chosen: Config = arguments.configuration(algorithm, path, sets, add, rounds)
+    chosen: Config = arguments.read_configuration(algorithm, path, sets, add, rounds)
     all_of_them = {} if "per_round" in given else {"per_round": chosen.clients}
     return chosen.model_copy(update=all_of_them | ({} if rounds is not None or "rounds" in given else {"rounds": 5}))
 

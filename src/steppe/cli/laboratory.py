@@ -13,7 +13,7 @@ import typer
 from steppe.cli import arguments, terminal
 from steppe.cli.app import ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import Progress
+from steppe.settings import split_algorithm
 
 if TYPE_CHECKING:
     from steppe.analysis import Options
@@ -39,6 +39,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
     from steppe.analysis import Options
+    from steppe.engine.progress import Progress
     from steppe.measures.during_training import MEASURES, chosen
     from steppe.report import measure_tables as shown
     from steppe.runs.folder import RunFolder
@@ -138,6 +139,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
+    from steppe.engine.progress import Progress
     from steppe.jobs.compare import compare as run_all
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
@@ -153,11 +155,11 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
     asked = [name.strip() for name in measures.split(",") if name.strip()]
     to_measure = [] if asked == ["none"] else chosen(asked)
-    spelled = {name: arguments.spelled_out(name) for name in dict.fromkeys(names)}
-    shared = arguments.shared_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    configs = {name: arguments.configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
+    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
+    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    configs = {name: arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
                for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
-    where = out or arguments.free_folder("compare", resume=False)
+    where = out or arguments.find_free_folder("compare", resume=False)
 
     first = next(iter(configs.values()))
     try:

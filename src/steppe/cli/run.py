@@ -32,7 +32,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     join()
     for key, names in (("measure", measure), ("track", track)):
         sets = [*sets, f"--{key}={json.dumps(names, ensure_ascii=False)}"] if names else sets
-    chosen, label, where = agreed(lambda: arguments.chosen_run(algorithm, config, sets, add, rounds, out, resume))
+    chosen, label, where = agreed(lambda: arguments.choose_run(algorithm, config, sets, add, rounds, out, resume))
     built = build_experiment(chosen)
     metric = built.task.metric
     try:

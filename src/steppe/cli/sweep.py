@@ -14,6 +14,7 @@ import typer
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
+from steppe.settings import split_algorithm
 
 if TYPE_CHECKING:
     from steppe.jobs.points import Point
@@ -45,9 +46,9 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     from steppe.runs.folder import RunFolder
     from steppe.settings import parse_value
 
-    choices = arguments.grid(grid)
+    choices = arguments.read_grid(grid)
     if algorithm:
-        algorithm, own, parts = arguments.spelled_out(algorithm)
+        algorithm, own, parts = split_algorithm(algorithm)
         sets, add = [*own, *sets], [*parts, *add]
     names = choices.get("algorithm") or [algorithm or _named_in(config)]
     spans = _spans(ranges, names, taken=list(choices))
@@ -61,10 +62,10 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     def point(values: dict[str, Any]) -> Point:
         """Of these values, use those that the algorithm knows, on top of what all points share."""
         name = values.get("algorithm", names[0])
-        mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.shared_sets([f"{k}={v}"], names)[name]}
+        mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.share_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
-        shared = arguments.shared_sets(sets, names)[name]
-        chosen = arguments.configuration(name, config, [*shared, *given], add, rounds)
+        shared = arguments.share_sets(sets, names)[name]
+        chosen = arguments.read_configuration(name, config, [*shared, *given], add, rounds)
         settings = {k: parse_value(str(v)) for k, v in mine.items()}
         label = ",".join(f"{k}={v}" for k, v in settings.items()) or name
         return Point(label, chosen, re.sub(r"[^\w.,=()+-]", "_", label), settings)
@@ -140,7 +141,7 @@ def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, R
 
 def _check_key(text: str, key: str, names: list[str], option: str) -> None:
     try:
-        arguments.shared_sets([f"{key}=0"], names)
+        arguments.share_sets([f"{key}=0"], names)
     except SteppeError as error:
         raise SteppeError(str(error).replace(f"--set {key}=0", f"{option} {text}", 1)) from None
 

@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from steppe.config import Config, assign, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
 from steppe.engine.privacy import privacy
 from steppe.registry import catalogue_settings
+from steppe.settings import explain
 
 FILE = "federation.toml"
 
@@ -151,14 +152,7 @@ def parse(content: dict[str, Any]) -> FederationFile:
     try:
         return FederationFile.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            kinds: dict[str, type[BaseModel]] = {"data": Sample, "own": Own}
-            known = kinds[str(first["loc"][0])] if len(first["loc"]) > 1 else FederationFile
-            text = f"there is no key {where!r}{nearest(str(first['loc'][-1]), known.model_fields)}"
-            raise SteppeError(text) from None
-        raise SteppeError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise explain(error, FederationFile) from None
 
 
 def check_secret(algorithm: Algorithm) -> None:

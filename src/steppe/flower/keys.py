@@ -9,8 +9,6 @@ import hashlib
 import json
 from pathlib import Path
 
-from cryptography.hazmat.primitives import serialization as ser
-
 from steppe.core.errors import SteppeError
 from steppe.runs.folder import RunFolder
 
@@ -18,7 +16,9 @@ FILE = Path("operator") / "keys.json"
 
 
 def take_fingerprint(public: bytes) -> str:
-    """Of a public key as ssh-keygen writes it, or as Flower passes it on (PEM)."""
+    """Hash a public key as ssh-keygen writes it, or as Flower passes it on (PEM)."""
+    from cryptography.hazmat.primitives import serialization as ser
+
     load = ser.load_ssh_public_key if public.startswith((b"ssh-", b"ecdsa-")) else ser.load_pem_public_key
     key = load(public)
     return hashlib.sha256(key.public_bytes(ser.Encoding.DER, ser.PublicFormat.SubjectPublicKeyInfo)).hexdigest()

@@ -98,7 +98,7 @@ def _draw_chart(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y
     percent = key == c.metric.name and c.metric.percent
     traces = []
     for place, g in enumerate(c.groups):
-        curve = g.curve(key, axis)
+        curve = g.make_curve(key, axis)
         if curve is not None:
             spread = " ± %{customdata:.3g}" if curve.seeds > 1 else ""
             hover = "%{y:.4g}" + spread + (" %" if percent else "")
@@ -196,7 +196,7 @@ def draw_classes(c: Comparison) -> Panel | None:
     m = c.metric
     names = next((n for _, n in c.labels.values() if n), None)
     labels = [names[i] if names and i < len(names) else f"class {i}" for i in range(count)]
-    curves = {g.label: [g.class_curve(i) for i in range(count)] for g in c.groups}
+    curves = {g.label: [g.make_class_curve(i) for i in range(count)] for g in c.groups}
 
     def shorten(value: float) -> str:
         return f"{100 * value:.0f} %" if m.percent else f"{value:.3g}"
@@ -246,7 +246,7 @@ def draw_measures(c: Comparison) -> Panel | None:
     for heading in headings:
         traces, ends = [], []
         for place, g in enumerate(c.groups):
-            curve = g.measured_curve(heading)
+            curve = g.make_measure_curve(heading)
             if curve is not None:
                 traces += _draw_curve(curve, place, g.label, 1.0, "%{y:.4g}")
                 ends.append(f"{g.label} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}")

@@ -156,8 +156,8 @@ class Group:
     label: str
     runs: list[Run]
 
-    def over(self, key: str) -> tuple[float, float]:
-        """Mean and sample standard deviation of a number of the summary."""
+    def average(self, key: str) -> tuple[float, float]:
+        """Return mean and sample standard deviation of a number of the summary."""
         return mean_and_spread([float(r.summary[key]) for r in self.runs])
 
     @property
@@ -178,17 +178,17 @@ class Group:
         found = [r.gradients for r in self.runs]
         return None if any(g is None for g in found) else fmean(float(g[-1]) for g in found if g is not None)
 
-    def curve(self, key: str, against: Axis = "round") -> Curve | None:
-        """`key` of the records over rounds, or over what they cost; None where it was not recorded."""
-        return self._curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
+    def make_curve(self, key: str, against: Axis = "round") -> Curve | None:
+        """Make the curve of a key of the records over rounds, or over their cost; None where it was not recorded."""
+        return self._make_curve([{r["round"]: r.get(key) for r in run.records} for run in self.runs], against)
 
-    def class_curve(self, label: int) -> Curve | None:
-        """The accuracy on one class; a class without a test sample has none."""
+    def make_class_curve(self, label: int) -> Curve | None:
+        """Make the curve of the metric on one class; a class without a test sample has none."""
         each = [{r["round"]: r["by_class"][label] for r in run.records if label < len(r.get("by_class", ()))}
                 for run in self.runs]  # fmt: skip
-        return self._curve(each, "round")
+        return self._make_curve(each, "round")
 
-    def _curve(self, seeds: list[dict[int, float | None]], against: Axis) -> Curve | None:
+    def _make_curve(self, seeds: list[dict[int, float | None]], against: Axis) -> Curve | None:
         known = [{t: v for t, v in one.items() if v is not None} for one in seeds]
         rounds = sorted(set.intersection(*(set(one) for one in known)))
         if not rounds:
@@ -207,30 +207,30 @@ class Group:
         spread = values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
         return Curve(x, values.mean(0), spread, len(values))
 
-    def measured_curve(self, heading: str) -> Curve | None:
-        """A measure taken during training."""
-        return self._curve([{t: found[heading][0] for t, found in run.measured if heading in found}
+    def make_measure_curve(self, heading: str) -> Curve | None:
+        """Make the curve of a measure taken during training."""
+        return self._make_curve([{t: found[heading][0] for t, found in run.measured if heading in found}
                             for run in self.runs], "round")  # fmt: skip
 
-    def landscapes(self, name: str) -> tuple[Run, dict[str, Landscape]] | None:
-        """Of the first seed that has any."""
+    def find_landscapes(self, name: str) -> tuple[Run, dict[str, Landscape]] | None:
+        """Return the landscapes of the first seed that has this measure."""
         return next(((r, r.landscapes[name]) for r in self.runs if name in r.landscapes), None)
 
-    def analysed(self, measure: str) -> Run | None:
-        """The first seed with this measure."""
+    def find_analysed(self, measure: str) -> Run | None:
+        """Return the first seed that has this measure."""
         return next((r for r in self.runs if measure in r.analysis.get("measures", {})), None)
 
-    def seeds_with(self, measure: str) -> int:
+    def count_seeds_with(self, measure: str) -> int:
         return sum(measure in r.analysis.get("measures", {}) for r in self.runs)
 
-    def profile(self, which: Profile) -> dict[str, Number]:
-        """A measure of every layer: mean and spread over the seeds that have it."""
+    def average_profile(self, which: Profile) -> dict[str, Number]:
+        """Average a measure of every layer over the seeds that have it."""
         each = [_check_intact(r.folder.path / "analysis.json", partial(read_profile, r.analysis, which))
                 for r in self.runs]  # fmt: skip
         return average_seeds([one for one in each if one])
 
-    def density(self, block: str = "") -> DensityCurve | None:
-        """Of the first seed that has one."""
+    def find_density(self, block: str = "") -> DensityCurve | None:
+        """Return the density of the first seed that has one."""
         return next((r.densities[block] for r in self.runs if block in r.densities), None)
 
     @property
@@ -254,11 +254,11 @@ class Comparison:
     @cached_property
     def ranking(self) -> list[Group]:
         """The best final model first."""
-        return sorted(self.groups, key=lambda g: g.over("last")[0] * (1 if self.metric.lower else -1))
+        return sorted(self.groups, key=lambda g: g.average("last")[0] * (1 if self.metric.lower else -1))
 
     @cached_property
     def differences(self) -> dict[str, list[Any]]:
-        """Keys of the protocol in which the runs differ: then it was not one protocol."""
+        """The keys of the protocol in which the runs differ."""
         found = {}
         for key in (key for key in Config.model_fields if key in keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())

@@ -11,12 +11,12 @@ from steppe.report.seeds import mean_and_spread, pair_differences
 def write_headline(c: Comparison) -> str:
     """Say in one sentence which algorithm won, by how much, and whether that is more than the spread over seeds."""
     best, m = c.ranking[0], c.metric
-    mean, spread = best.over("last")
+    mean, spread = best.average("last")
     reached = f"{m.pair(mean, spread, best.seeds)}{m.unit} test {m.name}"
     if len(c.ranking) == 1:
         return f"{best.label} reached {reached}."
     second = c.ranking[1]
-    gap = _format_gap(c, abs(mean - second.over("last")[0]))
+    gap = _format_gap(c, abs(mean - second.average("last")[0]))
     side = "below" if m.lower else "above"
     if has_winner(c):
         return f"{best.label} won: {reached}, {gap} {side} {second.label}, {_compare_price(best, second)}."
@@ -82,7 +82,7 @@ def has_winner(c: Comparison) -> bool:
     """Whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
     best, second = c.ranking[:2]
     pairs = pair_differences(best.by_seed, second.by_seed)
-    (mean, spread), (other, other_spread) = best.over("last"), second.over("last")
+    (mean, spread), (other, other_spread) = best.average("last"), second.average("last")
     ahead = all((d < 0) if c.metric.lower else (d > 0) for d in pairs)
     return len(pairs) > 1 and ahead and abs(mean - other) > max(spread, other_spread)
 
@@ -131,7 +131,7 @@ def describe_curves(c: Comparison, key: str, name: str, percent: bool) -> str:
     unit, times = (" %", 100) if percent else ("", 1)
     each = []
     for g in c.ranking:
-        curve = g.curve(key)
+        curve = g.make_curve(key)
         if curve is not None:
             first, last, spread = (times * v for v in (curve.mean[0], curve.mean[-1], curve.spread[-1]))
             end = f"{last:.3g} ± {spread:.2g}" if curve.seeds > 1 else f"{last:.3g}"

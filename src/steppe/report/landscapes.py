@@ -85,7 +85,9 @@ def draw_landscapes(c: Comparison) -> dict[str, list[Panel]]:
     """Draw, by measure, planes as surfaces and as contours, or lines."""
     made = {}
     for name in TITLES:
-        found = [Found(place, g, *one) for place, g in enumerate(c.groups) if (one := g.landscapes(name)) is not None]
+        found = [
+            Found(place, g, *one) for place, g in enumerate(c.groups) if (one := g.find_landscapes(name)) is not None
+        ]
         if not found:
             continue
         if name.endswith("_clients"):

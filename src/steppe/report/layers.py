@@ -15,12 +15,12 @@ def draw_profiles(c: Comparison) -> Panel | None:
     """Draw a chart per profile: layers from top to bottom, a dot per algorithm, with its uncertainty."""
     charts = []
     for p in PROFILES:
-        found = {g.label: g.profile(p) for g in c.groups}
+        found = {g.label: g.average_profile(p) for g in c.groups}
         chart = _draw_dots(p.title, p.what, {k: v for k, v in found.items() if v}, c)
         charts += [chart] if chart else []
     if not charts:
         return None
-    several = any(g.seeds_with(p.measure) > 1 for g in c.groups for p in PROFILES)
+    several = any(g.count_seeds_with(p.measure) > 1 for g in c.groups for p in PROFILES)
     bars = "one standard deviation over seeds" if several else "standard errors (for λ1, residuals)"
     return Panel(charts, f"{' '.join(ch.words for ch in charts)} Bars are {bars}.", columns=1, legend=True)
 
@@ -29,7 +29,7 @@ def draw_client_eigenvalues(c: Comparison) -> Panel | None:
     """Draw λ1 of the clients' own losses at the final model, of the first seed that has it."""
     found: dict[str, dict[str, Number]] = {}
     for g in c.groups:
-        if (run := g.analysed("lambda1_clients")) is not None:
+        if (run := g.find_analysed("lambda1_clients")) is not None:
             m = run.analysis["measures"]["lambda1_clients"]
             found[g.label] = {f"client {i}": (float(v), float(e)) for i, v, e in
                               sorted(zip(m["ids"], m["each"], m["residuals"], strict=True))}  # fmt: skip

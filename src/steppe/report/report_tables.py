@@ -39,8 +39,8 @@ def make_results(c: Comparison) -> Table:
     m, unit = c.metric, " (%)" if c.metric.percent else ""
     rows = []
     for g in c.ranking:
-        metrics = [m.pair(*g.over(key), g.seeds) for key in ("last", "mean_of_last_ten", "best")]
-        rows.append([g.label, *metrics, format_loss(g.over("loss"), g.seeds), str(g.seeds)])
+        metrics = [m.pair(*g.average(key), g.seeds) for key in ("last", "mean_of_last_ten", "best")]
+        rows.append([g.label, *metrics, format_loss(g.average("loss"), g.seeds), str(g.seeds)])
     spread_note = "mean ± standard deviation over seeds; " if any(g.seeds > 1 for g in c.groups) else ""
     columns = ["algorithm", f"final {m.name}{unit}", f"mean of last ten{unit}", f"best{unit}", "test loss", "seeds"]
     return Table("Results", columns, rows, f"On the test set; {spread_note}best final model first.")
@@ -80,7 +80,7 @@ def make_round_costs(c: Comparison) -> Table:
 
 def choose_target(c: Comparison) -> float:
     """Choose a metric that every algorithm reaches: the worst final one, rounded to its own side."""
-    worst = c.ranking[-1].over("last")[0]
+    worst = c.ranking[-1].average("last")[0]
     step = 0.005 if c.metric.percent else 10.0 ** (np.floor(np.log10(abs(worst) or 1.0)) - 1)
     return float((np.ceil if c.metric.lower else np.floor)(worst / step) * step)
 
@@ -96,10 +96,10 @@ def make_run_costs(c: Comparison) -> Table:
     goal, m = choose_target(c), c.metric
     rows = []
     for g in c.ranking:
-        cells = [g.label, format_bytes(g.traffic), format_count(g.gradients), f"{g.over('seconds')[0]:.1f}"]
+        cells = [g.label, format_bytes(g.traffic), format_count(g.gradients), f"{g.average('seconds')[0]:.1f}"]
         axes: tuple[Axis, ...] = ("round", "bytes", "gradients")
         for axis in axes:
-            curve = g.curve(c.metric.name, axis)
+            curve = g.make_curve(c.metric.name, axis)
             at = find_reached(curve, goal, m.lower) if curve else None
             if curve is None or at is None:
                 cells.append("–")
@@ -165,11 +165,11 @@ def make_profiles(c: Comparison) -> list[Table]:
     """Make tables of numbers per layer or tensor, a row each."""
     made = []
     for p in measure_tables.PROFILES:
-        found = {g.label: g.profile(p) for g in c.ranking}
+        found = {g.label: g.average_profile(p) for g in c.ranking}
         found = {label: values for label, values in found.items() if values}
         names = dict.fromkeys(name for values in found.values() for name in values)
         rows = [[name, *(format_number(values.get(name)) for values in found.values())] for name in names]
-        several = any(g.seeds_with(p.measure) > 1 for g in c.groups)
+        several = any(g.count_seeds_with(p.measure) > 1 for g in c.groups)
         how = "standard deviation over seeds" if several else "the measure's own uncertainty"
         if rows:
             made.append(Table(p.title, ["part", *found], rows, f"± {how}.", series=False))

@@ -27,7 +27,7 @@ def draw_block_densities(c: Comparison) -> Panel | None:
 
 def _draw_chart(c: Comparison, block: str, title: str, height: int) -> Chart | None:
     """Draw one density; its axis is logarithmic, because the bulk at 0 is tall and the outliers are few."""
-    found = [(place, g, d) for place, g in enumerate(c.groups) if (d := g.density(block)) is not None]
+    found = [(place, g, d) for place, g in enumerate(c.groups) if (d := g.find_density(block)) is not None]
     if not found:
         return None
     floor = 0.3 * min(d.one for _, _, d in found)  # so that a single eigenvalue is visible

@@ -25,8 +25,10 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
@@ -328,9 +330,8 @@ class RunFolder:
     def _other_things(self, about: dict[str, Any]) -> list[str]:
         """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
-        if "format" not in was:
-            for part in now["parts"]:
-                part.pop("type")
+        if len(was["parts"]) == len(now["parts"]):
+            now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
         changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
         if "format" in was:
             for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
@@ -355,6 +356,14 @@ def check_place(path: str | Path) -> None:
         raise SteppeError(f"{quote(str(path))} cannot be the folder of a run: {error}.") from None
     if wrong:
         raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
+
+
+def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """The description of a part without what an earlier version did not record: new fields that have their defaults."""
+    kind = locate(part["type"])
+    defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
+    new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
+    return {k: v for k, v in part.items() if k not in new}
 
 
 def _name(described: dict[str, Any]) -> str:
