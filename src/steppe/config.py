@@ -90,7 +90,7 @@ ELSEWHERE = {
     "optimizer": "optimiser", **dict.fromkeys(("method", "strategy"), "algorithm"),
 }  # fmt: skip
 DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
-MANY, LARGE, LAST_SEED = 10**9, 1e9, 2**31 - 1
+MANY, LARGE = 10**9, 1e9
 LONGEST = 1_000_000  # bytes of a configuration file
 Role = Literal["method", "recipe", "seed", "evaluation", "machine", "onlooker"]
 
@@ -133,7 +133,7 @@ class Config(BaseModel):
         "fixed", "recipe", "How each round's clients are sampled: a fixed number, or each by a draw of its own"
     )
     sampling_seed: int | None = key(
-        None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=LAST_SEED
+        None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=2**31
     )
     dropout: float = key(0.0, "recipe", "Probability that a sampled client never answers", ge=0, lt=1)
     speed: str | None = key(None, "recipe", "Simulated seconds per gradient of each client, such as lognormal(0.5)")
@@ -166,10 +166,10 @@ class Config(BaseModel):
         "for personalised algorithms, none for others)"
     )  # fmt: skip
     personal_lr: float | None = key(
-        None, "evaluation", "Learning rate of that fine-tuning (default: that after the last round)", gt=0, le=LARGE
+        None, "evaluation", "Learning rate of clients' fine-tuning (default: that after the last round)", gt=0, le=LARGE
     )
 
-    seed: int = key(0, "seed", "Seed of the initial model, the batch order and the augmentation", ge=0, le=LAST_SEED)
+    seed: int = key(0, "seed", "Seed of the initial model, the batch order and the augmentation", ge=0, le=2**53)
     device: str = key("auto", "machine", "Device: cpu, cuda, cuda:1, mps or auto")
     dtype: Literal["float32", "float64"] = key("float32", "recipe", "Floating-point type of the computation")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
@@ -224,7 +224,8 @@ class Config(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def consistent(self) -> Config:
+    def check_together(self) -> Config:
+        """Refuse values that do not fit each other."""
         check_device(self.device)
         if self.per_round > self.clients:
             raise SettingError(f"per_round is {self.per_round}, but there are only {self.clients} clients: lower "
@@ -251,6 +252,7 @@ def keys(*roles: Role) -> set[str]:
 
 
 def check_device(name: str) -> None:
+    """Refuse what names no kind of device; whether this machine has it is another question."""
     if not DEVICES.fullmatch(name):
         raise SettingError(f"device is {quote(name)}, but must be cpu, cuda, cuda:1, mps or auto", "device")
 
@@ -310,9 +312,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     own = own_settings(values)
     places = {name: find_key(name, own) for name in values}
     nested = {name: values[name] for name, place in places.items() if not place.startswith("settings.")}
-    table = {
-        place.removeprefix("settings."): values[name] for name, place in places.items() if place.startswith("settings.")
-    }
+    table = {place.removeprefix("settings."): values[name] for name, place in places.items() if name not in nested}
     return put(nested, "settings", table) if table else nested
 
 

@@ -101,7 +101,7 @@ SENSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "track": st.lists(st.sampled_from(["tensorboard", "mlflow", "wandb", "?"]), max_size=1),
     "device": st.sampled_from(["cpu", "auto", "cuda", "cuda:7", "mps"]),
     "workers": st.sampled_from([0, "auto"]),
-    "seed": st.integers(0, 2**31 - 1),
+    "seed": st.integers(0, 2**53),
 }  # fmt: skip
 
 

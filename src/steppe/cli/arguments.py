@@ -13,7 +13,7 @@ from steppe.settings import parse_assignment, parse_grid, split_algorithm, tell_
 
 
 def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
-                  begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
+                       begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """A checked configuration from a file (or a run that was begun), with the words of the command line on top."""
     from steppe.config import as_option, nest, put, read, renamed, resolve
     from steppe.engine.build import check_names
