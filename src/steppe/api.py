@@ -18,6 +18,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
+from steppe.core.prediction import Predict
 from steppe.data import Data
 from steppe.distributed.torchrun import agreed, first, join
 from steppe.engine.build import build_experiment
@@ -31,15 +32,28 @@ from steppe.runs.folder import RunFolder, check_place
 from steppe.settings import tell_where
 
 
-def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
-        data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
-        head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
+class Unset:
+    """The default of an argument for which None would be a mistake."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Any = Unset()
+
+
+def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
+        model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *, loss: str | Each | None = None,
+        metric: str | Each | None = None, head: str | None = None, predict: Predict | None = None,
+        out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
         track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
     algorithm  a name from the catalogue, your own part or parts (the local optimiser is added), or a complete
                Algorithm
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
+    predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
+               outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
     loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
     metric     "accuracy", "mse", or a function of the same form
@@ -52,9 +66,10 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    _check_objects(algorithm, model)
+    _check_algorithm(algorithm)
+    chosen_model = _model(model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
-    named = {"algorithm": algorithm, "model": model, "data": data}
+    named = {"algorithm": algorithm, "model": chosen_model, "data": data}
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
@@ -74,8 +89,8 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keeping_caller_state():
-        own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
+        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, predict=predict)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
 
@@ -87,13 +102,30 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
             return simulate(built, out, resume, see, own_trackers)
 
 
-def _check_objects(algorithm: Any, model: Any) -> None:
-    """Refuse a model or algorithm that is neither a name nor an object of the right kind, such as a class."""
-    if not isinstance(model, str | nn.Module | None):
-        wanted = (
-            f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
-        )
-        raise SteppeError(f"model is {model!r}: give {wanted}.")
+def _model(given: Any) -> str | nn.Module | None:
+    """Return the model's name or the module itself, built if its class was given; None if there was no argument."""
+    if isinstance(given, Unset):
+        return None
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        try:
+            return given()
+        except TypeError as error:
+            raise SteppeError(f"model is the class {given.__name__}, which cannot be built without arguments "
+                              f"({error}): give an instance, {given.__name__}(…).") from error  # fmt: skip
+    if not isinstance(given, str | nn.Module):
+        raise SteppeError(f"model is {quote(given)}: give an nn.Module or the name of a model.")
+    return given
+
+
+def _module(given: Any) -> nn.Module:
+    """Return the module, built if its class was given; a name is no module."""
+    built = _model(given)
+    if not isinstance(built, nn.Module):
+        raise SteppeError(f"model is {quote(given)}: give the nn.Module that the run trained.")
+    return built
+
+
+def _check_algorithm(algorithm: Any) -> None:
     if isinstance(algorithm, type) and issubclass(algorithm, Part):
         raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
@@ -110,18 +142,19 @@ def _data(given: Any) -> Data:
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
-            model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, client: int | None = None, points: int = 21,
-            device: str | None = None) -> dict[str, Any]:  # fmt: skip
+            model: nn.Module | type[nn.Module] | None = None, data: Any = None, loss: str | Each | None = None,
+            metric: str | Each | None = None, head: str | None = None, predict: Predict | None = None,
+            samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None,
+            points: int = 21, device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
     If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
     a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
     global one.
     """
-    own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head}  # fmt: skip
+    own = {"algorithm": algorithm, "model": None if model is None else _module(model),
+           "data": None if data is None else _data(data), "loss": loss, "metric": metric, "head": head,
+           "predict": predict}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
     with keeping_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
@@ -154,7 +187,7 @@ class Run:
         return RunFolder(self.folder).model_state()
 
 
-def load(path: str | Path, model: nn.Module | None = None) -> Run:
+def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
     If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
@@ -169,7 +202,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> Run:
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = model.to(getattr(torch, config["dtype"]))
+        model = _module(model).to(getattr(torch, config["dtype"]))
         try:
             model.load_state_dict(run.state_dict())
         except RuntimeError as error:

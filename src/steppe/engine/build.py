@@ -18,6 +18,7 @@ from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
+from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import LOSSES, METRICS, Task
 from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
@@ -44,7 +45,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
                      metric: str | Each | Metric | None = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
-                     at_nodes: bool = False) -> Experiment:  # fmt: skip
+                     at_nodes: bool = False, predict: Predict | None = None) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
@@ -68,10 +69,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
-    task = _task(model, data, loss, metric, head).to(device, dtype)
-    notes = set_precision(config, chosen, task)
+    task = _task(model, data, loss, metric, head, predict).to(device, dtype)
     batch = model_checks.check_batch(task, federation)
     model_checks.check_statistics(task, federation)
+    notes = set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -191,7 +192,8 @@ def _partition(config: Config, data: Data) -> Partition:
 
 
 def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None) -> Task:  # fmt: skip
+          head: str | None, predict: Predict | None) -> Task:  # fmt: skip
+    check_predict(predict)
     loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
     for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
         if isinstance(value, str) and value not in known:
@@ -202,7 +204,7 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head)
+    return Task(model, loss, metric, head, predict=predict)
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
