@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from steppe.core.inputs import Inputs, as_arguments, in_precision
 from steppe.core.layout import Layout, Tensors
 from steppe.core.metric import Each, Metric
 from steppe.core.prediction import Predict, find_prediction
@@ -104,7 +105,8 @@ class Task:
         moved.x0, moved.buffers, moved.constants = x0, buffers, constants
         narrow = {c.dtype for k, c in constants.items() if k in self.types and c.dtype in NARROW}
         moved.mixed = min(narrow, key=NARROW.index) if narrow and x0.dtype not in NARROW else None
-        moved.quick = {}
+        if self.fast is not None:
+            moved.hasten(self.fast)
         return moved
 
     def hasten(self, dtype: torch.dtype) -> None:
@@ -112,7 +114,7 @@ class Task:
         self.fast = dtype
         self.quick = {k: c.to(dtype) if c.is_floating_point() else c for k, c in self.constants.items()}
 
-    def forward(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str] = frozenset(),
+    def forward(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str] = frozenset(),
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
         """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
 
@@ -123,12 +125,12 @@ class Task:
         if low is None and self.mixed is None:
             return self._run(w, inputs, buffers, see, learning)
         if low is not None:
-            inputs = inputs.to(low) if inputs.is_floating_point() else inputs
+            inputs = in_precision(inputs, low)
         out, high = self._run(w, inputs, buffers, see, learning, low), w.dtype
         shown = None if out.features is None else out.features.to(high)
         return Outputs(out.logits.to(high), shown, tuple(a.to(high) for a in out.activations), out.buffers)
 
-    def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool,
+    def _run(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str], learning: bool,
              low: torch.dtype | None = None) -> Outputs:  # fmt: skip
         model = self.learner if learning else self.judge
         features: list[Tensor] = []
@@ -151,7 +153,7 @@ class Task:
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **fixed, **after}
             with self._types(w, low):
-                outputs = functional_call(model, state, (inputs,))
+                outputs = functional_call(model, state, *as_arguments(inputs))
         finally:
             for hook in hooks:
                 hook.remove()
