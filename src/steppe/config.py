@@ -73,7 +73,7 @@ def spell_out(values: dict[str, Any]) -> dict[str, Any]:
     """Write an algorithm with settings and further parts as the keys that it is short for; those that are there win.
 
     >>> spell_out({"algorithm": "fedsam:rho=0.5,eps=0+man", "rho": 0.1, "add": ["ema"]})
-    {'rho': 0.1, 'eps': 0, 'algorithm': 'fedsam', 'add': ['man', 'ema']}
+    {'algorithm': 'fedsam', 'rho': 0.1, 'add': ['man', 'ema'], 'eps': 0}
     """
     text, table, add = _word(values.get("algorithm")), values.get("settings"), values.get("add", [])
     if not text or text.startswith(OWN):
