@@ -27,20 +27,26 @@ from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import chosen
+from steppe.references import OWN
+from steppe.registry import configured, settings_of
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
+from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
         head: str | None = None, out: str | Path | None = None, resume: bool = False,
-        watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (), progress: bool = True,
+        watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
+        add: str | Part | Sequence[str | Part] = (), progress: bool = True,
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
-    algorithm  a name from the catalogue, your own part or parts (the local optimiser is added), or a complete
-               Algorithm
+    algorithm  a name from the catalogue, with settings and parts if you like ("fedsam:rho=0.1+man"), your own as
+               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
+               returns parts, or a complete Algorithm
+    add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
     loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
@@ -67,11 +73,15 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
+    added = [add] if isinstance(add, str | Part) else list(add)
+    own_add = [part for part in added if not isinstance(part, str)]
+    options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     said = {key: f"{key}={quote(value)}" for key, value in options.items()}
     with tell_where(said):
-        values = configuration.renamed({**values, **options})
+        algorithm, options = _call(algorithm, options)
+        values = configuration.renamed(configuration.spell_out({**values, **options}))
         config = configuration.resolve(configuration.nest(values), "")
     if out is not None:
         check_place(out)
@@ -79,7 +89,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, add=own_add)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
@@ -96,6 +106,15 @@ def _check_objects(algorithm: Any, model: Any) -> None:
         raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
 
+def _call(algorithm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The parts that the user's own function returns, and the options that are not its settings."""
+    if isinstance(algorithm, str | type | Part | Algorithm) or not callable(algorithm):
+        return algorithm, options
+    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
+    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
+    return parts, {k: v for k, v in options.items() if k not in mine}
+
+
 def _data(given: Any) -> Data:
     if isinstance(given, Data):
         return given
@@ -108,9 +127,9 @@ def _data(given: Any) -> Data:
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
-            model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, client: int | None = None, points: int = 21,
+            add: Part | Sequence[str | Part] = (), model: nn.Module | None = None, data: Any = None,
+            loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+            samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
@@ -119,7 +138,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head}  # fmt: skip
+           "metric": metric, "head": head,
+           "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
     with keeping_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
