@@ -229,6 +229,17 @@ def test_fednova_without_steps_stays_where_it_is():
         assert torch.equal(result.x, result.experiment.task.x0)
 
 
+def test_a_run_says_where_an_algorithm_is_known_to_fail():
+    def notes(name, **keys):
+        return " ".join(steppe.run(name, rounds=1, epochs=0, clients=4, **keys).notes)
+
+    official = {"settings": {"variant": "official"}}
+    assert "diverges where all clients take part" in notes("fednova", per_round=4, **official)
+    assert "diverges" not in notes("fednova", per_round=3, **official) + notes("fednova", per_round=4)
+    assert "Set it near the drift" in notes("fedgf", per_round=4)
+    assert "drift" not in notes("fedgf", per_round=4, settings={"threshold": 1.0})
+
+
 def test_fednova_refuses_a_bound_on_its_uploads():
     for text in ("norm_bound:limit=1", "dp:clip=1,noise=0"):
         with pytest.raises(CompositionError, match="twice: take fedavg with max_steps"):

@@ -47,6 +47,10 @@ class Part:
         """Why this part makes no sense with the others of an algorithm, and what to take instead; empty if it does."""
         return ""
 
+    def caution(self, per_round: int, clients: int) -> str:
+        """Return what a run with this part should say at its start; empty if nothing."""
+        return ""
+
     def has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Part, hook)
 

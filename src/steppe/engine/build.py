@@ -74,6 +74,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     batch = model_checks.check_batch(task, federation)
     model_checks.check_statistics(task, federation)
     notes = set_precision(config, chosen, task)
+    notes += [why for p in chosen.parts if (why := p.caution(config.per_round, config.clients))]
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
