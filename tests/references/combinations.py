@@ -31,7 +31,8 @@ def run(r, x0, gradient, batches, calls, sizes):
         for i in active:
             start = x + r.get("beta", 0.0) * (x - last[i])
             w, v, worth, stride = start.clone(), zero, 0.0, 0.0
-            for batch in batches(t, i):
+            todo = list(batches(t, i))
+            for k, batch in enumerate(todo):
 
                 def g(at, batch=batch):
                     return gradient(at, batch, r.get("man", 0.0))
@@ -53,6 +54,8 @@ def run(r, x0, gradient, batches, calls, sizes):
                     u = u + c - ci[i]
                 if "cm" in r:
                     u = r["cm"] * u + (1 - r["cm"]) * D
+                if "mu" in r:
+                    u = u + r["mu"] * (w - x)
                 extra = r.get("decay", 0.0)
                 if alpha and r.get("order") == "official":
                     u, extra = u - hi[i] - alpha * start, extra + alpha
@@ -62,8 +65,9 @@ def run(r, x0, gradient, batches, calls, sizes):
                     u = u * min(1.0, r["clip"] / (float(u.norm()) + 1e-6))
                 v = r.get("momentum", 0.0) * v + u + extra * w
                 stride = r.get("momentum", 0.0) * stride + 1
-                worth += stride
-                w = w - lr * v
+                rate = 1 - k / len(todo) * (1 - r.get("end", 1.0))  # falls within the round
+                worth += stride * rate
+                w = w - lr * rate * v
             way = (start - w) / (lr * worth)
             ways[i], counts[i] = way, worth
             move, taken = w - start, 1.0
@@ -88,6 +92,9 @@ def run(r, x0, gradient, batches, calls, sizes):
             weight = {i: float(sizes[i]) if r.get("weighting") == "samples" else 1.0 for i in active}
             total = sum(weight.values())
             delta = sum(weight[i] / total * moves[i] for i in active)
+            if "nova" in r:
+                delta = sum(weight[i] / total * moves[i] / counts[i] for i in active)
+                delta = delta * sum(weight[i] / total * counts[i] for i in active)
             if "cm" in r:
                 D = sum(weight[i] / total * ways[i] for i in active)
             if "variates" in r:
