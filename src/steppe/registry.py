@@ -24,14 +24,14 @@ def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add
 
 
 def find_entry(name: str) -> Callable[..., Parts]:
-    """The catalogue's function of this name."""
+    """Return the catalogue's function of this name."""
     if name not in CATALOGUE:
         raise SettingError(f"there is no algorithm {quote(name)}{nearest(name, CATALOGUE)}", "algorithm")
     return CATALOGUE[name]
 
 
 def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
-    """Every part in its place: see `Part.outer` and `Part.around_optimiser`."""
+    """Return every part in its place: see `Part.outer` and `Part.around_optimiser`."""
     together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
     inside = [p for p in together if not p.around_optimiser]
     around = [p for p in together if p.around_optimiser]
@@ -49,17 +49,17 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a catalogue entry or a part with their defaults, in order."""
+    """Return the settings of a catalogue entry or a part with their defaults, in order."""
     return {k: p.default for k, p in inspect.signature(function).parameters.items()}
 
 
 def catalogue_settings(name: str) -> dict[str, Any]:
-    """The settings of an algorithm by name; none for an unknown one, which is refused later."""
+    """Return the settings of an algorithm by name; none for an unknown one, which is refused later."""
     return settings_of(CATALOGUE[name]) if name in CATALOGUE else {}
 
 
 def _discovered() -> dict[str, type[Part]]:
-    """Every part of the package `steppe.parts` that says it is addable, by its name."""
+    """Return every part of the package `steppe.parts` that says it is addable, by its name."""
     modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
     return {c.name: c for c in sorted(classes, key=lambda c: getattr(c, "name", "")) if c.__dict__.get("addable")}
@@ -71,7 +71,7 @@ PARTS: dict[str, type[Part]] = _discovered()
 
 
 def parse_addition(text: str) -> Part:
-    """A part from its name and settings.
+    """Return a part from its name and settings.
 
     >>> parse_addition("ema"), parse_addition("sam:rho=0.05,eps=1e-7")
     (EMA(keep=0.99), SAM(rho=0.05, eps=1e-07, mix=1.0, ramp=0))

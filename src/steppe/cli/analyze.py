@@ -72,7 +72,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
 
 def measure_runs(folders: list[Path], names: list[str], options: Options,
              clients: str | None = None) -> tuple[dict[Target, Any], dict[Target, str]]:  # fmt: skip
-    """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
+    """Return every run's analysis, and what went wrong with some: one bad run does not stop the others."""
     from steppe.analysis import Analysis
     from steppe.measures.during_training import MEASURES
 

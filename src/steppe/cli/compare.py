@@ -91,7 +91,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
-    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    """Return the sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 

@@ -17,11 +17,11 @@ from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ServerTurn
 from steppe.core.stacking import joint_norms, scaled
 
-Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that ever took part
+Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that have taken part
 
 
 class Server(NamedTuple):
-    """All that the server holds."""
+    """The server's state."""
 
     x: Tensor
     state: States
@@ -29,15 +29,15 @@ class Server(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Some of the round's replies, where the others are on other ranks."""
+    """Some of the round's replies, if the others are on other ranks."""
 
-    places: list[int]  # which of the round's clients they are of
-    summed: Callable[[Tensor], Tensor]  # over all ranks, which ask for the same sums in the same order
+    places: list[int]  # their positions among the round's clients
+    summed: Callable[[Tensor], Tensor]  # sums over all ranks, which ask for the same sums in the same order
 
 
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
-    """What is sent this round, and the server after having prepared it. Rows: the states of the round's clients."""
+    """Return what is sent this round, and the server after `prepare`. Rows: the states of the round's clients."""
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     x = server.x
 
@@ -55,12 +55,13 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, everyone: Everyone | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
-    """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
+    """Combine each upload with one matrix product, then apply each part's rule. Replies are stacked: (n, P).
 
-    A part may scale the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
-    value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
-    `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
-    With a `portion` the replies are some of the round's, weights those of all, and nobody screens or reduces.
+    A part may scale the rows first, and one part may replace the mean (median, noise, …); its value then stands for
+    the mean whatever the weights are, and n/N times the value stands for the sum over all N clients.
+    `total` is the weight of all clients together; without it, absent clients are assumed to weigh as much as present
+    ones. With a `portion`, the replies are some of the round's, the weights are those of all, and no part screens or
+    reduces.
     """
     count = algorithm.counted(len(weights))
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / max(count, 1)),
@@ -72,7 +73,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
         return ServerTurn(layout, server.x, sent.lr, sent.round, state[p.name], clients)
 
     if replies.buffers and algorithm.using("screen"):
-        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, and a bound means "
+        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, but a bound means "
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
@@ -80,11 +81,11 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))
-        if algorithm.frozen:  # clients cannot have moved these, so neither may noise
+        if algorithm.frozen:  # clients cannot have moved these, so noise must not either
             still = layout.mask(algorithm.frozen, server.x.device)
             centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
 
-    @cache  # a part with two hooks asks twice
+    @cache  # a part with two hooks asks for it twice
     def reduced(name: str, how: str = "weights") -> Tensor:
         if centres is not None:
             return centres[name] * (count / clients) if how == "sum" else centres[name]
@@ -126,7 +127,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
 
 def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               clients: int = 1) -> Tensor:  # fmt: skip
-    """The model that is judged: the global one, unless a part (an average of models, say) offers another."""
+    """Return the model to evaluate: the global one, unless a part (such as an average of models) provides another."""
     x = server.x
     for p in algorithm.using("evaluated"):
         x = p.evaluated(x, ServerTurn(layout, server.x, lr, round_, server.state[p.name], clients))

@@ -16,7 +16,7 @@ from steppe.core.metric import Each, Metric
 
 
 class Outputs(NamedTuple):
-    """What one forward pass shows: the prediction, and what parts asked to see on the way."""
+    """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
     logits: Tensor
     features: Tensor | None  # what enters the head
@@ -78,7 +78,7 @@ class Task:
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
-        """The same task elsewhere, or in another precision."""
+        """Return the task on another device, or in another precision."""
         moved = copy.copy(self)
         moved.learner = copy.deepcopy(self.learner).to(device, dtype)
         moved.judge = copy.deepcopy(self.judge).to(device, dtype)
@@ -89,7 +89,7 @@ class Task:
 
     def forward(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str] = frozenset(),
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
-        """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
+        """Run the model at w. Only the intermediate values in `see` (features, activations) are kept.
 
         `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
         not take it, because rounding would become its direction.
@@ -130,7 +130,7 @@ class Task:
         return Outputs(logits, features[-1] if features else None, activations, after)
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
-        """The head alone, on features that the body has already made."""
+        """Run the head alone, on features that the body has already computed."""
         params = {**self.layout.unflatten(w), **self.constants}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
@@ -141,7 +141,7 @@ class Task:
         return mean(self.loss_each(outputs, batch["y"]), batch)
 
     def module(self, w: Tensor, buffers: Tensors | None = None) -> nn.Module:
-        """A trained copy of the user's module, ready to predict or to export as a plain state dict."""
+        """Return a trained copy of the user's module, ready to predict or to export as a plain state dict."""
         model = copy.deepcopy(self.judge)
         state = {**self.layout.unflatten(w), **self.constants, **(buffers or self.buffers)}
         own = model.state_dict()
@@ -150,7 +150,7 @@ class Task:
 
 
 def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
-    """The metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
+    """Return the metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
     if metric is None:
         metric = "accuracy" if loss == "cross_entropy" else loss
     if isinstance(metric, str):
@@ -162,7 +162,7 @@ def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
 
 
 def mean(each: Tensor, batch: Tensors) -> Tensor:
-    """The mean over the real examples of a batch; a batch without a mask has no padding."""
+    """Return the mean over the real examples of a batch; a batch without a mask has no padding."""
     each = each.flatten(1).mean(1) if each.ndim > 1 else each
     if "mask" not in batch:
         return each.mean()

@@ -1,8 +1,8 @@
-"""Which replies the server accepts. Pure: the simulator and a real federation ask the same questions.
+"""Which replies the server accepts. Pure: the simulator and a real federation make the same checks.
 
-A reply from outside may be anything, so `misfit` compares it with the shape of the expected (see `client.nobody`)
-before it is stacked with the others; `faults` looks at the numbers of stacked replies. What is refused is told in a
-few words that follow the client's name, and is never averaged.
+A reply from outside may be anything, so `find_misfit` compares it with the expected shape (`client.make_empty_replies`)
+before it is stacked with the others; `find_faults` checks the numbers of stacked replies. A refused reply is never
+averaged; the reason is a phrase that follows the client's name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steppe.core.stacking import flat, joint_norms
 
 
 def named(reply: Reply) -> Iterator[tuple[str, Any]]:
-    """All that travels, by name."""
+    """Return everything that a reply uploads, by name."""
     yield "update", reply.update
     for part, tensors in reply.up.items():
         yield from ((f"{part}.{name}", value) for name, value in tensors.items())
@@ -27,7 +27,7 @@ def named(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def misfit(reply: Reply, like: Reply) -> str:
-    """Why one reply is not of the kind that is expected; empty when it is. `like` is stacked, with any number of rows.
+    """Return why a reply is not of the expected form; empty if it is. `like` is stacked, with any number of rows.
 
     >>> from steppe.core.client import Reply
     >>> of = lambda u: Reply(u, {}, {}, torch.zeros(()), torch.zeros(()), {})
@@ -38,11 +38,11 @@ def misfit(reply: Reply, like: Reply) -> str:
     for name in expected.keys() - sent.keys():
         return f"it lacks {name}"
     for name in sent.keys() - expected.keys():
-        return f"it has {name}, which nobody asked for"
+        return f"it has {name}, which was not asked for"
     for name, wanted in expected.items():
         value = sent[name]
         if not isinstance(value, Tensor):
-            return f"its {name} is no tensor"
+            return f"its {name} is not a tensor"
         if value.shape != wanted.shape[1:]:
             return f"its {name} has shape {tuple(value.shape)} where {tuple(wanted.shape[1:])} is expected"
         if value.dtype != wanted.dtype:
@@ -51,11 +51,11 @@ def misfit(reply: Reply, like: Reply) -> str:
 
 
 def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
-    """What is wrong with each of the stacked replies; empty where nothing is.
+    """Return what is wrong with each of the stacked replies; empty if nothing is.
 
-    Every number that travels or is kept must be finite; with a limit, the norm of all that travels, running statistics
-    apart, must not exceed it. Whoever has the lengths of the updates already spares a look through them: a vector of
-    finite length is finite.
+    Every number that is uploaded or kept must be finite. With a limit, the norm of all uploads except running
+    statistics must not exceed it. If the lengths of the updates are given, the updates need not be read again: a
+    vector of finite length is finite.
     """
     kept = [v for tensors in replies.state.values() for v in tensors.values()]
     travels = dict(named(replies))
@@ -71,10 +71,10 @@ def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = 
 
 
 def finite(rows: Tensor) -> Tensor:
-    """Which rows hold nothing but finite numbers.
+    """Return which rows have only finite numbers.
 
-    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms
-    may still have a sum that is not.
+    A finite sum has finite terms, and on a CPU costs a tenth of a check of each, so the sum is checked first. Finite
+    terms may still have a sum that is not finite.
     """
     if not rows.is_cuda:
         good = flat(rows).sum(1).isfinite()
@@ -84,7 +84,7 @@ def finite(rows: Tensor) -> Tensor:
 
 
 def sifted(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
-    """The accepted clients, their replies, and the refused ones with the reason."""
+    """Return the accepted clients, their replies, and the refused ones with the reason."""
     refused = {i: reason for i, reason in zip(ids, why, strict=True) if reason}
     if not refused:
         return list(ids), replies, {}

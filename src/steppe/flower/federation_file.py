@@ -121,7 +121,7 @@ class FederationFile(BaseModel):
         return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
 
     def _named(self) -> dict[str, Any]:
-        """What the records are to say where names of ours are not what is used."""
+        """Return what the records are to say where names of ours are not what is used."""
         mine: dict[str, Any] = (
             {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
         )
@@ -164,7 +164,7 @@ def check_secret(algorithm: Algorithm) -> None:
 
 
 def find_named(name: str, what: str) -> Any:
-    """The thing behind "module:name"."""
+    """Return the thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise SteppeError(f'{what} is {name!r}, but must be written as "module:name".')
@@ -178,7 +178,7 @@ def find_named(name: str, what: str) -> Any:
 
 
 def call_named(name: str | None, what: str) -> Any:
-    """What the function behind "module:name" gives; None where nothing is named."""
+    """Return what the function behind "module:name" gives; None where nothing is named."""
     if name is None:
         return None
     function: Callable[[], Any] = find_named(name, what)

@@ -74,7 +74,7 @@ def list_reply(reply: Reply, mirrored: bool) -> Tensors:
 
 
 def read_reply(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
-    """A reply from its arrays, which have been checked."""
+    """Return a reply from its arrays, which have been checked."""
     empty: States = {p.name: {} for p in algorithm.parts}
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
     mirrored = _group(arrays, "state")

@@ -26,7 +26,7 @@ class NodeState:
         self.folder = folder / federation / f"client-{client}"
 
     def read(self, stamp: int, like: States, lost: str = "refuse") -> States:
-        """The state that round `stamp` left; `like` is the first one, which stamp −1 means."""
+        """Return the state that round `stamp` left; `like` is the first one, which stamp −1 means."""
         if stamp < 0 or not flat(like):
             return like
         try:

@@ -291,7 +291,7 @@ class Nodes:
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
-        """A good reply; whatever is wrong with it is an error of ours."""
+        """Return a good reply; whatever is wrong with it is an error of ours."""
         expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
         try:

@@ -31,7 +31,7 @@ def lock(where: Path) -> Iterator[None]:
 
 
 def is_alive(where: Path) -> bool:
-    """Whether a server is at work in this folder."""
+    """Return whether a server is at work in this folder."""
     try:
         with lock(where):
             return False
@@ -42,7 +42,7 @@ def is_alive(where: Path) -> bool:
 
 
 def find_server(where: Path) -> int | None:
-    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    """Return the process of the server that is at work in this folder, if it says so itself and is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
         if told["state"] != "running":
@@ -73,7 +73,7 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
+    """Return the server's last word about the run."""
     try:
         found: dict[str, Any] = json.loads((where / STATUS).read_text())
         return found

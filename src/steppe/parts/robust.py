@@ -37,7 +37,7 @@ from steppe.core.stacking import flat
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:
-    """The mean over clients of each coordinate's middle values: (n, …) -> (…)."""
+    """Return the mean over clients of each coordinate's middle values: (n, …) -> (…)."""
     n = len(rows)
     k = min(ceil(cut * n - 1e-9), (n - 1) // 2)
     if not k:

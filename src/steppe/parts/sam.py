@@ -54,7 +54,7 @@ class SAM(Part):
 
 
 def ramped(rho: float, ramp: int, now: Tensor) -> float | Tensor:
-    """The radius of this round."""
+    """Return the radius of this round."""
     low = min(rho, 1e-3)
     return low + (rho - low) * (now / ramp).clamp(max=1) if ramp else rho
 

@@ -49,7 +49,7 @@ def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries of the kinds that are named, or of all, whose name or description contains every other word.
+    """Return the entries of the kinds that are named, or of all, whose name or description contains every other word.
 
     >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
     (['digits'], ['dp'])
