@@ -19,14 +19,14 @@ from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.data import Data
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Tracker
-from steppe.measures.during_training import chosen
+from steppe.measures.during_training import choose_measures
 from steppe.runs.folder import RunFolder, check_place
 from steppe.settings import tell_where
 
@@ -71,12 +71,12 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         config = configuration.resolve(configuration.nest(values), "")
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(said), keeping_caller_state():
+    with tell_where(said), keep_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
         built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
 
             def see(record: dict[str, Any]) -> None:
@@ -122,8 +122,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found

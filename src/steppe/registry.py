@@ -13,7 +13,7 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, nearest, quote
 from steppe.core.part import Part
-from steppe.core.ranges import checked, hints_of
+from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named
 
 
@@ -41,11 +41,11 @@ def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm
 
 def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
     """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
-    defaults, hints = settings_of(function), hints_of(function)
+    defaults, hints = settings_of(function), read_hints(function)
     for key in settings:
         if key not in defaults:
             raise SettingError(f"{what} has no setting {quote(key)}{nearest(key, defaults)}", key)
-    return function(**{key: checked(what, key, value, hints[key]) for key, value in settings.items()})
+    return function(**{key: check_setting(what, key, value, hints[key]) for key, value in settings.items()})
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -165,20 +165,20 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
     return done
 
 
-def under_torchrun() -> bool:
+def is_under_torchrun() -> bool:
     """Return whether torchrun started this process, and others beside it."""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def check_torchrun(arguments: list[str]) -> None:
     """Refuse commands that work in one process."""
-    if under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
+    if is_under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
         raise SteppeError(f"steppe {arguments[0]} works in one process: call it without torchrun, which is for "
                           "steppe run.")  # fmt: skip
 
 
-def may_speak() -> bool:
+def should_report() -> bool:
     """Return whether this one of torchrun's processes is the one to print an error."""
     from steppe.distributed import torchrun
 
-    return torchrun.may_speak()
+    return torchrun.claim_report()

@@ -204,7 +204,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         oracle = _wrapped(p, oracle, scopes)
     direction = oracle(live.w)
     direction = direction if trained is None else direction * trained
-    overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may keep a reference to w
+    overwrite = spend and not find_storages(live.w) & find_storages(*list_tensors(parts))  # a part may hold w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
     core = {**live.core, "loss": live.core["loss"] + losses[0]}
     if "strides" in core:
@@ -212,12 +212,12 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     return Live(w, parts, statistics[0], core)
 
 
-def memory(*tensors: Tensor) -> set[int]:
+def find_storages(*tensors: Tensor) -> set[int]:
     """Return the addresses of these tensors' memory."""
     return {t.untyped_storage().data_ptr() for t in tensors}
 
 
-def vectors(states: States) -> list[Tensor]:
+def list_tensors(states: States) -> list[Tensor]:
     return [t for tensors in states.values() for t in tensors.values()]
 
 
@@ -251,7 +251,7 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
 
 
-def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
+def list_uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
     """Return all that the server's rules use, one row per client: the update, the parts' uploads, running statistics.
 
     Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
@@ -270,14 +270,14 @@ def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
 
 def _taken(algorithm: Algorithm, reply: Reply) -> Tensor:
     """Return the share of a reply that the server will accept if parts bound its norm."""
-    norm = joint_norms(uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
+    norm = joint_norms(list_uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
     taken = torch.ones_like(norm)
     for p in algorithm.using("screen"):
         taken = taken * p.screen(norm * taken)
     return taken.to(reply.update.dtype)
 
 
-def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
+def make_empty_replies(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
     """Return the replies of a round without clients: no rows, of the shapes and types that every reply must have."""
     one = torch.ones_like(sent.lr)
     state = algorithm.client_state(sent.x) if state is None else state

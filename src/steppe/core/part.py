@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Tensors
-from steppe.core.ranges import checked, hints_of
+from steppe.core.ranges import check_setting, read_hints
 from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep, Oracle, ServerTurn
 from steppe.core.task import Outputs
 
@@ -40,8 +40,8 @@ class Part:
     def __post_init__(self) -> None:
         """Check the type and range of every setting. A subclass with further checks calls this first."""
         what = f"part {getattr(self, 'name', type(self).__name__)!r}"
-        for key, hint in hints_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
-            object.__setattr__(self, key, checked(what, key, getattr(self, key), hint))
+        for key, hint in read_hints(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            object.__setattr__(self, key, check_setting(what, key, getattr(self, key), hint))
 
     def objection(self, others: tuple[Part, ...]) -> str:
         """Return why this part cannot be combined with the others, and what to use instead; empty if it can."""
@@ -137,10 +137,10 @@ class Part:
         return torch.ones_like(s.lr)
 
 
-def nothing(x: Tensor) -> Tensor:
+def make_placeholder(x: Tensor) -> Tensor:
     """Return read-only zeros of x's shape that use no memory, for a `round_state` that the first step replaces.
 
-    >>> nothing(torch.ones(3)).tolist()
+    >>> make_placeholder(torch.ones(3)).tolist()
     [0.0, 0.0, 0.0]
     """
     return x.new_zeros(()).expand_as(x)
@@ -155,7 +155,7 @@ def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     return v * _to_length_one(v, eps, floor)
 
 
-def ascended(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+def ascend(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     """Return w + radius · unit(v), in one pass after the norm."""
     return torch.addcmul(w, v, radius * _to_length_one(v, eps, floor))
 

@@ -52,10 +52,10 @@ FINITE = Range(-1.7976931348623157e308, 1.7976931348623157e308)
 WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 
-def checked(what: str, key: str, value: Any, hint: Any) -> Any:
+def check_setting(what: str, key: str, value: Any, hint: Any) -> Any:
     """Return the value in the type of its hint; raise SettingError if its type or range is wrong.
 
-    >>> checked("part 'sam'", "rho", -1, Amount)
+    >>> check_setting("part 'sam'", "rho", -1, Amount)
     Traceback (most recent call last):
     steppe.core.errors.SettingError: rho of part 'sam' is -1, but must be between 0 and 1e+09
     """
@@ -89,7 +89,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 @cache
-def hints_of(function: Any) -> dict[str, Any]:
+def read_hints(function: Any) -> dict[str, Any]:
     """Read the types and ranges of a catalogue function's arguments or a part's fields; {} if they cannot be read."""
     try:
         hints = get_type_hints(function, include_extras=True)

@@ -87,4 +87,4 @@ class Aggregation(ServerTurn):
     share: float | Tensor  # their share of all clients' weight
     sum_over_all: Callable[[], Tensor]  # (1/N) Σ over the round's clients of their updates
     mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean of the updates times a scalar upload
-    everyone: Callable[[str], Tensor]  # the rows of one state, of all clients that have taken part
+    states_of_all: Callable[[str], Tensor]  # the rows of one state, of all clients that have taken part

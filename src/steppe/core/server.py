@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent, uploads
+from steppe.core.client import Reply, Sent, list_uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.stacking import joint_norms, scaled
+from steppe.core.stacking import joint_norms, scale_rows
 
-Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that have taken part
+StatesOfAll = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that have taken part
 
 
 class Server(NamedTuple):
@@ -53,7 +53,7 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
-              clients: int, everyone: Everyone | None = None, total: float | None = None,
+              clients: int, states_of_all: StatesOfAll | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
     """Combine each upload with one matrix product, then apply each part's rule. Replies are stacked: (n, P).
 
@@ -67,7 +67,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / max(count, 1)),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
     state = {name: dict(tensors) for name, tensors in server.state.items()}
-    rows = uploads(algorithm, replies)
+    rows = list_uploads(algorithm, replies)
 
     def turn(p: Part) -> ServerTurn:
         return ServerTurn(layout, server.x, sent.lr, sent.round, state[p.name], clients)
@@ -77,7 +77,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
-        rows = scaled(rows, p.screen(joint_norms(rows)))
+        rows = scale_rows(rows, p.screen(joint_norms(rows)))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))
@@ -104,16 +104,16 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
             return reduced(f"{p.name}.{name}*", how)
 
-        def states_of_all(name: str) -> Tensor:
-            if everyone is None or algorithm.guards:
+        def rows_of_all(name: str) -> Tensor:
+            if states_of_all is None or algorithm.guards:
                 raise CompositionError(f"'{p.name}' reads single clients' states, which the server does not see here")
-            return everyone(p.name, name)
+            return states_of_all(p.name, name)
 
         up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
               for k in replies.up[p.name] if k not in p.times}  # fmt: skip
         return Aggregation(
             layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
-            lambda: reduced("update", "sum"), mean_times, states_of_all,
+            lambda: reduced("update", "sum"), mean_times, rows_of_all,
         )  # fmt: skip
 
     for p in algorithm.using("server"):
@@ -125,8 +125,8 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     return Server(x, state, buffers)
 
 
-def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
-              clients: int = 1) -> Tensor:  # fmt: skip
+def choose_evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
+                     clients: int = 1) -> Tensor:  # fmt: skip
     """Return the model to evaluate: the global one, unless a part (such as an average of models) provides another."""
     x = server.x
     for p in algorithm.using("evaluated"):

@@ -16,7 +16,7 @@ def stack(trees: Sequence[Any]) -> Any:
     return tree_map(lambda *rows: torch.stack(rows), *trees)
 
 
-def put(tree: Any, i: int, new: Any) -> None:
+def put_row(tree: Any, i: int, new: Any) -> None:
     """Write one client's tree into a stacked one; tensors that were created in place are not copied."""
 
     def one(rows: Tensor, value: Tensor) -> None:
@@ -26,23 +26,23 @@ def put(tree: Any, i: int, new: Any) -> None:
     tree_map(one, tree, new)
 
 
-def row(tree: Any, i: int) -> Any:
+def take_row(tree: Any, i: int) -> Any:
     """Return one client's tree from a stacked one."""
     return tree_map(lambda rows: rows[i], tree)
 
 
-def flat(rows: Tensor) -> Tensor:
+def flatten_rows(rows: Tensor) -> Tensor:
     """Return one vector per client, also if there are no clients or each has a single number."""
     return rows.reshape(len(rows), prod(rows.shape[1:]))
 
 
 def joint_norms(rows: dict[str, Tensor]) -> Tensor:
     """Return each client's norm over all its uploads together, in float64: (n,)."""
-    each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
+    each = [torch.linalg.vector_norm(flatten_rows(v), dim=1, dtype=torch.float64) for v in rows.values()]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
     return norms
 
 
-def scaled(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
+def scale_rows(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
     """Multiply each client's uploads by its factor."""
     return {k: v * factors.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.client import Reply
-from steppe.core.stacking import flat, joint_norms
+from steppe.core.stacking import flatten_rows, joint_norms
 
 
-def named(reply: Reply) -> Iterator[tuple[str, Any]]:
+def name_uploads(reply: Reply) -> Iterator[tuple[str, Any]]:
     """Return everything that a reply uploads, by name."""
     yield "update", reply.update
     for part, tensors in reply.up.items():
@@ -26,15 +26,15 @@ def named(reply: Reply) -> Iterator[tuple[str, Any]]:
     yield from ((f"@{name}", value) for name, value in reply.buffers.items())
 
 
-def misfit(reply: Reply, like: Reply) -> str:
+def find_misfit(reply: Reply, like: Reply) -> str:
     """Return why a reply is not of the expected form; empty if it is. `like` is stacked, with any number of rows.
 
     >>> from steppe.core.client import Reply
     >>> of = lambda u: Reply(u, {}, {}, torch.zeros(()), torch.zeros(()), {})
-    >>> misfit(of(torch.zeros(3)), of(torch.zeros(0, 4)))
+    >>> find_misfit(of(torch.zeros(3)), of(torch.zeros(0, 4)))
     'its update has shape (3,) where (4,) is expected'
     """
-    sent, expected = dict(named(reply)), dict(named(like))
+    sent, expected = dict(name_uploads(reply)), dict(name_uploads(like))
     for name in expected.keys() - sent.keys():
         return f"it lacks {name}"
     for name in sent.keys() - expected.keys():
@@ -50,7 +50,7 @@ def misfit(reply: Reply, like: Reply) -> str:
     return ""
 
 
-def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
+def find_faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
     """Return what is wrong with each of the stacked replies; empty if nothing is.
 
     Every number that is uploaded or kept must be finite. With a limit, the norm of all uploads except running
@@ -58,10 +58,10 @@ def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = 
     vector of finite length is finite.
     """
     kept = [v for tensors in replies.state.values() for v in tensors.values()]
-    travels = dict(named(replies))
+    travels = dict(name_uploads(replies))
     known = lengths is not None and bool(lengths.isfinite().all())
     looked_at = {**travels, "update": lengths} if known else travels
-    good = torch.stack([finite(v) for v in (*looked_at.values(), *kept)]).all(0).tolist()
+    good = torch.stack([find_finite(v) for v in (*looked_at.values(), *kept)]).all(0).tolist()
     told = ["" if fine else "is not finite" for fine in good]
     if limit is None:
         return told
@@ -70,20 +70,20 @@ def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = 
             for why, n in zip(told, norms, strict=True)]  # fmt: skip
 
 
-def finite(rows: Tensor) -> Tensor:
+def find_finite(rows: Tensor) -> Tensor:
     """Return which rows have only finite numbers.
 
     A finite sum has finite terms, and on a CPU costs a tenth of a check of each, so the sum is checked first. Finite
     terms may still have a sum that is not finite.
     """
     if not rows.is_cuda:
-        good = flat(rows).sum(1).isfinite()
+        good = flatten_rows(rows).sum(1).isfinite()
         if bool(good.all()):
             return good
-    return flat(rows).isfinite().all(1)
+    return flatten_rows(rows).isfinite().all(1)
 
 
-def sifted(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
+def sift_replies(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
     """Return the accepted clients, their replies, and the refused ones with the reason."""
     refused = {i: reason for i, reason in zip(ids, why, strict=True) if reason}
     if not refused:

@@ -9,18 +9,19 @@ from torch import Tensor
 
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
-from steppe.core.server import Server, evaluated
-from steppe.evaluate.accuracy import Score, recalibrated, score
+from steppe.core.server import Server, choose_evaluated
+from steppe.evaluate.accuracy import Score, recalibrate, score
 from steppe.experiment import Experiment
 
 
-def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
+def choose_evaluated_model(experiment: Experiment, server: Server, t: int,
+                           exported: bool = False) -> tuple[Tensor, Tensors]:  # fmt: skip
     """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
+    x = choose_evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
     another = bool(server.buffers) and not torch.equal(x, server.x)
-    return x, statistics(experiment, x, server.buffers, exported, another)
+    return x, choose_statistics(experiment, x, server.buffers, exported, another)
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
     if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
-    x, buffers = judged_model(experiment, server, t)
+    x, buffers = choose_evaluated_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Tensor, targets: Tensor) -> Score:
@@ -47,8 +48,8 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     return record
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
-               another: bool = False) -> Tensors:  # fmt: skip
+def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
+                      another: bool = False) -> Tensors:  # fmt: skip
     """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
     With the policy `local`, clients keep their own statistics and the global model has none; when it is exported, they
@@ -62,4 +63,4 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
     order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
     split = torch.split(order, 200)
     batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
-    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
+    return recalibrate(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])

@@ -119,14 +119,14 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
         asked.append("before the round")
         server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
 
-    def everyone(part: str, name: str) -> Tensor:
+    def gather_state(part: str, name: str) -> Tensor:
         asked.append(name)
         found: Tensor = rows[part][name]
         return found
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
-        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, gather_state)
     return reply, bool(asked)
 
 

@@ -20,7 +20,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
-from steppe.engine.privacy import privacy
+from steppe.engine.privacy import find_privacy
 from steppe.registry import catalogue_settings
 from steppe.settings import explain
 
@@ -157,7 +157,7 @@ def parse(content: dict[str, Any]) -> FederationFile:
 
 def check_secret(algorithm: Algorithm) -> None:
     """Noise that follows from the seed protects nobody where every node is told the seed."""
-    dp = privacy(algorithm)
+    dp = find_privacy(algorithm)
     if dp is not None and dp.noise and dp.secret is None:
         raise SteppeError("dp without a secret makes its noise from the seed, which every node is told: give it one, "
                           'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
@@ -64,7 +64,7 @@ def log_to(path: Path) -> Iterator[None]:
             with path.open("a") as file:
                 file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
 
-    with handling(Both()):
+    with handle_logs(Both()):
         yield
 
 

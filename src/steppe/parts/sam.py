@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, ascended, unit
+from steppe.core.part import Part, ascend, unit
 from steppe.core.ranges import Amount, Count, Epsilon, Share
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -49,7 +49,7 @@ class SAM(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)
-        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
+        there = grad(ascend(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
         return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
 
 

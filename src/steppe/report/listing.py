@@ -13,7 +13,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
-from steppe.core.ranges import hints_of
+from steppe.core.ranges import read_hints
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
@@ -86,7 +86,7 @@ def _entry(function: Any) -> dict[str, Any]:
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
-    hints = hints_of(function)
+    hints = read_hints(function)
     for name, default in settings_of(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:
