@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from steppe import models
 from steppe.analysis import Analysis, Options
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.metric import Each
+from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.data import Data
 from steppe.distributed.torchrun import is_first, join, run_on_first
@@ -25,20 +25,28 @@ from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
-from steppe.engine.trackers import Tracker
+from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import choose_measures
+from steppe.references import OWN
+from steppe.registry import configured, settings_of
 from steppe.runs.folder import RunFolder, check_place
+from steppe.runs.outcome import Outcome
+from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
-        head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
+        head: str | None = None, out: str | Path | None = None, resume: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
+        add: str | Part | Sequence[str | Part] = (), progress: bool = True,
+        **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
-    algorithm  a name from the catalogue, your own part or parts (the local optimiser is added), or a complete
-               Algorithm
+    algorithm  a name from the catalogue, with settings and parts if you like ("fedsam:rho=0.1+man"), your own as
+               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
+               returns parts, or a complete Algorithm
+    add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
     loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
@@ -46,7 +54,8 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
-    watch      a function that is called with every round's record
+    watch      a function, or several, called with every round's record. One that raises is named and not called again;
+               to stop the run, raise KeyboardInterrupt
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
@@ -62,12 +71,17 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
+    watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
+    added = [add] if isinstance(add, str | Part) else list(add)
+    own_add = [part for part in added if not isinstance(part, str)]
+    options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     said = {key: f"{key}={quote(value)}" for key, value in options.items()}
     with tell_where(said):
-        values = configuration.renamed({**values, **options})
+        algorithm, options = _call(algorithm, options)
+        values = configuration.renamed(configuration.spell_out({**values, **options}))
         config = configuration.resolve(configuration.nest(values), "")
     if out is not None:
         check_place(out)
@@ -75,16 +89,10 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keep_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, add=own_add)
         with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
-
-            def see(record: dict[str, Any]) -> None:
-                shown.round(record)
-                if watch is not None:
-                    watch(record)
-
-            return simulate(built, out, resume, see, own_trackers)
+            return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
 def _check_objects(algorithm: Any, model: Any) -> None:
@@ -96,6 +104,15 @@ def _check_objects(algorithm: Any, model: Any) -> None:
         raise SteppeError(f"model is {model!r}: give {wanted}.")
     if isinstance(algorithm, type) and issubclass(algorithm, Part):
         raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
+
+
+def _call(algorithm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the parts that the user's own function returns, and the options that are not its settings."""
+    if isinstance(algorithm, str | type | Part | Algorithm) or not callable(algorithm):
+        return algorithm, options
+    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
+    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
+    return parts, {k: v for k, v in options.items() if k not in mine}
 
 
 def _data(given: Any) -> Data:
@@ -110,9 +127,9 @@ def _data(given: Any) -> Data:
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
-            model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, client: int | None = None, points: int = 21,
+            add: Part | Sequence[str | Part] = (), model: nn.Module | None = None, data: Any = None,
+            loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+            samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
@@ -121,7 +138,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head}  # fmt: skip
+           "metric": metric, "head": head,
+           "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
@@ -129,16 +147,26 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     return found
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Outcome):
     """A run read back from its folder."""
 
     folder: Path
     config: dict[str, Any]
     about: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]]
     summary: dict[str, Any] | None  # None: not finished
-    module: nn.Module | None = field(repr=False, default=None)
+    module: nn.Module | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm."""
+        return str(self.about.get("algorithm", self.config["algorithm"]))
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the model was judged by."""
+        return Metric.from_record(self.about.get("metric"))
 
     @property
     def model(self) -> nn.Module:
@@ -152,6 +180,11 @@ class Run:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
         return RunFolder(self.folder).model_state()
+
+    def example(self) -> Any:
+        """Return inputs of the recorded shape; None if the model is the user's own."""
+        shape = (self.about.get("model") or {}).get("shape")
+        return None if shape is None else torch.zeros(2, *shape, dtype=getattr(torch, self.config["dtype"]))
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import steppe
-from steppe.core.client import Reply, Sent, make_empty_replies
+from steppe.core.client import Reply, Sent, list_uploads, make_empty_replies
 from steppe.core.errors import RunFailed
 from steppe.core.validate import find_faults, find_misfit, sift_replies
 from tests.conformance.problem import algorithm, run, task
@@ -91,9 +91,7 @@ def test_nobody_shows_what_is_expected(name: str) -> None:
     run(steppe.Algorithm((*alg.parts, Look())), rounds=1)
     down = {p.name: {k: p.server_state(x0)[k] for k in p.down} for p in alg.parts if p.down}
     empty = make_empty_replies(alg, task(), Sent(x0, down, {}, x0.new_tensor(0.1), x0.new_tensor(0.0)))
-    from steppe.core.server import uploads
-
-    expected = uploads(alg, empty)
+    expected = list_uploads(alg, empty)
     assert expected.keys() == seen[0].keys()
     assert all(expected[k].shape[1:] == v.shape[1:] and expected[k].dtype == v.dtype for k, v in seen[0].items())
     assert all(len(v) == 0 for v in expected.values())

@@ -47,10 +47,6 @@ class Algorithm:
         if len(judging) > 1:
             self._refuse(f"'{judging[0]}' and '{judging[1]}' both define which model is evaluated: "
                          "keep one of them")  # fmt: skip
-        for p in self.using("prepare"):
-            if moving := [q.name for q in self.using("send") if q is not p]:
-                self._refuse(f"'{p.name}' computes its clients' starts from the global model, but '{moving[0]}' sends "
-                             f"another one: use variant=lagged of '{p.name}', or leave out '{moving[0]}'")  # fmt: skip
         if self.guards and self.alone:
             self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
         if self.alone and (served := [p.name for p in self.parts if p.down or p.has("server")]):

@@ -63,9 +63,9 @@ class Part:
         return {}
 
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
-        """Write s.state on the server before the broadcast; rows are this part's states of the round's clients.
+        """On the server, after `send`: may write s.state; rows are this part's states of the round's clients.
 
-        Only a simulation knows these states, and which clients will reply.
+        s.x is the model that is sent. Only a simulation knows these states, and which clients will reply.
         """
 
     def send(self, x: Tensor, s: ServerTurn) -> Tensor:

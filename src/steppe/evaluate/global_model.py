@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, choose_evaluated
@@ -14,8 +15,9 @@ from steppe.evaluate.accuracy import Score, recalibrate, score
 from steppe.experiment import Experiment
 
 
-def choose_evaluated_model(experiment: Experiment, server: Server, t: int,
-                           exported: bool = False) -> tuple[Tensor, Tensors]:  # fmt: skip
+def choose_evaluated_model(
+    experiment: Experiment, server: Server, t: int, exported: bool = False
+) -> tuple[Tensor, Tensors]:
     """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
@@ -32,7 +34,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     x, buffers = choose_evaluated_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
-    def of(inputs: Tensor, targets: Tensor) -> Score:
+    def of(inputs: Inputs, targets: Tensor) -> Score:
         return score(
             task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
         )
@@ -49,7 +51,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
 
 
 def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
-                      another: bool = False) -> Tensors:  # fmt: skip
+               another: bool = False) -> Tensors:  # fmt: skip
     """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
     With the policy `local`, clients keep their own statistics and the global model has none; when it is exported, they
@@ -59,8 +61,9 @@ def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, expor
     policies = {"recalibrate"} | ({"local"} if exported else set()) | ({"average"} if another else set())
     if not buffers or experiment.config.buffers not in policies:
         return buffers
-    inputs = experiment.federation.data.train_inputs
-    order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
+    data = experiment.federation.data
+    order = permutation(key(experiment.config.seed, 4), len(data.train_targets))[:2000].to(data.device)
     split = torch.split(order, 200)
     batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
-    return recalibrate(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
+    plain = [experiment.federation.plain(take(data.train_inputs, i)) for i in batches]
+    return recalibrate(experiment.task, x, buffers, plain)
