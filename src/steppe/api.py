@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
-from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
@@ -22,22 +20,20 @@ from steppe.data import Data
 from steppe.distributed.torchrun import agreed, first, join
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.calls import Added, Asked, read_call, say_options
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Tracker
 from steppe.measures.during_training import chosen
-from steppe.references import OWN
-from steppe.registry import configured, settings_of
 from steppe.runs.folder import RunFolder, check_place
-from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 
-def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
+def run(algorithm: Asked = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
         head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        track: str | Sequence[str | Tracker] = (), add: str | Part | Sequence[str | Part] = (), progress: bool = True,
+        track: str | Sequence[str | Tracker] = (), add: Added = (), progress: bool = True,
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
@@ -58,9 +54,8 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    _check_objects(algorithm, model)
+    _check_model(model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
-    named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
@@ -68,24 +63,18 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
-    values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
-    added = [add] if isinstance(add, str | Part) else list(add)
-    own_add = [part for part in added if not isinstance(part, str)]
-    options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
-    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
-    with tell_where(said):
-        algorithm, options = _call(algorithm, options)
-        values = configuration.renamed(configuration.spell_out({**values, **options}))
-        config = configuration.resolve(configuration.nest(values), "")
+    options |= {k: v for k, v in (("model", model), ("data", data)) if isinstance(v, str)}
+    call = read_call(algorithm, add, options)
+    config = call.config
     if out is not None:
         check_place(out)
     if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(said), keeping_caller_state():
+    with tell_where(say_options({**options, "add": add})), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, add=own_add)
+        built = build_experiment(config, call.algorithm, own_model, own_data, loss, metric, head, add=call.add)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
 
@@ -97,24 +86,13 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
             return simulate(built, out, resume, see, own_trackers)
 
 
-def _check_objects(algorithm: Any, model: Any) -> None:
-    """Refuse a model or algorithm that is neither a name nor an object of the right kind, such as a class."""
+def _check_model(model: Any) -> None:
+    """Refuse a model that is neither a name nor a module, such as a class."""
     if not isinstance(model, str | nn.Module | None):
         wanted = (
             f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
         )
         raise SteppeError(f"model is {model!r}: give {wanted}.")
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
-
-
-def _call(algorithm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parts that the user's own function returns, and the options that are not its settings."""
-    if isinstance(algorithm, str | type | Part | Algorithm) or not callable(algorithm):
-        return algorithm, options
-    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
-    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
-    return parts, {k: v for k, v in options.items() if k not in mine}
 
 
 def _data(given: Any) -> Data:
