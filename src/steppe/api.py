@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.metric import Each
+from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.data import Data
 from steppe.distributed.torchrun import agreed, first, join
@@ -24,16 +24,18 @@ from steppe.engine.calls import Added, Asked, read_call, say_options
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
-from steppe.engine.trackers import Tracker
+from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import chosen
 from steppe.runs.folder import RunFolder, check_place
+from steppe.runs.outcome import Outcome
 from steppe.settings import tell_where
 
 
 def run(algorithm: Asked = "fedavg", model: str | nn.Module | None = None,
         data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
-        head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        track: str | Sequence[str | Tracker] = (), add: Added = (), progress: bool = True,
+        head: str | None = None, out: str | Path | None = None, resume: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
+        add: Added = (), progress: bool = True,
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
@@ -48,7 +50,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | None = None,
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
-    watch      a function that is called with every round's record
+    watch      a function, or several, called with every round's record. One that raises is named and not called again;
+               to stop the run, raise KeyboardInterrupt
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
@@ -63,6 +66,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | None = None,
         if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
+    watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     options |= {k: v for k, v in (("model", model), ("data", data)) if isinstance(v, str)}
@@ -77,13 +81,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | None = None,
         built = build_experiment(config, call.algorithm, own_model, own_data, loss, metric, head, add=call.add)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
-
-            def see(record: dict[str, Any]) -> None:
-                shown.round(record)
-                if watch is not None:
-                    watch(record)
-
-            return simulate(built, out, resume, see, own_trackers)
+            return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
 def _check_model(model: Any) -> None:
@@ -127,16 +125,26 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     return found
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Outcome):
     """A run read back from its folder."""
 
     folder: Path
     config: dict[str, Any]
     about: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]]
     summary: dict[str, Any] | None  # None: not finished
-    module: nn.Module | None = field(repr=False, default=None)
+    module: nn.Module | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm."""
+        return str(self.about.get("algorithm", self.config["algorithm"]))
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the model was judged by."""
+        return Metric.from_record(self.about.get("metric"))
 
     @property
     def model(self) -> nn.Module:
@@ -150,6 +158,11 @@ class Run:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
         return RunFolder(self.folder).model_state()
+
+    def example(self) -> Any:
+        """Return inputs of the recorded shape; None if the model is the user's own."""
+        shape = (self.about.get("model") or {}).get("shape")
+        return None if shape is None else torch.zeros(2, *shape, dtype=getattr(torch, self.config["dtype"]))
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> Run:

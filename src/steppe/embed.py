@@ -10,8 +10,8 @@
     reply = client.end(samples=len(data))                    # a dict of tensors
     server.aggregate([reply, …])
 
-The functions behind it are those of the simulator, so the numbers are the same. What is sent and kept are dicts of plain
-tensors, by the names of `core/wire.py`, which stay as they are within a major version:
+The functions behind it are those of the simulator, so the numbers are the same. What is sent and kept are dicts of
+plain tensors, by the names of `core/wire.py`, which stay as they are within a major version:
 
     message   x, down/<part>/<name>, buffers/<name>, lr, round; x0 where a client's first state is made of it
     reply     update, up/<part>/<name>, buffers/<name>, samples, loss, drift
@@ -103,8 +103,9 @@ class Client:
         read = _read(tensors)
         wanted = self.algorithm.client_state(self.task.x0)
         if tensors and _list(wanted).keys() != dict(tensors).keys():
-            raise SteppeError(f"The state of a client of {self.algorithm.name} holds "
-                              f"{', '.join(_list(wanted)) or 'nothing'}, but this one {', '.join(tensors)}.")  # fmt: skip
+            names = ", ".join(_list(wanted)) or "nothing"
+            raise SteppeError(f"The state of a client of {self.algorithm.name} holds {names}, but this one "
+                              f"{', '.join(tensors)}.")  # fmt: skip
         empty: States = {p.name: {} for p in self.algorithm.parts}
         self._state = {**empty, **_moved(read, self.task.x0)} if tensors else None
 

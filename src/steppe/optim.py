@@ -45,7 +45,7 @@ class Optimiser(torch.optim.Optimizer):
         for part in algorithm.parts:
             if foreign := [hook for hook in _hooks() if part.has(hook) and hook not in LOCAL] or part.needs:
                 raise CompositionError(f"{algorithm.name}: '{part.name}' has more than a local step "
-                                       f"({', '.join(sorted(foreign))}): use steppe.client and steppe.server")  # fmt: skip
+                                       f"({', '.join(sorted(foreign))}): use steppe.client, steppe.server")  # fmt: skip
         if algorithm.batches_per_step > 1 or algorithm.frozen or algorithm.alone:
             raise CompositionError(f"{algorithm.name} takes several batches per step, freezes parameters or keeps "
                                    "clients alone, which an optimiser cannot do: use steppe.client")  # fmt: skip
@@ -58,8 +58,8 @@ class Optimiser(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Take one step and return the loss at the parameters before it. The closure calls backward."""
         if closure is None:
-            raise SteppeError("step needs a closure that computes the loss, calls backward and returns the loss, because "
-                              "the gradient is taken at several points.")  # fmt: skip
+            raise SteppeError("step needs a closure that computes the loss, calls backward and returns the loss, "
+                              "because the gradient is taken at several points.")  # fmt: skip
         with torch.no_grad():
             w = self.layout.join(p.detach() for p in self.params)
             kept = self.state[self.params[0]]

@@ -276,7 +276,7 @@ class RunFolder:
         save_file({k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, aside)
         aside.replace(self.path / "model.safetensors")
         vars(self).pop("model_digest", None)
-        rows = [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
+        rows = tabulate(records)
         aside = self.path / "rounds.csv.new"
         with aside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
@@ -369,6 +369,15 @@ def check_place(path: str | Path) -> None:
         raise SteppeError(f"{quote(str(path))} cannot be the folder of a run: {error}.") from None
     if wrong:
         raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
+
+
+def tabulate(records: Sequence[Record]) -> list[Record]:
+    """Return the records as rows of a table: nested keys are joined by dots, and lists are left out.
+
+    >>> tabulate([{"round": 1, "seconds": {"all": 2.0}, "participants": [3, 5]}])
+    [{'round': 1, 'seconds.all': 2.0}]
+    """
+    return [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
