@@ -19,6 +19,7 @@ from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.data import Data
+from steppe.data.divide import take_division
 from steppe.distributed.torchrun import agreed, first, join
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keeping_caller_state
@@ -49,6 +50,9 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     watch      a function that is called with every round's record
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
+    partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
+    groups     instead of a partition: the client of each training sample, any id
+    by         what a rule of labels divides by instead: one value, id or text per training sample
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
@@ -63,8 +67,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
-    if own_data is not None and own_data.classes is None:
-        options.setdefault("partition", "iid")  # the only rule that needs no class labels
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     said = {key: f"{key}={quote(value)}" for key, value in options.items()}
     with tell_where(said):
         values = configuration.renamed({**values, **options})
@@ -75,7 +78,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, split)
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
 
