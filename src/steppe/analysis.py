@@ -173,6 +173,8 @@ class Analysis:
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
+        if changed := self.folder.changed_sources(config):
+            raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
         built = build_experiment(config, **self.own)
         now = json.loads(json.dumps(describe(built), default=str))
         about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
