@@ -85,7 +85,7 @@ def pack(thing: Any) -> tuple[bytes, Packer]:
 
 def unpack(job: bytes, files: Iterable[Shared]) -> Any:
     """Return the thing, with its large tensors in the shared files."""
-    large = {place: t for f in files for place, t in zip(f.places, mapped(f.shapes, f.name), strict=True)}
+    large = {place: t for f in files for place, t in zip(f.places, map_tensors(f.shapes, f.name), strict=True)}
     return Unpacker(io.BytesIO(job), large).load()
 
 
@@ -105,7 +105,7 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
         except OSError:
             forget(f.name for f in files)
             raise
-        for i, room in zip(places, mapped(shapes, files[-1].name), strict=True):
+        for i, room in zip(places, map_tensors(shapes, files[-1].name), strict=True):
             room.copy_(packer.objects[i][0].detach())
             for thing in packer.objects[i] if moves else ():
                 thing.data = room
@@ -117,7 +117,7 @@ def allocate(shapes: Any) -> str:
     handle, name = tempfile.mkstemp(prefix="steppe-")
     try:
         if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
-            os.posix_fallocate(handle, 0, bytes_of(shapes))
+            os.posix_fallocate(handle, 0, count_bytes(shapes))
     except OSError:
         Path(name).unlink()
         raise
@@ -132,16 +132,16 @@ def forget(names: Iterable[str]) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def bytes_of(shapes: Any) -> int:
+def count_bytes(shapes: Any) -> int:
     """Return the size in bytes of the shared file for these tensors."""
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
-def mapped(shapes: Any, name: str) -> Any:
+def map_tensors(shapes: Any, name: str) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)
-    memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
+    memory = torch.from_file(name, shared=True, size=count_bytes(shapes), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 

@@ -22,12 +22,12 @@ from torch.utils._pytree import tree_map
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.errors import RunFailed
-from steppe.core.stacking import put, row
+from steppe.core.stacking import put_row, take_row
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
-from steppe.executors.executor import Answers, everybody
-from steppe.executors.parcel import allocate, forget, mapped, pack, share, unpack
+from steppe.executors.executor import Answers, answer_for_all
+from steppe.executors.parcel import allocate, forget, map_tensors, pack, share, unpack
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -56,9 +56,9 @@ class Workers:
         except OSError:
             forget(names)
             raise
-        self.sent, self.states, self.replies = mapped(shapes, name)
+        self.sent, self.states, self.replies = map_tensors(shapes, name)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
-        command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
+        command = [sys.executable, "-c", "from steppe.executors.workers import run_worker; run_worker()"]
         self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
                      for _ in range(count)]  # fmt: skip
         try:
@@ -76,7 +76,7 @@ class Workers:
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
-        return everybody(self.federation, ids, self._replies(ids, states))
+        return answer_for_all(self.federation, ids, self._replies(ids, states))
 
     def _replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
         if len(ids) <= self.slots:
@@ -93,7 +93,7 @@ class Workers:
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
-            put(self.states, i, state)
+            put_row(self.states, i, state)
         # Longest first, so that no long client starts last.
         waiting = sorted(range(len(ids)), key=lambda i: self.federation.steps(ids[i], self.algorithm.local_steps))
         with selectors.DefaultSelector() as ready:
@@ -142,7 +142,7 @@ class Workers:
         self.pool = []
 
 
-def work() -> None:
+def run_worker() -> None:
     """Run a worker process: map the shared file, then train each requested client until the input closes."""
     from steppe.executors.sequential import train
 
@@ -154,13 +154,13 @@ def work() -> None:
         path, job, files, name, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = unpack(job, files)
-        sent, states, replies = mapped(shapes, name)
+        sent, states, replies = map_tensors(shapes, name)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
             # Cloned, so that the last bits of a client's result do not depend on its slot.
-            state = tree_map(torch.clone, row(states, slot))
-            put(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
+            state = tree_map(torch.clone, take_row(states, slot))
+            put_row(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
