@@ -32,7 +32,7 @@ from steppe.settings import tell_where
 
 
 def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
-        data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
+        data: Any = None, *, loss: str | Each | None = None, metric: Any = None, metrics: Any = None,
         head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
         track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
@@ -41,8 +41,9 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
                Algorithm
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
-    metric     "accuracy", "mse", or a function of the same form
+    loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
+    metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
+               functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
@@ -56,6 +57,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
     own_data = None if data is None or isinstance(data, str) else _data(data)
     named = {"algorithm": algorithm, "model": model, "data": data}
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
+    metric = _either(metric, metrics)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -63,6 +65,10 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
+    values |= {"loss": loss} if isinstance(loss, str) else {}
+    if isinstance(metric, str) or (isinstance(metric, list | tuple) and all(isinstance(m, str) for m in metric)):
+        values["metrics"] = metric if isinstance(metric, str) else list(metric)
+        metric = None
     if own_data is not None and own_data.classes is None:
         options.setdefault("partition", "iid")  # the only rule that needs no class labels
     said = {key: f"{key}={quote(value)}" for key, value in options.items()}
@@ -75,7 +81,8 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: 
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(said), keeping_caller_state():
         own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
+        built = build_experiment(config, algorithm, own_model, own_data, None if isinstance(loss, str) else loss,
+                                 metric, head)  # fmt: skip
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
 
@@ -98,6 +105,13 @@ def _check_objects(algorithm: Any, model: Any) -> None:
         raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
 
 
+def _either(metric: Any, metrics: Any) -> Any:
+    """Return the metrics, which may be given as `metric` or `metrics`."""
+    if metric is not None and metrics is not None:
+        raise SettingError("metric and metrics are both given: put all of them into metrics, the main one first")
+    return metrics if metric is None else metric
+
+
 def _data(given: Any) -> Data:
     if isinstance(given, Data):
         return given
@@ -111,17 +125,17 @@ def _data(given: Any) -> Data:
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
+            metric: Any = None, metrics: Any = None, head: str | None = None, samples: int = 5000, seed: int = 0,
             clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
-    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
-    global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
+    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
+    instead of the global one.
     """
     own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head}  # fmt: skip
+           "metric": _either(metric, metrics), "head": head}  # fmt: skip
     names = chosen([measures] if isinstance(measures, str) else measures)
     with keeping_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)

@@ -144,7 +144,7 @@ def test_a_named_run_has_its_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "fact"), [
     ({"loss": "mse", "model": Ramp(), "data": arrays()}, "Ramp"),
-    ({"metric": top_two}, "the metric top_two"),
+    ({"metric": top_two}, f"the metric {__name__}.top_two"),
     ({"loss": lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")}, "the loss "),
     ({"head": "0"}, "a head chosen by the user"),
     ({"algorithm": LookBack()}, "LookBack"),

@@ -15,14 +15,15 @@ from steppe import models
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
-from steppe.core.errors import SteppeError, nearest
-from steppe.core.metric import Each, Metric
+from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.metric import Each
 from steppe.core.part import Part
-from steppe.core.task import LOSSES, METRICS, Task
+from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.engine.objectives import as_list, read_loss, read_metrics
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import uploading_models
@@ -42,17 +43,18 @@ _POLICY = {
 
 def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-                     metric: str | Each | Metric | None = None, head: str | None = None,
+                     metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
                      at_nodes: bool = False) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
     `known_cost` the cost that the server has traced. The experiment's configuration marks the user's own objects as
-    such; see `config.OWN`.
+    such; see `config.OWN`. `metric` is one metric or several, as names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
     config = _name_what_is_own(config, own_parts, model, data)
+    config, loss, metric = _take_objectives(config, loss, metric)
     availability.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
@@ -68,9 +70,11 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
-    task = _task(model, data, loss, metric, head).to(device, dtype)
-    notes = set_precision(config, chosen, task)
-    batch = model_checks.check_batch(task, federation)
+    task, notes = _task(model, data, loss, metric, head)
+    task = task.to(device, dtype)
+    notes += set_precision(config, chosen, task)
+    batch = model_checks.check_batch(task, federation, notes)
+    _check_early_stopping(config, task)
     model_checks.check_statistics(task, federation)
     model_checks.check_taps(chosen, task)
     if task.buffers:
@@ -154,6 +158,7 @@ def check_names(config: Config) -> None:
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: schedule(config.measure),
         "speed deadline": lambda: availability.check(config),
@@ -190,19 +195,36 @@ def _partition(config: Config, data: Data) -> Partition:
     return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
 
 
-def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None) -> Task:  # fmt: skip
-    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
-    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
-        if isinstance(value, str) and value not in known:
-            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+def _take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, Any, Any]:
+    """Return loss and metrics as they were given or as the configuration names them, and write them into it."""
+    loss = config.loss if loss is None else loss
+    metrics = config.metrics if metric is None else as_list(metric)
+
+    def named(thing: Any) -> str:
+        return thing if isinstance(thing, str) else f"{OWN}{getattr(thing, 'name', None) or qualified_name(thing)}"
+
+    names = {"loss": None if loss is None else named(loss), "metrics": [named(m[1] if isinstance(m, tuple) else m)
+                                                                       for m in metrics]}  # fmt: skip
+    return config.model_copy(update=names), loss, metrics
+
+
+def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None) -> tuple[Task, list[str]]:
+    each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
+    metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head)
+    return Task(model, each, metrics, head), notes
+
+
+def _check_early_stopping(config: Config, task: Task) -> None:
+    known = ["loss", *(m.name for m in task.metrics)]
+    if config.early_stopping_by not in known:
+        raise SettingError(f"early_stopping_by is {quote(config.early_stopping_by)}, but this run has no such metric"
+                           f"{nearest(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

@@ -26,7 +26,7 @@ from steppe.core.client import Sent, begin, step
 from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
-from steppe.evaluate.accuracy import score
+from steppe.evaluate.accuracy import judge, judging, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
@@ -145,8 +145,8 @@ def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Te
     chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
     with torch.no_grad():
         memory, labels = seen(client.inputs[chosen])[1], client.targets[chosen]
-        right = [
-            task.metric_each(part.predict(*seen(inputs), memory, labels), targets)
+        (found,) = judge([judging(task.metric)], (
+            (part.predict(*seen(inputs), memory, labels), targets)
             for inputs, targets in zip(*(torch.split(t, batch) for t in client[2:]), strict=True)
-        ]
-    return float(torch.cat(right).double().mean())
+        ))  # fmt: skip
+    return found.value()
