@@ -173,6 +173,8 @@ class Analysis:
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
+        if changed := self.folder.changed_sources(config):
+            raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
         if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
             # Most measures need no metric, so its absence is told and not refused.
             log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
-from steppe.settings import explain, parse_assignment, split, tell_where
+from steppe.references import OWN as OWN
+from steppe.settings import explain, parse_assignment, split, split_algorithm, tell_where
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -44,7 +45,6 @@ RECIPE_AUGMENTATION = {
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 
-OWN = "own:"  # precedes the name of an algorithm, model or data set that is an object of the user's own
 # Names of earlier versions, which stored configurations still have: the entry of today, and the settings that it takes.
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
@@ -67,6 +67,22 @@ def renamed(values: dict[str, Any]) -> dict[str, Any]:
         new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if _word(t).startswith("swa:") else t for t in add]
         values = {**values, "add": new}
     return values
+
+
+def spell_out(values: dict[str, Any]) -> dict[str, Any]:
+    """Write an algorithm with settings and further parts as the keys that it is short for; those that are there win.
+
+    >>> spell_out({"algorithm": "fedsam:rho=0.5,eps=0+man", "rho": 0.1, "add": ["ema"]})
+    {'algorithm': 'fedsam', 'rho': 0.1, 'add': ['man', 'ema'], 'eps': 0}
+    """
+    text, table, add = _word(values.get("algorithm")), values.get("settings"), values.get("add", [])
+    if not text or text.startswith(OWN):
+        return values
+    name, sets, parts = split_algorithm(text)
+    taken = {*values, *(table if isinstance(table, dict) else ())}
+    short = {key: value for key, value in map(parse_assignment, sets) if key not in taken}
+    values = {**values, **short, "algorithm": name}
+    return {**values, "add": [*parts, *add]} if parts and isinstance(add, list) else values
 
 
 # Names that other programs use for these keys, FL-Simulator's flags among them.
@@ -113,9 +129,11 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    algorithm: str = key("fedavg", "method", "Algorithm, a name of the catalogue (steppe list algorithms)")
+    algorithm: str = key("fedavg", "method", "Algorithm, a name (steppe list algorithms) or your own: FILE.py:NAME, "
+                         "MODULE:NAME")  # fmt: skip
     settings: dict[str, Any] = key({}, "method", "Settings of the algorithm, such as rho")
-    add: list[str] = key([], "method", "Further parts, such as man:weight=0.1 (steppe list parts)", max_length=100)
+    add: list[str] = key([], "method", "Further parts, such as man:weight=0.1 (steppe list parts) or your own, "
+                           "FILE.py:NAME:rho=0.1", max_length=100)  # fmt: skip
     recipe: Literal["fedsol", "fedsmoo", "flsam", "man", "fednsam"] | None = key(
         None, "recipe", "Local training recipe of a paper; keys that are set win over it (steppe list recipes)"
     )
@@ -336,6 +354,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> nest({"algorithm": "fedsam", "settings.rho": 2})
     {'algorithm': 'fedsam', 'settings': {'rho': 2}}
     """
+    values = spell_out(dict(values))
     own = own_settings(values)
     places = {name: find_key(name, own) for name in values}
     nested = {name: values[name] for name, place in places.items() if not place.startswith("settings.")}

@@ -3,6 +3,7 @@
     0.5, none, [1, 5], lda                  a value
     lr=0.1                                  an assignment
     man:weight=0.1,layers=2                 a name with settings
+    lookback.py:LookBack:rho=0.1            a thing of the user's own (`references`) with settings
     fedsam:rho=0.5+man:weight=0.1           an algorithm with further parts
     lda(0.1, 10)                            a rule with numbers
     rho=0.1,0.5                             a grid
@@ -72,8 +73,30 @@ def parse_named(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_named("sam:rho=0.05,eps=1e-7"), parse_named("ema")
     (('sam', {'rho': 0.05, 'eps': 1e-07}), ('ema', {}))
     """
+    name, rest = split_name(text)
+    return name, dict(parse_assignment(item) for item in split(rest, ","))
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """A name, or the place of a thing of the user's own, and the settings behind it, still as text.
+
+    >>> split_name("man:weight=0.1"), split_name("lookback.py:LookBack:rho=0.1"), split_name("package.module:Idea")
+    (('man', 'weight=0.1'), ('lookback.py:LookBack', 'rho=0.1'), ('package.module:Idea', ''))
+    """
+    if place := re.fullmatch(r"((?:.+?\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)(?::(.*))?", text.strip(), re.DOTALL):
+        return place[1], place[2] or ""
     name, _, rest = text.partition(":")
-    return name.strip(), dict(parse_assignment(item) for item in split(rest, ","))
+    return name.strip(), rest
+
+
+def shorten(text: str) -> str:
+    """What to call a name, a thing of the user's own, or an object, without its place and settings.
+
+    >>> [shorten(text) for text in ("man:weight=0.1", "ideas/lookback.py:LookBack:rho=0.1", "own:__main__.LookBack")]
+    ['man', 'LookBack', 'LookBack']
+    """
+    name = split_name(text)[0]
+    return name.rpartition(":")[2].rpartition(".")[2] if ":" in name else name
 
 
 def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
@@ -81,9 +104,11 @@ def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
 
     >>> split_algorithm("fedsam:rho=0.5,eps=1e+0+man:weight=0.1+ema")
     ('fedsam', ['rho=0.5', 'eps=1e+0'], ['man:weight=0.1', 'ema'])
+    >>> split_algorithm("ideas.py:mine+./lookback.py:LookBack")
+    ('ideas.py:mine', [], ['./lookback.py:LookBack'])
     """
-    first, *add = re.split(r"\+(?=[^\d.])", text)  # not the sign of an exponent
-    algorithm, _, settings = first.partition(":")
+    first, *add = re.split(r"\+(?=[^\d.]|\.\D)", text)  # not the sign of an exponent
+    algorithm, settings = split_name(first)
     return algorithm, split(settings, ","), add
 
 

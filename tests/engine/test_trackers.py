@@ -67,7 +67,7 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(moment: str) -> None:
     with listening() as said:
         result = simulate(build_experiment(config), trackers=[bad, good])
     assert result.summary["rounds"] == 3
-    assert said[1:] == ["Notebook failed and is no longer used: the disk is full"]
+    assert said[1:] == ["Notebook failed and is no longer used: OSError: the disk is full"]
     assert len(good.pages) == 5
     assert len(bad.pages) == {"begin": 0, "round": 1, "end": 4}[moment]
 

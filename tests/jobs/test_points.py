@@ -29,7 +29,7 @@ def _point(validation: float = 0.1, rounds: int = 2, **settings: Any) -> Point:
     lr = {"lr": settings["lr"]} if "lr" in settings else {}
     given = {"algorithm": "fedsam", "rounds": rounds, "validation": validation, **own, **lr}
     label = ",".join(f"{k}={v}" for k, v in settings.items())
-    return Point(label, resolve(given), label, settings)
+    return Point(label, resolve(given), settings)
 
 
 def test_points_are_run_with_every_seed(tmp_path: Path, performed: Started) -> None:

@@ -21,7 +21,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 
 Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
                                         "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
-Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1.")]
+Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
+                                        "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run, or the "
                                                  "config.json of a run.")]  # fmt: skip
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
@@ -98,5 +99,5 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 
 
 # Their commands join these, in the order in which --help shows them.
-for name in ("run", "laboratory", "sweep", "report", "list", "cost", "partition", "reproduce", "federate"):
+for name in ("run", "compare", "analyze", "sweep", "report", "list", "cost", "partition", "reproduce", "federate"):
     import_module(f"steppe.cli.{name}")

@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from steppe.core.errors import SteppeError, quote
-from steppe.settings import parse_assignment, parse_grid, split_algorithm, tell_where
+from steppe.settings import parse_assignment, parse_grid, shorten, split_algorithm, tell_where
 
 
 def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
                        begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """A checked configuration from a file (or a run that was begun), with the words of the command line on top."""
-    from steppe.config import as_option, nest, put, read, renamed, resolve
+    from steppe.config import as_option, nest, put, read, renamed, resolve, spell_out
     from steppe.engine.build import check_names
 
-    values = renamed(read(path) if path else begun or {})
+    values = renamed(spell_out(read(path) if path else begun or {}))
     table = values.get("settings")
     said = dict.fromkeys([*values, *(table if isinstance(table, dict) else ())], str(path or "config.json"))
     words = [(text, as_option(text)) for text in sets]
@@ -125,7 +125,7 @@ def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add:
         chosen = read_configuration(None, None, sets, add, rounds, begun)
     else:
         chosen = read_configuration(algorithm, config, sets, add, rounds)
-    label = "+".join([chosen.algorithm, *(a.partition(":")[0] for a in chosen.add)])
+    label = "+".join(map(shorten, (chosen.algorithm, *chosen.add)))
     where = out or find_free_folder(f"{label}-{chosen.hash}", resume)
     if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")

@@ -15,7 +15,8 @@ from steppe.engine.progress import Progress, privacy_text
 
 @app.command()
 def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), with settings "
-                             "and parts if you like: fedsam:rho=0.5+man.")] = None,
+                             "and parts if you like: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
+                             "MODULE:NAME.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
         measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "

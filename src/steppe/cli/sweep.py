@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from itertools import product
 from pathlib import Path
@@ -68,7 +67,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         chosen = arguments.read_configuration(name, config, [*shared, *given], add, rounds)
         settings = {k: parse_value(str(v)) for k, v in mine.items()}
         label = ",".join(f"{k}={v}" for k, v in settings.items()) or name
-        return Point(label, chosen, re.sub(r"[^\w.,=()+-]", "_", label), settings)
+        return Point(label, chosen, settings)
 
     # Every point of the grid, or the corners of what is searched: mistakes are found before anything is written.
     ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}

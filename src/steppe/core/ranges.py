@@ -9,7 +9,7 @@ A part's fields and a catalogue function's arguments are settings. A number with
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -96,5 +96,7 @@ def hints_of(function: Any) -> dict[str, Any]:
     except NameError:  # a user's class whose annotations name what is not there at run time
         return {}
     if isinstance(function, type):
+        if not is_dataclass(function):  # it has an __init__ of its own, or no settings
+            return {}
         return {f.name: hints[f.name] for f in fields(function) if f.init}
     return {name: hint for name, hint in hints.items() if name != "return"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from steppe.core.cost import Cost, cost
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
+from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
 from steppe.data.federation import Federation
@@ -30,7 +31,7 @@ from steppe.measures.client_models import uploading_models
 from steppe.measures.during_training import needs_clients, schedule
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
-from steppe.registry import assembled, make, parse_addition
+from steppe.registry import check_parts, complete, make, parse_addition
 from steppe.runs.provenance import qualified_name
 
 _POLICY = {
@@ -45,20 +46,22 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
                      metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
-                     at_nodes: bool = False) -> Experiment:  # fmt: skip
+                     at_nodes: bool = False, add: Sequence[Part] = (),
+                     predict: Predict | None = None) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
-    `known_cost` the cost that the server has traced. The experiment's configuration marks the user's own objects as
-    such; see `config.OWN`. `metric` is one metric or several, as names, functions or `Metric`s.
+    `known_cost` the cost that the server has traced. `add` are the user's own objects among the further parts. The
+    experiment's configuration marks the user's own objects as such; see `config.OWN`. `metric` is one or several, as
+    names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data)
+    config = _name_what_is_own(config, own_parts, model, data, add)
     config, loss, metric = _take_objectives(config, loss, metric)
     availability.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
-    chosen = build_algorithm(config, own_parts)
+    chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
     if config.validation:
         data = data.with_validation(config.validation, config.seed)
@@ -69,13 +72,13 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         if data.classes is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
-    task, notes = _task(model, data, loss, metric, head)
+        model = models.build(config.model, data.classes, data.shape)
+    task, notes = _task(model, data, loss, metric, head, predict)
     task = task.to(device, dtype)
-    notes += set_precision(config, chosen, task)
     batch = model_checks.check_batch(task, federation, notes)
     _check_early_stopping(config, task)
     model_checks.check_statistics(task, federation)
+    notes += set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -95,10 +98,11 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     return experiment
 
 
-def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:
+def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
+                      add: Sequence[Part] = ()) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
-        "algorithm": None if algorithm is None else "+".join(map(qualified_name, _several(algorithm))),
+        "algorithm": None if algorithm is None else name_parts(algorithm),
         "model": None if model is None else qualified_name(model),
         "data": None if data is None or data.name == config.data else data.name,
     }
@@ -107,29 +111,35 @@ def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, d
         if value is None and getattr(config, key).startswith(OWN):
             raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
                               f"name: pass it again from Python, with {key}=….")  # fmt: skip
+    absent = [text for text in config.add if text.startswith(OWN)][len(add) :]
+    if absent:
+        raise SteppeError(f"A part of this run is an object of your own ({absent[0]}), so it has no name: pass it "
+                          "again from Python, with add=[…].")  # fmt: skip
     return config.model_copy(update={key: f"{OWN}{name}" for key, name in names.items() if name is not None
                                      and getattr(config, key) != f"{OWN}{name}"})  # fmt: skip
 
 
-def _several(algorithm: Any) -> tuple[Any, ...]:
-    if isinstance(algorithm, Algorithm):
-        return algorithm.parts
-    return tuple(algorithm) if isinstance(algorithm, tuple | list) else (algorithm,)
+def name_parts(algorithm: Any) -> str:
+    """The classes of the user's own parts."""
+    parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
+    return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
 
-def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
-    """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser."""
+def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None,
+                    own_add: Sequence[Part] = ()) -> Algorithm:  # fmt: skip
+    """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser.
+
+    `own_add` are the user's own objects among the additions, in the order of their places in `config.add`.
+    """
     optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
     if config.optimiser == "adamw":
         optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
-    add = tuple(parse_addition(text) for text in config.add)
+    objects = iter(check_parts(tuple(own_add)))
+    add = tuple(next(objects) if text.startswith(OWN) else parse_addition(text) for text in config.add)
     if own is None:
         algorithm = make(config.algorithm, optimiser, config.settings, add)
-    elif isinstance(own, Algorithm):  # complete, including its optimiser
-        algorithm = own.plus(*add)
     else:
-        parts = _own_parts(own)
-        algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
+        algorithm = complete(own, optimiser, add)
     return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
@@ -137,17 +147,6 @@ def _completed(part: Part, config: Config) -> Part:
     """Fill in the fields of a part that depend on the run (rounds, clients, …): those that are None."""
     asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
     return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
-
-
-def _own_parts(own: Any) -> tuple[Part, ...]:
-    parts = _several(own)
-    for p in parts:
-        if not isinstance(p, Part):
-            raise SteppeError(f"{p!r} is not a part: give instances of steppe.Part (not classes), "
-                              "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
-        if not isinstance(getattr(p, "name", None), str):
-            raise SteppeError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
-    return parts
 
 
 def check_names(config: Config) -> None:
@@ -208,7 +207,9 @@ def _take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, An
     return config.model_copy(update=names), loss, metrics
 
 
-def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None) -> tuple[Task, list[str]]:
+def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
+          predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
+    check_predict(predict)
     each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
     metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
@@ -217,7 +218,7 @@ def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, each, metrics, head), notes
+    return Task(model, each, metrics, head, predict=predict), notes
 
 
 def _check_early_stopping(config: Config, task: Task) -> None:

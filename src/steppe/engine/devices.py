@@ -53,7 +53,7 @@ def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]
     if chosen == "bf16":
         if task.buffers:
             raise SteppeError("precision = bf16 does not support running statistics (batch norm): use group norm.")
-        task.fast = torch.bfloat16
+        task.hasten(torch.bfloat16)
     if cuda:
         allowed = chosen == "tf32" or (
             chosen == "bf16" and not sensitive

@@ -15,35 +15,34 @@ from steppe.core.metric import Metric
 from steppe.core.server import Server
 from steppe.engine import privacy
 from steppe.experiment import Experiment
-from steppe.runs.folder import Record
+from steppe.runs.folder import Record, RunFolder, check_place
+from steppe.runs.outcome import Outcome
+from steppe.runs.provenance import describe, find_versions
 
 
-@dataclass
-class Result:
-    """The result of a finished run: records, summary, model."""
+@dataclass(repr=False)
+class Result(Outcome):
+    """The result of a finished run: records, summary, model, and what can be made of them."""
 
     config: Config
     history: list[Record]
     summary: dict[str, Any]
-    experiment: Experiment = field(repr=False)
-    server: Server = field(repr=False)
-    x: Tensor = field(repr=False)  # the evaluated model, as a flat vector
-    buffers: Tensors = field(repr=False)
+    experiment: Experiment
+    server: Server
+    x: Tensor  # the evaluated model, as a flat vector
+    buffers: Tensors
     folder: Path | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
-    def score(self) -> float:
-        """Return the final model's main metric on the test set."""
-        return float(self.summary["last"])
+    def algorithm(self) -> str:
+        """Return the name of the algorithm."""
+        return self.experiment.algorithm.name
 
     @property
-    def accuracy(self) -> float:
-        """Return the accuracy of the final model on the test set, if it is one of the run's metrics."""
-        if "accuracy" not in self.metrics:
-            name = self.experiment.task.metric.name
-            raise SteppeError(f"The metric of this run is {name}, so it has no accuracy: use result.score.")
-        return self.metrics["accuracy"]
+    def metric(self) -> Metric:
+        """Return what the model was judged by, the main one of its metrics."""
+        return self.experiment.task.metric
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -51,9 +50,32 @@ class Result:
         return {name: float(found["last"]) for name, found in self.summary["metrics"].items()}
 
     @property
+    def accuracy(self) -> float:
+        """Return the accuracy of the final model on the test set, if it is one of the run's metrics."""
+        if "accuracy" not in self.metrics:
+            raise SteppeError(f"The metric of this run is {self.metric.name}, so it has no accuracy: use result.score.")
+        return self.metrics["accuracy"]
+
+    @property
     def model(self) -> nn.Module:
         """Return the trained module, ready to predict, with an ordinary state_dict()."""
         return self.experiment.task.module(self.x, self.buffers)
+
+    def example(self) -> Any:
+        """Return two test samples as the model sees them."""
+        federation = self.experiment.federation
+        return federation.plain(federation.data.test_inputs[:2])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the folder that the run would have left with `out=path`, without checkpoints; steppe.load reads it."""
+        check_place(path)
+        folder, e = RunFolder(path), self.experiment
+        if folder.exists:
+            raise SteppeError(f"{path} already holds a run: choose another folder.")
+        with folder.lock():
+            folder.prepare(self.config, describe(e), find_versions(self.x.device), e.federation.partition, self.history)
+            folder.finish(self.state_dict(), self.history, self.summary)
+        return folder.path
 
 
 def summarize(experiment: Experiment, records: list[Record], judged: Record, chosen: int) -> dict[str, Any]:

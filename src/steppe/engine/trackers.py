@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from steppe.core.errors import SteppeError, missing, nearest
+from steppe.core.errors import SteppeError, missing, nearest, quote
 
 log = logging.getLogger("steppe")
 
@@ -38,8 +38,27 @@ class Tracker(Protocol):
         """Receive the summary at the end; None if the run failed or was interrupted."""
 
 
+class Callback:
+    """A function as a tracker: it receives the records alone."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        if not callable(function):
+            raise SteppeError(f"watch: {quote(function)} is not a function: give one that takes a round's record.")
+        self.function = function
+        self.__name__ = f"watch: {getattr(function, '__name__', type(function).__name__)}"
+
+    def begin(self, config: dict[str, Any]) -> None:
+        pass
+
+    def round(self, record: dict[str, Any]) -> None:
+        self.function(record)
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        pass
+
+
 class Tracking:
-    """Several trackers. One that fails is dropped, and the run continues."""
+    """Several trackers. One that fails is named once and dropped, and the run continues."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)
@@ -50,8 +69,9 @@ class Tracking:
                 getattr(tracker, moment)(content)
             except Exception as error:  # a tracker may raise anything, and must not end the run
                 self.trackers.remove(tracker)
-                why = str(error).strip().partition("\n")[0] or type(error).__name__
-                log.warning(f"{type(tracker).__name__} failed and is no longer used: {why}")
+                why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+                name = getattr(tracker, "__name__", type(tracker).__name__)
+                log.warning(f"{name} failed and is no longer used: {why}")
 
 
 class TensorBoard:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import Inputs, each_tensor, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.losses import per_example
@@ -28,24 +29,22 @@ class Score:
     metrics: dict[str, float] = field(default_factory=dict)  # all, by name
 
 
-def score(task: Task, w: Tensor, buffers: Tensors, inputs: Tensor, targets: Tensor, plain: Callable[[Tensor], Tensor],
-          classes: int | None = None, learning: bool = False) -> Score:  # fmt: skip
+def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tensor,
+          plain: Callable[[Inputs], Inputs], classes: int | None = None, learning: bool = False) -> Score:  # fmt: skip
     """Compute loss and metrics over all samples. `plain` normalises a batch of raw inputs.
 
     `learning` runs the model in training mode, for batch norm whose running statistics are local to the clients.
     """
     order = None
     if task.uses_batch_statistics:  # a test set sorted by class would give batches of a single class
-        order = permutation(key(0), len(targets)).to(inputs.device)
-    batch = 2500 if inputs.is_cuda else 1000
+        order = permutation(key(0), len(targets)).to(targets.device)
+    batch = 2500 if targets.is_cuda else 1000
 
     def outputs() -> Iterable[Batch]:
         for begun in range(0, len(targets), batch):
             part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
-            x, y = plain(inputs[part]), targets[part]
-            if x.ndim == 4:
-                x = x.contiguous(memory_format=torch.channels_last)  # as convolution weights are stored
-            yield task.forward(w, x, buffers, learning=learning).logits, y
+            x = each_tensor(_channels_last, plain(take(inputs, part)))
+            yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
 
     with torch.no_grad():
         loss, *found = judge([Mean(task.loss_each), *map(judging, task.metrics)], outputs())
@@ -141,7 +140,7 @@ def judge(several: list[Judging], batches: Iterable[Batch]) -> list[Judging]:
     return several
 
 
-def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Tensor]) -> Tensors:
+def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
     """Measure running statistics again for w: the mean over these batches, with equal weights."""
     total = {k: torch.zeros_like(b) for k, b in buffers.items()}
     with torch.no_grad():
@@ -151,3 +150,8 @@ def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Tensor])
             one = task.forward(w, x, {k: torch.ones_like(b) for k, b in buffers.items()}).buffers
             total = {k: total[k] + zero[k] / (1 - (one[k] - zero[k])) / len(batches) for k in buffers}
     return total
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Return images as convolution weights are stored."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from steppe.core.errors import SteppeError
 from steppe.engine.progress import handling
@@ -21,17 +22,22 @@ LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 @contextmanager
 def lock(where: Path) -> Iterator[None]:
-    """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
-    with (where / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+    """One server a folder; the system frees the lock however the process ends, so others see whether it lives."""
+    held = FileLock(where / LOCK, timeout=0)
+    try:
+        held.acquire()
+    except Timeout:
+        raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+    try:
         yield
+    finally:
+        held.release()
 
 
 def is_alive(where: Path) -> bool:
     """Whether a server is at work in this folder."""
+    if not where.is_dir():  # the lock would create it
+        return False
     try:
         with lock(where):
             return False

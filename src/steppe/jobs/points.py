@@ -5,6 +5,7 @@ Each run has its folder, POINT/seed-N.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,12 +27,16 @@ class Point:
 
     label: str
     config: Config
-    name: str  # of its folder
     settings: dict[str, Any] = field(default_factory=dict)  # what this point varies
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
     folder: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder: the label without what file names cannot hold."""
+        return re.sub(r"[^\w.,=()+-]", "_", self.label)
 
     def run(self, seed: int) -> RunFolder:
         return RunFolder(self.folder / f"seed-{seed}")

@@ -22,11 +22,11 @@ from steppe.core.errors import missing
 from steppe.report import charts, findings, layers, report_tables, spectra
 from steppe.report.charts import SCALE, Panel
 from steppe.report.comparison import Comparison, Group
-from steppe.report.figures import COLOURS
 from steppe.report.formats import pluralize
 from steppe.report.landscapes import TITLES, draw_landscapes
 from steppe.report.repeat import describe_idea, explain_repeat
 from steppe.report.report_tables import Table
+from steppe.runs.curves import COLOURS
 
 # The same hues as COLOURS, lighter, for a dark page.
 ON_DARK = ["#5aa9e6", "#f28c4e", "#3cc79b", "#e39ac4", "#f2c14e", "#a9dcf7", "#e6e6e6", "#c9a08f"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
@@ -19,7 +19,10 @@ from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, find_entry, make, parse_addition, settings_of
+from steppe.references import ALGORITHMS, installed
+from steppe.references import PARTS as REGISTERED_PARTS
+from steppe.registry import PARTS, find_entry, find_part, make, parse_addition, settings_of
+from steppe.settings import split_algorithm
 
 PLACES = {
     "folder:PATH": {"about": "a folder of pictures, as train/<class>/* and test/<class>/*"},
@@ -31,8 +34,8 @@ PLACES = {
 def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Everything that has a name, by kind, for `steppe list`."""
     return {
-        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()},
-        "parts": {name: _entry(f) for name, f in PARTS.items()},
+        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()} | _foreign(ALGORITHMS, CATALOGUE, find_entry),
+        "parts": {name: _entry(f) for name, f in PARTS.items()} | _foreign(REGISTERED_PARTS, PARTS, find_part),
         "data": {name: {"about": about} for name, (_, about) in DATASETS.items()} | PLACES,
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
@@ -77,6 +80,21 @@ def _key(field: Any) -> dict[str, Any]:
     return entry | ({"choices": {"default": list(get_args(hints[0]))}} if hints else {})
 
 
+def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
+    """What installed packages registered, each with the package and the place that it comes from."""
+    entries = {}
+    for name, point in installed(group).items():
+        if name in ours:
+            continue
+        try:
+            entry = _entry(find(name))
+        except SteppeError as error:
+            entry = {"about": str(error), "settings": {}}
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        entries[name] = {**entry, "from": f"{package}, {point.value}"}
+    return entries
+
+
 def _entry(function: Any) -> dict[str, Any]:
     about = (function.__doc__ or "").strip().splitlines()
     if isinstance(function, type):  # the file of a part describes its idea
@@ -109,9 +127,10 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
     return rows, task.layout.size
 
 
-def _cost_row(name: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
-    given = dict(assign(text, settings_of(find_entry(name))) for text in sets)
+def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
+    name, own_sets, parts = split_algorithm(text)
+    given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
     settings = {key.removeprefix("settings."): value for key, value in given.items()}
-    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, add))), task, example)
+    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add)))), task, example)
     ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
     return {**asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

@@ -11,6 +11,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.report.comparison import Comparison, Group, Run
 from steppe.runs.folder import RunFolder
+from steppe.settings import shorten
 
 
 def read(folders: Sequence[Path]) -> Comparison:
@@ -85,7 +86,7 @@ def _name_algorithm(run: Run) -> str:
     name: str = run.about["algorithm"]
     if run.config["algorithm"].startswith(OWN):
         return name
-    return "+".join([name.partition("+")[0], *(text.partition(":")[0] for text in run.config["add"])])
+    return "+".join([name.partition("+")[0], *map(shorten, run.config["add"])])
 
 
 def _check_same_data(runs: list[Run]) -> None:

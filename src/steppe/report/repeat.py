@@ -12,7 +12,10 @@ from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError
 from steppe.data import Partition
 from steppe.data.partition import parse
+from steppe.references import hash_file, is_reference
+from steppe.registry import find_sources
 from steppe.report.comparison import Run, find_data
+from steppe.settings import split_name
 
 OLD = ("The folder was written by version 0.1.0, which did not record whether parts, data or loss were objects of the "
        "user's own; if none was, this command repeats it:")  # fmt: skip
@@ -35,6 +38,9 @@ def explain_repeat(run: Run) -> Repeat:
     if (data := run.about.get("data")) and run.data is None and _can_load(run):
         return Repeat(f"The data set {data['name']} on this machine has another content than the run's (hash "
                       f"{data['hash']}), so no command here repeats the run.", None)  # fmt: skip
+    config, lost = find_own_files(run, config)
+    if lost:
+        return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
     try:
@@ -48,11 +54,27 @@ def explain_repeat(run: Run) -> Repeat:
     return Repeat(sentence, format_command(config))
 
 
+def find_own_files(run: Run, config: Config) -> tuple[Config, str]:
+    """The configuration with the places where the run's own files are now, and the first that is not what it was."""
+    now = find_sources(config.algorithm, config.add)
+    for name, was in run.about.get("sources", {}).items():
+        if now.get(name, {}).get("sha256") == was["sha256"]:
+            continue
+        file, thing = Path(was["file"]), name.rpartition(":")[2]
+        if not (is_reference(name) and file.is_file() and hash_file(file) == was["sha256"]):
+            return config, f"{name} ({file.name}, sha256 {was['sha256'][:12]})"
+        add = [f"{file}:{thing}{text[len(name) :]}" if split_name(text)[0] == name else text for text in config.add]
+        algorithm = f"{file}:{thing}" if config.algorithm == name else config.algorithm
+        config = config.model_copy(update={"algorithm": algorithm, "add": add})
+    return config, ""
+
+
 def list_own_objects(run: Run) -> list[str]:
     """Describe what no name stands for: the user's own objects, and arguments that the command line does not have."""
     about, own = run.about, run.folder.own
     described = {
         "algorithm": lambda: f"the parts {', '.join(part['type'] for part in about['parts'])}",
+        "add": lambda: f"the further parts {', '.join(t for t in run.config['add'] if t.startswith(OWN))}",
         "model": lambda: describe_model(run),
         "data": lambda: describe_data(run),
         "loss": lambda: f"the loss {about['loss']['type']}",
