@@ -185,6 +185,8 @@ class Analysis:
         about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
         if "format" not in about:  # version 0.1.0 did not write the classes of parts
             now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
+        if by := (about.get("partition") or {}).get("by"):
+            now["partition"]["by"] = by
         recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
         changed = [k for k in recorded if about.get(k) != now[k]]
         if changed:
@@ -194,12 +196,14 @@ class Analysis:
         return built
 
     def _partition(self, config: Config) -> str:
-        """Return the rule or, if the run's partition came from a file, the run's copy of that file."""
+        """Return the rule or, if the partition came from a file or from the user's program, the run's copy."""
+        recorded = self.folder.about.get("partition") or {}
         try:
             partition.parse(config.partition)
         except SteppeError:
             return str(self.where / "partition.json")
-        return config.partition
+        # What a rule divided by is in the user's program alone; the run's copy has the result.
+        return str(self.where / "partition.json") if recorded.get("by") else config.partition
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:

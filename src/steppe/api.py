@@ -20,6 +20,7 @@ from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
 from steppe.data import Data
+from steppe.data.divide import take_division
 from steppe.distributed.torchrun import agreed, first, join
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keeping_caller_state
@@ -64,6 +65,9 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
                to stop the run, raise KeyboardInterrupt
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
+    partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
+    groups     instead of a partition: the client of each training sample, any id
+    by         what a rule of labels divides by instead: one value, id or text per training sample
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
@@ -85,11 +89,10 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
     if isinstance(metric, str) or (isinstance(metric, list | tuple) and all(isinstance(m, str) for m in metric)):
         values["metrics"] = metric if isinstance(metric, str) else list(metric)
         metric = None
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     added = [add] if isinstance(add, str | Part) else list(add)
     own_add = [part for part in added if not isinstance(part, str)]
     options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
-    if own_data is not None and own_data.classes is None:
-        options.setdefault("partition", "iid")  # the only rule that needs no class labels
     said = {key: f"{key}={quote(value)}" for key, value in options.items()}
     with tell_where(said):
         algorithm, options = _call(algorithm, options)
@@ -102,7 +105,7 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
     with tell_where(said), keeping_caller_state():
         own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
         built = build_experiment(config, algorithm, own_model, own_data, None if isinstance(loss, str) else loss,
-                                 metric, head, add=own_add, predict=predict)  # fmt: skip
+                                 metric, head, split, add=own_add, predict=predict)  # fmt: skip
         with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])

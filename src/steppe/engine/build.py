@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,16 +14,18 @@ from steppe import models
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SteppeError, nearest
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
+from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
+from steppe.data.partition import ON_NODE
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
-from steppe.engine.objectives import as_list, read_loss, read_metrics
+from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import uploading_models
@@ -56,16 +57,19 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data, add)
-    config, loss, metric = _take_objectives(config, loss, metric)
+    config = _name_what_is_own(config, own_parts, model, data, add, split)
+    config, loss, metric = take_objectives(config, loss, metric)
     availability.check(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
-    if config.validation:
-        data = data.with_validation(config.validation, config.seed)
-    split = _partition(config, data) if split is None and not at_nodes else split
+    node = split is not None and split.rule == ON_NODE
+    if at_nodes or node:  # a federation's data are where they are
+        data = data.with_validation(config.validation, config.seed) if config.validation else data
+    else:
+        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+                             config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
@@ -76,7 +80,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     task, notes = _task(model, data, loss, metric, head, predict)
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
-    _check_early_stopping(config, task)
+    check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
     notes += set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
@@ -99,14 +103,14 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
 
 
 def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
-                      add: Sequence[Part] = ()) -> Config:  # fmt: skip
+                      add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
         "algorithm": None if algorithm is None else name_parts(algorithm),
         "model": None if model is None else qualified_name(model),
         "data": None if data is None or data.name == config.data else data.name,
     }
-    given = {"algorithm": algorithm, "model": model, "data": data}
+    given = {"algorithm": algorithm, "model": model, "data": data, "partition": split}
     for key, value in given.items():
         if value is None and getattr(config, key).startswith(OWN):
             raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
@@ -155,7 +159,7 @@ def check_names(config: Config) -> None:
         "own": lambda: _name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
-        "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
+        "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
@@ -175,38 +179,6 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _is_file(partition: str) -> bool:
-    try:
-        return Path(partition).is_file()
-    except OSError:  # too long for a name, for instance
-        return False
-
-
-def _partition(config: Config, data: Data) -> Partition:
-    if _is_file(config.partition):
-        split = Partition.load(config.partition)
-        if len(split.clients) != config.clients:
-            raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")
-        if max(int(c.max()) for c in split.clients) >= len(data.train_targets):
-            raise SteppeError(f"{config.partition} was made for more samples than {data.name} has.")
-        return split
-    targets = data.train_targets.cpu()
-    return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
-
-
-def _take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, Any, Any]:
-    """Return loss and metrics as they were given or as the configuration names them, and write them into it."""
-    loss = config.loss if loss is None else loss
-    metrics = config.metrics if metric is None else as_list(metric)
-
-    def named(thing: Any) -> str:
-        return thing if isinstance(thing, str) else f"{OWN}{getattr(thing, 'name', None) or qualified_name(thing)}"
-
-    names = {"loss": None if loss is None else named(loss), "metrics": [named(m[1] if isinstance(m, tuple) else m)
-                                                                       for m in metrics]}  # fmt: skip
-    return config.model_copy(update=names), loss, metrics
-
-
 def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
           predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
     check_predict(predict)
@@ -219,13 +191,6 @@ def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
     return Task(model, each, metrics, head, predict=predict), notes
-
-
-def _check_early_stopping(config: Config, task: Task) -> None:
-    known = ["loss", *(m.name for m in task.metrics)]
-    if config.early_stopping_by not in known:
-        raise SettingError(f"early_stopping_by is {quote(config.early_stopping_by)}, but this run has no such metric"
-                           f"{nearest(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

@@ -9,16 +9,38 @@ f                           a function (outputs, targets) -> one value per examp
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from steppe.config import OWN
+from steppe.config import OWN, Config
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.core.losses import LOSSES
 from steppe.core.metric import Each, Metric
 from steppe.core.named_metrics import METRICS, make_metric, usual_metric
+from steppe.runs.provenance import qualified_name
 from steppe.settings import parse_named
+
+
+def take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, Any, Any]:
+    """Return loss and metrics as they were given or as the configuration names them, and write them into it."""
+    loss = config.loss if loss is None else loss
+    metrics = config.metrics if metric is None else as_list(metric)
+
+    def named(thing: Any) -> str:
+        return thing if isinstance(thing, str) else f"{OWN}{getattr(thing, 'name', None) or qualified_name(thing)}"
+
+    names = {"loss": None if loss is None else named(loss),
+             "metrics": [named(m[1] if isinstance(m, tuple) else m) for m in metrics]}  # fmt: skip
+    return config.model_copy(update=names), loss, metrics
+
+
+def check_early_stopping(config: Config, metrics: Sequence[Metric]) -> None:
+    """Refuse to stop by a metric that the run does not have."""
+    known = ["loss", *(m.name for m in metrics)]
+    if config.early_stopping_by not in known:
+        raise SettingError(f"early_stopping_by is {quote(config.early_stopping_by)}, but this run has no such metric"
+                           f"{nearest(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
 
 
 def read_loss(given: Any) -> Each:

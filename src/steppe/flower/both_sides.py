@@ -21,6 +21,7 @@ from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data import Data, Partition, from_arrays, load
+from steppe.data.partition import ON_NODE
 from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
 from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
@@ -64,7 +65,7 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
-    return _build(config, own, data, Partition(tuple(split), "own", 0), cost)
+    return _build(config, own, data, Partition(tuple(split), ON_NODE, 0), cost)
 
 
 def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:

@@ -43,12 +43,13 @@ def explain_repeat(run: Run) -> Repeat:
         return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
-    try:
-        parse(config.partition)
-    except SteppeError:  # a file
-        if _partition_hash(config.partition) != run.partition.hash:
-            needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
-            config = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    copy = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
+        needs.append("the partition, which was the user's own, from the run's folder")
+        config = copy
+    elif not _is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
+        needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
+        config = copy
     sentence = "" if "format" in run.about else OLD
     sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
     return Repeat(sentence, format_command(config))
@@ -152,6 +153,13 @@ def _can_load(run: Run) -> bool:
 
 def _hash(data: dict[str, Any] | None) -> str:
     return f" (hash {data['hash']})" if data else ""
+
+
+def _is_rule(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except SteppeError:  # a file
+        return False
 
 
 def _partition_hash(path: str) -> str | None:

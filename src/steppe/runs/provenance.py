@@ -84,7 +84,8 @@ def describe(experiment: Experiment) -> dict[str, Any]:
                  **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
         "metric": task.metric.record,
         "metrics": [m.record for m in task.metrics],
-        "partition": {"rule": split.rule, "hash": split.hash} if split else None,
+        "partition": {"rule": split.rule, "hash": split.hash,
+                      **({} if data.by is None else {"by": "own values"})} if split else None,
     }  # fmt: skip
 
 
