@@ -22,6 +22,24 @@ from steppe.runs.provenance import qualified_name
 from steppe.settings import parse_named
 
 
+def either(metric: Any, metrics: Any) -> Any:
+    """Return the metrics, which may be given as `metric` or `metrics`."""
+    if metric is not None and metrics is not None:
+        raise SettingError("metric and metrics are both given: put all of them into metrics, the main one first")
+    return metrics if metric is None else metric
+
+
+def split_objectives(loss: Any, metric: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Write names into the options of a run; return what has none, the user's own functions."""
+    if isinstance(loss, str):
+        options["loss"] = loss
+    names = [metric] if isinstance(metric, str) else metric
+    named = isinstance(names, list | tuple) and all(isinstance(m, str) for m in names)
+    if named:
+        options["metrics"] = metric if isinstance(metric, str) else list(metric)
+    return None if isinstance(loss, str) else loss, None if named else metric
+
+
 def take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, Any, Any]:
     """Return loss and metrics as they were given or as the configuration names them, and write them into it."""
     loss = config.loss if loss is None else loss

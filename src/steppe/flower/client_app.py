@@ -18,12 +18,13 @@ from flwr.clientapp import ClientApp
 
 import steppe
 from steppe.core.errors import SteppeError
+from steppe.core.wire import list_reply
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import build_node, check_same
 from steppe.flower.federation_file import Own, Terms, read, read_terms
-from steppe.flower.messages import ARRAYS, TERMS, TOLD, list_reply, pack, pack_refusal, read_work
+from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal

@@ -25,6 +25,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
 from steppe.core.validate import faults
+from steppe.core.wire import list_reply, list_work
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import compute_fingerprint, trace_reply
@@ -35,10 +36,8 @@ from steppe.flower.messages import (
     REFUSAL,
     TERMS,
     count_bytes,
-    list_reply,
-    list_work,
     pack_terms,
-    read_reply,
+    read_told,
 )
 from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
@@ -297,7 +296,7 @@ class Nodes:
         try:
             message = check_origin(message, node)
             arrays, told = check_reply(message, expected, self.like)
-            reply = read_reply(arrays, told, self.built.algorithm)
+            reply = read_told(arrays, told, self.built.algorithm)
             why = faults(stack([reply]), self.built.config.refuse_above)[0]
         except SteppeError:
             raise
