@@ -19,16 +19,16 @@ from steppe.core.part import Part
 from steppe.core.prediction import Predict
 from steppe.data import Data
 from steppe.data.divide import take_division
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
 from steppe.engine.objectives import either, split_objectives
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
-from steppe.measures.during_training import chosen
+from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
@@ -84,13 +84,13 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     config = call.config
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(say_options({**options, "add": add})), keeping_caller_state():
+    with tell_where(say_options({**options, "add": add})), keep_caller_state():
         own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
         built = build_experiment(config, call.algorithm, own_model, own_data, own_loss, own_metrics, head, split,
                                  add=call.add, predict=predict)  # fmt: skip
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
@@ -122,8 +122,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
            "data": None if data is None else _data(data), "loss": loss,
            "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 from steppe.config import Config
 from steppe.core import server as turn
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Live, Sent, begin, end, nobody, step
+from steppe.core.client import Live, Sent, begin, end, make_empty_replies, step
 from steppe.core.errors import RunFailed, SteppeError, quote
 from steppe.core.layout import Tensors
 from steppe.core.metric import Each
 from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.core.validate import faults, misfit
+from steppe.core.validate import find_faults, find_misfit
 from steppe.core.wire import list_reply, list_states, list_work, read_reply, read_sent, read_states
 from steppe.engine.build import build_algorithm
 from steppe.engine.calls import Added, Asked, read_call
@@ -194,18 +194,18 @@ class Server:
         self._prepared, self.round = None, self.round + 1
 
     def _aggregated(self, prepared: turn.Server, sent: Sent, given: Sequence[Mapping[str, Tensor]]) -> turn.Server:
-        like = nobody(self.algorithm, self.task, sent)
+        like = make_empty_replies(self.algorithm, self.task, sent)
         read = []
         for place, tensors in enumerate(given):
             if lost := {"update", "samples", "loss", "drift"} - tensors.keys():
                 raise SteppeError(f"Reply {place} lacks {', '.join(sorted(lost))}: give what client.end() returned.")
             here = {k: v.to(sent.x.device) for k, v in tensors.items()}
             reply = read_reply(here, here["loss"].to(sent.x), here["drift"].to(sent.x), self.algorithm)
-            if why := misfit(reply, like):
+            if why := find_misfit(reply, like):
                 raise SteppeError(f"Reply {place} does not fit {self.algorithm.name} and this model: {why}.")
             read.append(reply)
         stacked = stack(read)
-        if refused := [k for k, why in enumerate(faults(stacked, self.config.refuse_above)) if why]:
+        if refused := [k for k, why in enumerate(find_faults(stacked, self.config.refuse_above)) if why]:
             raise RunFailed(f"Reply {refused[0]} is not finite, or longer than refuse_above: leave it out, or lower "
                             "lr.")  # fmt: skip
         by_samples = self.config.weighting == "samples"
@@ -219,7 +219,7 @@ class Server:
         """The global model, ready to predict; the one to judge, where a part such as EMA offers another."""
         t = max(self.round, 1) - 1
         now, rate = self.task.x0.new_tensor(float(t)), self.task.x0.new_tensor(find_rate(self.config, t))
-        x = turn.evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
+        x = turn.choose_evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
         return self.task.module(x, self._held.buffers)
 
     @property

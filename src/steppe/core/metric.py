@@ -1,4 +1,4 @@
-"""What a model is judged by: a number, with the name and the direction that records keep."""
+"""How a model is judged: a number, with the name and the direction that records keep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import SteppeError, quote
 
-if TYPE_CHECKING:  # the command line's help needs metrics, and should not wait for torch
+if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait for torch
     from torch import Tensor
 
 Each = Callable[["Tensor", "Tensor"], Any]  # (outputs, targets) -> `Values` of core/losses.py
@@ -67,16 +67,16 @@ class Metric:
             raise SteppeError(f"The metric {self.name} counts, but has no finish, which makes a number of the sums.")
 
     def best(self, values: Sequence[float]) -> float:
-        """The best of several values; those that are no number do not count."""
+        """Return the best of several values; those that are no number do not count."""
         there = [v for v in values if v == v] or list(values)
         return min(there) if self.lower else max(there)
 
-    def better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another."""
+    def is_better(self, value: float, than: float) -> bool:
+        """Return whether a value is better than another."""
         return value < than if self.lower else value > than
 
     def number(self, value: float, sign: bool = False) -> str:
-        """A value without its unit.
+        """Return a value without its unit.
 
         >>> Metric("accuracy", percent=True).number(0.5), Metric("mse", lower=True).number(0.5, sign=True)
         ('50.00', '+0.5')
@@ -85,7 +85,7 @@ class Metric:
         return f"{100 * value:{plus}.2f}" if self.percent else f"{value:{plus}.4g}"
 
     def pair(self, mean: float, spread: float, count: int) -> str:
-        """A mean with its spread over `count` runs."""
+        """Return a mean with its spread over `count` runs."""
         return f"{self.number(mean)} ± {self.number(spread)}" if count > 1 else self.number(mean)
 
     @property
@@ -93,7 +93,7 @@ class Metric:
         return " %" if self.percent else ""
 
     def text(self, value: float) -> str:
-        """A value with its name and unit.
+        """Return a value with its name and unit.
 
         >>> Metric("accuracy", percent=True).text(0.5)
         'accuracy 50.00 %'
@@ -102,12 +102,12 @@ class Metric:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run's folder says about it."""
+        """Return what a run's folder records about it."""
         return {"name": self.name, "direction": "lower" if self.lower else "higher", "percent": self.percent}
 
     @staticmethod
     def from_record(record: dict[str, Any] | None) -> Metric:
-        """The metric of a run's folder; version 0.1.0 wrote no name, and called all of them accuracy."""
+        """Read the metric from a run's folder; version 0.1.0 wrote no name and called every metric accuracy."""
         if record is None:
             return Metric("accuracy", percent=True)
         return Metric(record["name"], None, record["direction"] == "lower", record["percent"])

@@ -27,18 +27,18 @@ class Best:
     server: Server | None = None
     by: Metric = LOSS
 
-    def see(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
+    def update(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
         """Compare a round's record with the best one; keep and save the server of a better round."""
         value = record.get(f"validation_{self.by.name}")
         if value is None:
             return
         self.since += 1
-        if self.loss is None or self.by.better(value, self.loss):
+        if self.loss is None or self.by.is_better(value, self.loss):
             self.loss, self.round, self.since, self.server = value, record["round"], 0, server
             if folder is not None:
                 checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})
 
-    def stopped(self, patience: int | None) -> bool:
+    def is_over(self, patience: int | None) -> bool:
         """Return whether `patience` evaluations have passed without an improvement."""
         return patience is not None and self.since >= patience
 

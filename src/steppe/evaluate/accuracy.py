@@ -140,7 +140,7 @@ def judge(several: list[Judging], batches: Iterable[Batch]) -> list[Judging]:
     return several
 
 
-def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
+def recalibrate(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
     """Measure running statistics again for w: the mean over these batches, with equal weights."""
     total = {k: torch.zeros_like(b) for k, b in buffers.items()}
     with torch.no_grad():
