@@ -50,6 +50,10 @@ class Data:
     class_names: tuple[str, ...] | None = None
     validation_inputs: Inputs | None = None
     validation_targets: Tensor | None = None
+    groups: np.ndarray | None = None  # of a natural federation: each training sample's client, a number
+    test_groups: np.ndarray | None = None  # and each test sample's
+    client_names: tuple[str, ...] | None = None
+    by: np.ndarray | None = None  # what label-skew rules divide by instead of the labels, one row per training sample
 
     def __post_init__(self) -> None:
         if len(self.train_targets) == 0:
@@ -99,15 +103,22 @@ class Data:
                 "one side empty; choose a number between 0 and 1 such as 0.1."
             )
         chosen = stratified(self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed)
-        chosen = chosen.to(self.device)
+        return self.hold_out(chosen)
+
+    def hold_out(self, indices: Any) -> Data:
+        """Return the same data with these training samples set aside for validation."""
+        chosen = torch.as_tensor(indices).to(self.device)
         kept = torch.ones(len(self.train_targets), dtype=torch.bool, device=chosen.device)
         kept[chosen] = False
+        here = kept.cpu().numpy()
         return replace(
             self,
             train_inputs=take(self.train_inputs, kept),
             train_targets=self.train_targets[kept],
             validation_inputs=take(self.train_inputs, chosen),
             validation_targets=self.train_targets[chosen],
+            groups=None if self.groups is None else self.groups[here],
+            by=None if self.by is None else self.by[here],
         )
 
     @property
@@ -143,6 +154,8 @@ class Data:
                 digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
                 digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         digest.update(repr((self.classes, self.mean, self.std)).encode())
+        if self.test_groups is not None:
+            digest.update(self.test_groups.astype("<i8").tobytes())
         return digest.hexdigest()[:16]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,15 +17,18 @@ from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
+from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import LOSSES, METRICS, Task
 from steppe.data import Data, Partition, partition
+from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
+from steppe.data.partition import ON_NODE
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
-from steppe.measures.client_models import uploading_models
-from steppe.measures.during_training import needs_clients, schedule
+from steppe.measures.client_models import upload_models
+from steppe.measures.during_training import needs_clients, parse_schedule
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import check_parts, complete, make, parse_addition
@@ -44,7 +46,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
                      metric: str | Each | Metric | None = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
-                     at_nodes: bool = False, add: Sequence[Part] = ()) -> Experiment:  # fmt: skip
+                     at_nodes: bool = False, add: Sequence[Part] = (),
+                     predict: Predict | None = None) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
@@ -52,15 +55,18 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     experiment's configuration marks the user's own objects as such; see `config.OWN`.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data, add)
-    availability.check(config)
+    config = _name_what_is_own(config, own_parts, model, data, add, split)
+    availability.check_availability(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
-    if config.validation:
-        data = data.with_validation(config.validation, config.seed)
-    split = _partition(config, data) if split is None and not at_nodes else split
+    node = split is not None and split.rule == ON_NODE
+    if at_nodes or node:  # a federation's data are where they are
+        data = data.with_validation(config.validation, config.seed) if config.validation else data
+    else:
+        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+                             config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
@@ -68,10 +74,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.classes, data.shape)
-    task = _task(model, data, loss, metric, head).to(device, dtype)
-    notes = set_precision(config, chosen, task)
+    task = _task(model, data, loss, metric, head, predict).to(device, dtype)
     batch = model_checks.check_batch(task, federation)
     model_checks.check_statistics(task, federation)
+    notes = set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -83,23 +89,23 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
-    notes += privacy.check(config, chosen, task) if known_cost is None else []
+    notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
-    chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
+    chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment
 
 
 def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
-                      add: Sequence[Part] = ()) -> Config:  # fmt: skip
+                      add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
         "algorithm": None if algorithm is None else name_parts(algorithm),
         "model": None if model is None else qualified_name(model),
         "data": None if data is None or data.name == config.data else data.name,
     }
-    given = {"algorithm": algorithm, "model": model, "data": data}
+    given = {"algorithm": algorithm, "model": model, "data": data, "partition": split}
     for key, value in given.items():
         if value is None and getattr(config, key).startswith(OWN):
             raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
@@ -113,7 +119,7 @@ def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, d
 
 
 def name_parts(algorithm: Any) -> str:
-    """The classes of the user's own parts."""
+    """Return the classes of the user's own parts."""
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
     return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
@@ -148,12 +154,12 @@ def check_names(config: Config) -> None:
         "own": lambda: _name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
-        "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
+        "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        "measure": lambda: schedule(config.measure),
-        "speed deadline": lambda: availability.check(config),
-        "track": lambda: trackers.check(config.track),
+        "measure": lambda: parse_schedule(config.measure),
+        "speed deadline": lambda: availability.check_availability(config),
+        "track": lambda: trackers.check_trackers(config.track),
     }
     for keys, check in checks.items():
         try:
@@ -167,27 +173,9 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _is_file(partition: str) -> bool:
-    try:
-        return Path(partition).is_file()
-    except OSError:  # too long for a name, for instance
-        return False
-
-
-def _partition(config: Config, data: Data) -> Partition:
-    if _is_file(config.partition):
-        split = Partition.load(config.partition)
-        if len(split.clients) != config.clients:
-            raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")
-        if max(int(c.max()) for c in split.clients) >= len(data.train_targets):
-            raise SteppeError(f"{config.partition} was made for more samples than {data.name} has.")
-        return split
-    targets = data.train_targets.cpu()
-    return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
-
-
 def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None) -> Task:  # fmt: skip
+          head: str | None, predict: Predict | None) -> Task:  # fmt: skip
+    check_predict(predict)
     loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
     for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
         if isinstance(value, str) and value not in known:
@@ -198,7 +186,7 @@ def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | E
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head)
+    return Task(model, loss, metric, head, predict=predict)
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

@@ -24,10 +24,12 @@ def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             logits = task.forward(task.x0, x, task.buffers, learning=False).logits
+    except SteppeError:
+        raise
     except Exception as error:
         raise SteppeError(f"The model cannot take inputs of shape {show_shape(x)}: {error}") from error
     if not isinstance(logits, Tensor):
-        raise SteppeError(f"The model returns a {type(logits).__name__}, but must return one tensor: its predictions.")
+        raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
     if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {count(x)} samples, but {data.name} "
                           f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip

@@ -45,12 +45,13 @@ def explain_repeat(run: Run) -> Repeat:
         return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
-    try:
-        parse(config.partition)
-    except SteppeError:  # a file
-        if _partition_hash(config.partition) != run.partition.hash:
-            needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
-            config = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    copy = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
+        needs.append("the partition, which was the user's own, from the run's folder")
+        config = copy
+    elif not _is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
+        needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
+        config = copy
     sentence = "" if "format" in run.about else OLD
     sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
     return Repeat(sentence, format_command(config))
@@ -110,13 +111,13 @@ def describe_data(run: Run) -> str:
 
 
 def describe_idea(run: Run) -> str:
-    """The paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
+    """Return the paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
     entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
     return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
 
 
 def find_settings(config: Config) -> dict[str, Any]:
-    """The keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    """Return the keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
@@ -144,12 +145,19 @@ def format_value(value: Any) -> str:
 
 
 def _can_load(run: Run) -> bool:
-    """Whether there are data of this name here, whatever they hold."""
+    """Return whether there are data of this name here, whatever they hold."""
     return find_data(run.config["data"], run.config["data_folder"], 0.0, 0) is not None
 
 
 def _hash(data: dict[str, Any] | None) -> str:
     return f" (hash {data['hash']})" if data else ""
+
+
+def _is_rule(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except SteppeError:  # a file
+        return False
 
 
 def _partition_hash(path: str) -> str | None:

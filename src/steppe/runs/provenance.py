@@ -81,7 +81,8 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
         "loss": {"own": task.own_loss, "type": qualified_name(task.loss_each)},
         "metric": task.metric.record,
-        "partition": {"rule": split.rule, "hash": split.hash} if split else None,
+        "partition": {"rule": split.rule, "hash": split.hash,
+                      **({} if data.by is None else {"by": "own values"})} if split else None,
     }  # fmt: skip
 
 
