@@ -21,7 +21,7 @@ Given = Part | Sequence[Part] | Algorithm
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
-    """Build a catalogue entry, or a user's own, with its settings, further parts, and the local optimiser around all."""
+    """Build a catalogue entry, or a user's own, from its settings, with further parts and the local optimiser."""
     found = configured(find_entry(name), f"algorithm {name!r}", settings or {})
     return complete(found, optimiser, add, shorten(name))
 

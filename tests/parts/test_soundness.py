@@ -137,7 +137,7 @@ def test_adamw_goes_with_the_others():
 
 
 def test_a_momentum_of_inner_gradients_hides_them_too():
-    with pytest.raises(CompositionError, match="take variant=clean"):
+    with pytest.raises(CompositionError, match="use variant=clean"):
         make("perfedavg", SGD(0.9), {"variant": "official"}, (ControlVariates(),))
 
 

@@ -58,7 +58,7 @@ class ControlVariates(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gain is not None and self.estimate != "corrected":
-            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, which defines how c follows the corrected "
+            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, how fast c follows the corrected "
                                "estimate: leave it out, or use estimate='corrected'")  # fmt: skip
 
     def objection(self, others: tuple[Part, ...]) -> str:
