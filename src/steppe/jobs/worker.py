@@ -74,7 +74,7 @@ def _messages_in(folder: Path | None) -> Iterator[None]:
 
 def pack_own(request: dict[str, Any]) -> dict[str, Any]:
     """Write the user's own objects as text for a process of ours, with the folders in which it finds their modules."""
-    if not request["own"]:
+    if not request.get("own"):
         return request
     try:
         content = cloudpickle.dumps(dict(request["own"]))
