@@ -26,8 +26,9 @@ from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.task import Task
 from steppe.engine.build import build_algorithm, name_what_is_own
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
+from steppe.engine.objectives import read_loss, split_objectives, take_objectives
 from steppe.engine.quadratics import Problem, trace_algorithm
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
@@ -50,7 +51,7 @@ Several = Sequence[Asked] | Mapping[str, Asked]
 
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
             out: str | Path | None = None, jobs: int = 1, add: Added = (), loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, predict: Any = None, progress: bool = True,
+            metric: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
             **options: Any) -> ComparedRuns:  # fmt: skip
     """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
 
@@ -62,7 +63,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
-    own = {**take_objects(model, data, options), "loss": loss, "metric": metric, "head": head, "predict": predict}
+    own = _take(model, data, loss, metric, head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
         points.append(_point(label, read_call(algorithm, add, mine), own, {}))
@@ -70,7 +71,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     title = (f"{', '.join(named)} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
-    with keeping_caller_state():
+    with keep_caller_state():
         build_own(first, points[0].own)  # what is wrong with all of them is found before anything is written
         with QueueProgress(quiet=not progress) as shown:
             run_points(points, seeds, folder, Queue(find_places(jobs, first.device), shown))
@@ -80,7 +81,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
 def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, model: Any = UNSET, data: Any = None, *,
           seeds: int = 1, search: int | None = None, ranges: Mapping[str, str] | None = None,
           out: str | Path | None = None, jobs: int | None = 1, add: Added = (), loss: str | Each | None = None,
-          metric: str | Each | None = None, head: str | None = None, predict: Any = None, progress: bool = True,
+          metric: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
           **options: Any) -> SweptRuns:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds, and return a line per point.
 
@@ -95,7 +96,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
                           '"0.01..1:log"}.')  # fmt: skip
     if spans and search is None:
         raise SteppeError("ranges are for a search: say how many points, with search=20.")
-    own = {**take_objects(model, data, options), "loss": loss, "metric": metric, "head": head, "predict": predict}
+    own = _take(model, data, loss, metric, head, predict, options)
 
     def point(values: dict[str, Any]) -> Point:
         label = ",".join(f"{k}={v}" for k, v in values.items())
@@ -110,7 +111,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     folder, holder = _find_folder(out)
     title = (f"{_label(algorithm)} on {first.data}, {first.partition}, {first.clients} clients, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
-    with keeping_caller_state():
+    with keep_caller_state():
         build_own(first, points[0].own)
         searched = Search(spans, choices, search, point, first.seed, folder) if search else None
         with QueueProgress(quiet=not progress) as shown:
@@ -133,7 +134,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
             module = build(model, classes, tuple(shape))
     else:
         module = model
-    task = Task(module, loss).to("meta")
+    task = Task(module, read_loss(loss)).to("meta")
     given = example or {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
     named = _name([algorithms] if _is_one(algorithms) else algorithms)
     base = trace_cost(complete((), SGD(), (), "fedavg"), task, dict(given))
@@ -162,6 +163,14 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
     recipe = {"momentum": checked.momentum, "weight_decay": checked.weight_decay, "clip": checked.clip}
     call = read_call(algorithm, add, {**settings, **recipe})
     return Trace(trace_algorithm(build_algorithm(call.config, call.algorithm, call.add), checked))
+
+
+def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,
+          options: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+    """The caller's own objects; names go into the options."""
+    own_loss, own_metric = split_objectives(loss, metric, options)
+    own = take_objects(model, data, options)
+    return {**own, "loss": own_loss, "metric": own_metric, "head": head, "predict": predict}
 
 
 def _is_one(algorithms: Any) -> bool:
@@ -229,6 +238,7 @@ def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, A
     objects = {key: thing for key, thing in given.items() if thing is not None}
     config = name_what_is_own(call.config, call.algorithm, objects.get("model"), objects.get("data"), call.add,
                               objects.get("split"))  # fmt: skip
+    config = take_objectives(config, objects.get("loss"), objects.get("metric"))[0]
     return Point(label, config, settings, own=objects)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import steppe
 from steppe.core.errors import RunFailed, SteppeError
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.parts.sam import SAM
 from tests.scene import Net, blobs, seeded
 
@@ -99,7 +99,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             lines.append(record.getMessage())
 
     lines: list[str] = []
-    with handling(Heard()):
+    with handle_logs(Heard()):
         again = steppe.compare(algorithms, Net, blobs(), seeds=2, rho=0.15, out=tmp_path / "c", **keys)
     assert sum("used again" in line for line in lines) == 10
     assert again.records == found.records

@@ -62,7 +62,7 @@ def read_work(content: RecordDict, device: torch.device) -> Work:
 
 
 def read_told(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
-    """A reply from its arrays, which have been checked, and what the node told beside them."""
+    """Return a reply from its arrays, which have been checked, and what the node told beside them."""
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
     return read_reply(arrays, loss, drift, algorithm)
 

@@ -40,9 +40,7 @@ class Job:
     label: str
     where: Path | None = None
     stage: tuple[int, ...] = ()  # jobs of a lower stage start first
-    own: Own = field(
-        default_factory=dict, compare=False, kw_only=True
-    )  # of the user, for `build_experiment`
+    own: Own = field(default_factory=dict, compare=False, kw_only=True)  # of the user, for `build_experiment`
 
     @cached_property
     def group(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import SteppeError, missing
 from steppe.core.metric import Metric
-from steppe.jobs.points import Point, best
+from steppe.jobs.points import Point, find_best
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
@@ -142,7 +142,7 @@ class SweptRuns(Several):
     @property
     def best(self) -> Point | None:
         """Return the point with the best mean: by validation data if there are any."""
-        return best(self.points)
+        return find_best(self.points)
 
     @property
     def records(self) -> list[dict[str, Any]]:
