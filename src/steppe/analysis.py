@@ -31,10 +31,10 @@ from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.experiment import Experiment
 from steppe.flatness import Density, Landscape, free_memory
-from steppe.measures.client_models import UploadModel, uploading_models
+from steppe.measures.client_models import UploadModel, upload_models
 from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder
@@ -229,8 +229,8 @@ class Analysis:
         """
         if self.options.client is not None:
             raise SteppeError("Measures of the round's clients use the global loss: leave out --client.")
-        watched = replace(self.experiment, algorithm=uploading_models(self.experiment.algorithm))
-        store = client_store(watched, self.where)
+        watched = replace(self.experiment, algorithm=upload_models(self.experiment.algorithm))
+        store = make_store(watched, self.where)
         saved, complaints = checkpoint.load(self.folder.checkpoints, store)
         if saved is None:
             problem = " ".join(complaints) or f"{self.where} has no checkpoint."
@@ -245,7 +245,7 @@ class Analysis:
                             f"A round of {len(ids)} clients", "choose fewer --clients")  # fmt: skip
         executor = choose_executor(watched)
         try:
-            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).seen()
+            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).as_round()
         finally:
             executor.close()
 

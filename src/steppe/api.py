@@ -10,40 +10,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
-from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
 from steppe.data import Data
 from steppe.data.divide import take_division
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
+from steppe.engine.calls import Added, Asked, read_call, say_options
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
-from steppe.measures.during_training import chosen
+from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
-from steppe.references import OWN
-from steppe.registry import configured, settings_of
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
-from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 
-def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
-        model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *, loss: str | Each | None = None,
-        metric: str | Each | None = None, head: str | None = None, predict: Predict | None = None,
-        out: str | Path | None = None, resume: bool = False,
+def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
+        loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+        predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
         watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
-        add: str | Part | Sequence[str | Part] = (), progress: bool = True,
+        add: Added = (), progress: bool = True,
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
@@ -70,10 +65,8 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    _check_algorithm(algorithm)
     chosen_model = take_model(model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
-    named = {"algorithm": algorithm, "model": chosen_model, "data": data}
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
@@ -82,41 +75,21 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
-    values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
-    added = [add] if isinstance(add, str | Part) else list(add)
-    own_add = [part for part in added if not isinstance(part, str)]
-    options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
-    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
-    with tell_where(said):
-        algorithm, options = _call(algorithm, options)
-        values = configuration.renamed(configuration.spell_out({**values, **options}))
-        config = configuration.resolve(configuration.nest(values), "")
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    call = read_call(algorithm, add, options)
+    config = call.config
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(said), keeping_caller_state():
+    with tell_where(say_options({**options, "add": add})), keep_caller_state():
         own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, split, add=own_add,
+        built = build_experiment(config, call.algorithm, own_model, own_data, loss, metric, head, split, add=call.add,
                                  predict=predict)  # fmt: skip
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
-
-
-def _check_algorithm(algorithm: Any) -> None:
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
-
-
-def _call(algorithm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parts that the user's own function returns, and the options that are not its settings."""
-    if isinstance(algorithm, str | type | Part | Algorithm) or not callable(algorithm):
-        return algorithm, options
-    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
-    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
-    return parts, {k: v for k, v in options.items() if k not in mine}
 
 
 def _data(given: Any) -> Data:
@@ -146,8 +119,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
            "data": None if data is None else _data(data), "loss": loss,
            "metric": metric, "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found

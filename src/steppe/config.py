@@ -55,7 +55,7 @@ USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
 
 
 def _word(value: Any) -> str:
-    """A text; what is none is refused later."""
+    """Return a text; what is none is refused later."""
     return value if isinstance(value, str) else ""
 
 
@@ -117,7 +117,7 @@ Role = Literal["method", "recipe", "seed", "evaluation", "machine", "onlooker"]
 
 
 def key(default: Any, role: Role, description: str, **limits: Any) -> Any:
-    """A key of the configuration. Its role says what depends on it.
+    """Return a key of the configuration. Its role says what depends on it.
 
     method      what is compared: the algorithm
     recipe      the protocol, which runs must share to be compared
@@ -266,7 +266,7 @@ class Config(BaseModel):
 
 
 def keys(*roles: Role) -> set[str]:
-    """The keys with one of these roles.
+    """Return the keys with one of these roles.
 
     >>> sorted(keys("seed", "onlooker"))
     ['seed', 'track']
@@ -301,7 +301,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
 
 
 def find_key(name: str, own: Collection[str]) -> str:
-    """Where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
+    """Return where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
 
     >>> find_key("rho", {"rho"}), find_key("settings.rho", {"rho"}), find_key("lr", {"rho"})
     ('settings.rho', 'settings.rho', 'lr')
@@ -317,7 +317,7 @@ def find_key(name: str, own: Collection[str]) -> str:
 
 
 def own_settings(values: Mapping[str, Any]) -> Collection[str]:
-    """The names of the settings that the algorithm of a configuration has."""
+    """Return the names of the settings that the algorithm of a configuration has."""
     from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
 
     name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
@@ -341,7 +341,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The values with one more on top; a table of settings is merged with the one that is there."""
+    """Return the values with one more on top; a table of settings is merged with the one that is there."""
     if key != "settings":
         return {**values, key: value}
     for table in (value, values.get(key, {})):
@@ -351,7 +351,7 @@ def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, or of a run's config.json."""
+    """Return the keys of a TOML file, or of a run's config.json."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         with path.open("rb") as file:
@@ -385,7 +385,7 @@ def assign(text: str, own: Collection[str]) -> tuple[str, Any]:
 
 
 def as_option(text: str) -> str:
-    """How a setting was written on the command line.
+    """Return how a setting was written on the command line.
 
     >>> as_option("lr=0.1"), as_option("--lr=0.1")
     ('--set lr=0.1', '--lr 0.1')

@@ -53,7 +53,7 @@ def _weights(built: Experiment, ids: list[int]) -> Tensor:
 def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
     """Replies of a second round, so that states are not all zero."""
     from steppe.core.server import Server, aggregate, broadcast
-    from steppe.core.stacking import row, stack
+    from steppe.core.stacking import stack, take_row
 
     x = built.task.x0
     server = Server(x, built.algorithm.server_state(x), built.task.buffers)
@@ -63,7 +63,7 @@ def one_round(built: Experiment, executor: Any, ids: list[int]) -> Any:
         rows = stack([states[i] for i in ids]) if built.algorithm.using("prepare") else None
         server, sent = broadcast(built.algorithm, built.task.layout, server, lr, now, rows, len(ids))
         replies = executor(sent, ids, [states[i] for i in ids]).replies
-        states = {i: row(replies.state, k) for k, i in enumerate(ids)}
+        states = {i: take_row(replies.state, k) for k, i in enumerate(ids)}
         everyone = stack([states[i] for i in sorted(states)])
         weights = _weights(built, ids)
         server = aggregate(built.algorithm, built.task.layout, server, sent, replies, weights, len(ids),

@@ -47,7 +47,7 @@ def main() -> None:
         code = _exit_code(error)
         if code is None:  # a mistake of ours: all that is known about it must be seen
             raise
-        if arguments.under_torchrun() and not arguments.may_speak():
+        if arguments.is_under_torchrun() and not arguments.should_report():
             sys.exit(code)
         if "--debug" in words:
             import traceback

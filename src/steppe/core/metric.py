@@ -1,4 +1,4 @@
-"""What a model is judged by: a value per example, with the name and the direction that records keep."""
+"""How a model is judged: a value per example, with the name and the direction that records keep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the command line's help needs metrics, and should not wait for torch
+if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait for torch
     from torch import Tensor
 
 Each = Callable[["Tensor", "Tensor"], "Tensor"]  # (outputs, targets) -> one value per example
@@ -14,7 +14,7 @@ Each = Callable[["Tensor", "Tensor"], "Tensor"]  # (outputs, targets) -> one val
 
 @dataclass(frozen=True)
 class Metric:
-    """A mean over examples. Its name is its key in records; `each` is missing where it was read from a record."""
+    """A mean over examples. Its name is its key in records; `each` is None if it was read from a record."""
 
     name: str
     each: Each | None = None
@@ -22,11 +22,11 @@ class Metric:
     percent: bool = False  # whether it is a share, shown as a percentage
 
     def best(self, values: Sequence[float]) -> float:
-        """The best of several values."""
+        """Return the best of several values."""
         return min(values) if self.lower else max(values)
 
     def number(self, value: float, sign: bool = False) -> str:
-        """A value without its unit.
+        """Return a value without its unit.
 
         >>> Metric("accuracy", percent=True).number(0.5), Metric("mse", lower=True).number(0.5, sign=True)
         ('50.00', '+0.5')
@@ -35,7 +35,7 @@ class Metric:
         return f"{100 * value:{plus}.2f}" if self.percent else f"{value:{plus}.4g}"
 
     def pair(self, mean: float, spread: float, count: int) -> str:
-        """A mean with its spread over `count` runs."""
+        """Return a mean with its spread over `count` runs."""
         return f"{self.number(mean)} ± {self.number(spread)}" if count > 1 else self.number(mean)
 
     @property
@@ -43,7 +43,7 @@ class Metric:
         return " %" if self.percent else ""
 
     def text(self, value: float) -> str:
-        """A value with its name and unit.
+        """Return a value with its name and unit.
 
         >>> Metric("accuracy", percent=True).text(0.5)
         'accuracy 50.00 %'
@@ -52,12 +52,12 @@ class Metric:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run's folder says about it."""
+        """Return what a run's folder records about it."""
         return {"name": self.name, "direction": "lower" if self.lower else "higher", "percent": self.percent}
 
     @staticmethod
     def from_record(record: dict[str, Any] | None) -> Metric:
-        """The metric of a run's folder; version 0.1.0 wrote no name, and called all of them accuracy."""
+        """Read the metric from a run's folder; version 0.1.0 wrote no name and called every metric accuracy."""
         if record is None:
             return Metric("accuracy", percent=True)
         return Metric(record["name"], None, record["direction"] == "lower", record["percent"])

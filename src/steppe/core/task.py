@@ -20,7 +20,7 @@ from steppe.core.twin import NARROW, twin, type_of_frozen
 
 
 class Outputs(NamedTuple):
-    """What one forward pass shows: the prediction, and what parts asked to see on the way."""
+    """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
     logits: Tensor
     features: Tensor | None  # what enters the head
@@ -89,7 +89,7 @@ class Task:
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
-        """The same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
+        """Return the same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
         moved, meta = copy.copy(self), torch.device(device).type == "meta"
         x0 = self.x0.to(device, dtype)
         # Tensors without data have no memory to save, and one type spares them the rules of mixed ones.
@@ -116,7 +116,7 @@ class Task:
 
     def forward(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str] = frozenset(),
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
-        """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
+        """Run the model at w. Only the intermediate values in `see` (features, activations) are kept.
 
         `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
         not take it, because rounding would become its direction.
@@ -161,7 +161,7 @@ class Task:
         return Outputs(self.predict(outputs), features[-1] if features else None, activations, after)
 
     def _fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
-        """What no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""
+        """Return what no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""
         wanted = None if self.mixed is not None or low is not None else dtype
         return {
             k: c.to(wanted) if c.is_floating_point() else c if k in self.types else c.clone()
@@ -175,7 +175,7 @@ class Task:
         return torch.autocast(w.device.type, self.mixed, cache_enabled=False)
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
-        """The head alone, on features that the body has already made."""
+        """Run the head alone, on features that the body has already computed."""
         params = {**self.layout.unflatten(w), **self._fixed(w.dtype, None)}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
@@ -187,7 +187,7 @@ class Task:
         return mean(self.loss_each(outputs, batch["y"]), batch)
 
     def module(self, w: Tensor, buffers: Tensors | None = None) -> nn.Module:
-        """A trained copy of the user's module, ready to predict or to export as a plain state dict.
+        """Return a trained copy of the user's module, ready to predict or to export as a plain state dict.
 
         It shares what is frozen with the user's module. Where that has a narrow type, all types are as they were there.
         """
@@ -202,7 +202,7 @@ class Task:
 
 
 def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
-    """The metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
+    """Return the metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
     if metric is None:
         metric = "accuracy" if loss == "cross_entropy" else loss
     if isinstance(metric, str):
@@ -214,7 +214,7 @@ def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
 
 
 def mean(each: Tensor, batch: Tensors) -> Tensor:
-    """The mean over the real examples of a batch; a batch without a mask has no padding."""
+    """Return the mean over the real examples of a batch; a batch without a mask has no padding."""
     each = each.flatten(1).mean(1) if each.ndim > 1 else each
     if "mask" not in batch:
         return each.mean()

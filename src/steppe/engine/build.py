@@ -27,8 +27,8 @@ from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
-from steppe.measures.client_models import uploading_models
-from steppe.measures.during_training import needs_clients, schedule
+from steppe.measures.client_models import upload_models
+from steppe.measures.during_training import needs_clients, parse_schedule
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import check_parts, complete, make, parse_addition
@@ -56,7 +56,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
     config = _name_what_is_own(config, own_parts, model, data, add, split)
-    availability.check(config)
+    availability.check_availability(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
@@ -89,9 +89,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
-    notes += privacy.check(config, chosen, task) if known_cost is None else []
+    notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
-    chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
+    chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment
@@ -119,7 +119,7 @@ def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, d
 
 
 def name_parts(algorithm: Any) -> str:
-    """The classes of the user's own parts."""
+    """Return the classes of the user's own parts."""
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
     return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
@@ -157,9 +157,9 @@ def check_names(config: Config) -> None:
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        "measure": lambda: schedule(config.measure),
-        "speed deadline": lambda: availability.check(config),
-        "track": lambda: trackers.check(config.track),
+        "measure": lambda: parse_schedule(config.measure),
+        "speed deadline": lambda: availability.check_availability(config),
+        "track": lambda: trackers.check_trackers(config.track),
     }
     for keys, check in checks.items():
         try:

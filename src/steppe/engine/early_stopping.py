@@ -23,7 +23,7 @@ class Best:
     since: int = 0  # evaluations since the best one
     server: Server | None = None
 
-    def see(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
+    def update(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
         """Compare a round's record with the best one; keep and save the server of a better round."""
         if "validation_loss" not in record:
             return
@@ -33,7 +33,7 @@ class Best:
             if folder is not None:
                 checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})
 
-    def stopped(self, patience: int | None) -> bool:
+    def is_over(self, patience: int | None) -> bool:
         """Return whether `patience` evaluations have passed without an improvement."""
         return patience is not None and self.since >= patience
 

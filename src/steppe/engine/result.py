@@ -89,5 +89,5 @@ def summarize(experiment: Experiment, records: list[Record], judged: Record, cho
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
     refused = sum(len(r.get("refused", ())) for r in records)
-    spent = privacy.spent(experiment.algorithm, summary["rounds"])
+    spent = privacy.compute_spent(experiment.algorithm, summary["rounds"])
     return summary | failures | ({"refused": refused} if refused else {}) | spent

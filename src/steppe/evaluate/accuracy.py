@@ -50,7 +50,7 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
     return Score(float(loss.double().mean()), float(metric.double().mean()), by_class)
 
 
-def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
+def recalibrate(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
     """Measure running statistics again for w: the mean over these batches, with equal weights."""
     total = {k: torch.zeros_like(b) for k, b in buffers.items()}
     with torch.no_grad():

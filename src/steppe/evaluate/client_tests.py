@@ -11,7 +11,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.data import aligned_test_sets
-from steppe.evaluate.personal import Client, is_personal, personal_accuracy
+from steppe.evaluate.personal import Client, evaluate_personal, is_personal
 from steppe.experiment import Experiment
 from steppe.parts.own_model import OwnModel
 from steppe.runs.client_store import Store
@@ -43,7 +43,7 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
         x = torch.stack([row[OwnModel.name]["w"].to(device) for row in store.gather(range(config.clients))])
     lr = _rate(experiment)
     people = (client(mine, test) for mine, test in zip(split.clients, tests, strict=True))
-    found = personal_accuracy(
+    found = evaluate_personal(
         algorithm, experiment.task, x, people, lr, epochs, config.batch, max(config.epochs, 1), seed=config.seed,
         buffers=buffers, plain=federation.plain, augment=federation.augmented,
     )  # fmt: skip

@@ -10,18 +10,20 @@ from torch import Tensor
 from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
-from steppe.core.server import Server, evaluated
-from steppe.evaluate.accuracy import Score, recalibrated, score
+from steppe.core.server import Server, choose_evaluated
+from steppe.evaluate.accuracy import Score, recalibrate, score
 from steppe.experiment import Experiment
 
 
-def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
+def choose_evaluated_model(
+    experiment: Experiment, server: Server, t: int, exported: bool = False
+) -> tuple[Tensor, Tensors]:
     """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
+    x = choose_evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
     another = bool(server.buffers) and not torch.equal(x, server.x)
-    return x, statistics(experiment, x, server.buffers, exported, another)
+    return x, choose_statistics(experiment, x, server.buffers, exported, another)
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
     if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
-    x, buffers = judged_model(experiment, server, t)
+    x, buffers = choose_evaluated_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Inputs, targets: Tensor) -> Score:
@@ -48,7 +50,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     return record
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
+def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
                another: bool = False) -> Tensors:  # fmt: skip
     """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
@@ -64,4 +66,4 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
     split = torch.split(order, 200)
     batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
     plain = [experiment.federation.plain(take(data.train_inputs, i)) for i in batches]
-    return recalibrated(experiment.task, x, buffers, plain)
+    return recalibrate(experiment.task, x, buffers, plain)

@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.errors import RunFailed
-from steppe.core.stacking import put, row
+from steppe.core.stacking import put_row, take_row
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
-from steppe.executors.executor import Answers, everybody
+from steppe.executors.executor import Answers, answer_for_all
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -56,15 +56,15 @@ class Workers:
         handle, name = tempfile.mkstemp(prefix="steppe-")
         try:
             if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
-                os.posix_fallocate(handle, 0, bytes_of(shapes))
+                os.posix_fallocate(handle, 0, count_bytes(shapes))
         except OSError:
             Path(name).unlink()
             raise
         finally:
             os.close(handle)
-        self.sent, self.states, self.replies = mapped(shapes, name)
+        self.sent, self.states, self.replies = map_tensors(shapes, name)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
-        command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
+        command = [sys.executable, "-c", "from steppe.executors.workers import run_worker; run_worker()"]
         self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
                      for _ in range(count)]  # fmt: skip
         try:
@@ -82,7 +82,7 @@ class Workers:
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
-        return everybody(self.federation, ids, self._replies(ids, states))
+        return answer_for_all(self.federation, ids, self._replies(ids, states))
 
     def _replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
         if len(ids) <= self.slots:
@@ -99,7 +99,7 @@ class Workers:
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
-            put(self.states, i, state)
+            put_row(self.states, i, state)
         # Longest first, so that no long client starts last.
         waiting = sorted(range(len(ids)), key=lambda i: self.federation.steps(ids[i], self.algorithm.local_steps))
         with selectors.DefaultSelector() as ready:
@@ -148,7 +148,7 @@ class Workers:
         self.pool = []
 
 
-def work() -> None:
+def run_worker() -> None:
     """Run a worker process: map the shared file, then train each requested client until the input closes."""
     from steppe.executors.sequential import train
 
@@ -160,13 +160,13 @@ def work() -> None:
         path, job, name, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = pickle.loads(job)
-        sent, states, replies = mapped(shapes, name)
+        sent, states, replies = map_tensors(shapes, name)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
             # Cloned, so that the last bits of a client's result do not depend on its slot.
-            state = tree_map(torch.clone, row(states, slot))
-            put(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
+            state = tree_map(torch.clone, take_row(states, slot))
+            put_row(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
@@ -183,16 +183,16 @@ def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     return begins, sizes
 
 
-def bytes_of(shapes: Any) -> int:
+def count_bytes(shapes: Any) -> int:
     """Return the size in bytes of the shared file for these tensors."""
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
-def mapped(shapes: Any, name: str) -> Any:
+def map_tensors(shapes: Any, name: str) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)
-    memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
+    memory = torch.from_file(name, shared=True, size=count_bytes(shapes), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 

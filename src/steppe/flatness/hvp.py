@@ -41,7 +41,7 @@ from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
-from steppe.flatness.threads import in_threads
+from steppe.flatness.threads import run_in_threads
 
 # Bytes of the graph of one piece on a CPU, and the fewest examples per piece. For the FedAvg-CNN, a piece is 125
 # images, which takes 0.86 of the time of pieces of 500.
@@ -65,7 +65,7 @@ class Loss:
         self.chunk = chunk
         self.device = sample.targets.device
         self.memory_limit = (
-            min(free_memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
+            min(free_memory.find_free_memory(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
         )
         norms = [m for m in task.judge.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)
@@ -232,7 +232,7 @@ class Hessian:
             return total
 
         with _exact():
-            first, *others = in_threads(share, self._threads)
+            first, *others = run_in_threads(share, self._threads)
         for total in others:
             first += total
         return first

@@ -51,7 +51,7 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
 
 
 def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
-    """The server's experiment: no training data, a test set where there is one."""
+    """Return the server's experiment: no training data, a test set where there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
     built = _build(config, settings.own, data, None)
@@ -60,7 +60,7 @@ def build_server(settings: FederationFile, config: Config, sample: Sample, test:
 
 
 def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
-    """A node's experiment: its own samples are those of one client among empty ones."""
+    """Return a node's experiment: its own samples are those of one client among empty ones."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
@@ -107,7 +107,7 @@ def compute_fingerprint(built: Experiment) -> str:
 
 
 def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
-    """What a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
+    """Return what a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
     # Robust rules and noise stand between the replies and what looks at states; with one reply they need not work.
     algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
     asked = []
@@ -120,14 +120,14 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
         asked.append("before the round")
         server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
 
-    def everyone(part: str, name: str) -> Tensor:
+    def gather_state(part: str, name: str) -> Tensor:
         asked.append(name)
         found: Tensor = rows[part][name]
         return found
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
-        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, gather_state)
     return reply, bool(asked)
 
 

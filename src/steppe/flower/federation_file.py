@@ -20,7 +20,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
-from steppe.engine.privacy import privacy
+from steppe.engine.privacy import find_privacy
 from steppe.registry import catalogue_settings
 from steppe.settings import explain
 
@@ -122,7 +122,7 @@ class FederationFile(BaseModel):
         return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
 
     def _named(self) -> dict[str, Any]:
-        """What the records are to say where names of ours are not what is used."""
+        """Return what the records are to say where names of ours are not what is used."""
         mine: dict[str, Any] = (
             {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
         )
@@ -158,14 +158,14 @@ def parse(content: dict[str, Any]) -> FederationFile:
 
 def check_secret(algorithm: Algorithm) -> None:
     """Noise that follows from the seed protects nobody where every node is told the seed."""
-    dp = privacy(algorithm)
+    dp = find_privacy(algorithm)
     if dp is not None and dp.noise and dp.secret is None:
         raise SteppeError("dp without a secret makes its noise from the seed, which every node is told: give it one, "
                           'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
 
 
 def find_named(name: str, what: str) -> Any:
-    """The thing behind "module:name"."""
+    """Return the thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise SteppeError(f'{what} is {name!r}, but must be written as "module:name".')
@@ -179,7 +179,7 @@ def find_named(name: str, what: str) -> Any:
 
 
 def call_named(name: str | None, what: str) -> Any:
-    """What the function behind "module:name" gives; None where nothing is named."""
+    """Return what the function behind "module:name" gives; None where nothing is named."""
     if name is None:
         return None
     function: Callable[[], Any] = find_named(name, what)

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
@@ -35,7 +35,7 @@ def lock(where: Path) -> Iterator[None]:
 
 
 def is_alive(where: Path) -> bool:
-    """Whether a server is at work in this folder."""
+    """Return whether a server is at work in this folder."""
     if not where.is_dir():  # the lock would create it
         return False
     try:
@@ -48,7 +48,7 @@ def is_alive(where: Path) -> bool:
 
 
 def find_server(where: Path) -> int | None:
-    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    """Return the process of the server that is at work in this folder, if it says so itself and is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
         if told["state"] != "running":
@@ -70,7 +70,7 @@ def log_to(path: Path) -> Iterator[None]:
             with path.open("a") as file:
                 file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
 
-    with handling(Both()):
+    with handle_logs(Both()):
         yield
 
 
@@ -79,7 +79,7 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
+    """Return the server's last word about the run."""
     try:
         found: dict[str, Any] = json.loads((where / STATUS).read_text())
         return found

@@ -100,7 +100,7 @@ def choose_measure(points: Iterable[Point]) -> str:
     return "validation" if results and all("validation" in r for r in results) else "last"
 
 
-def best(points: list[Point]) -> Point | None:
+def find_best(points: list[Point]) -> Point | None:
     """Return the point with the best mean; one with a failed run only if all have one."""
     measure = choose_measure(points)
     whole = [p for p in points if p.results and not p.failed] or [p for p in points if p.results]

@@ -32,7 +32,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.data import DATASETS, Data, load
 from steppe.engine.build import build_experiment
 from steppe.engine.devices import find_device
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.engine.rounds import simulate
 from steppe.experiment import Experiment
 from steppe.runs.folder import RunFolder
@@ -64,7 +64,7 @@ def _messages_in(folder: Path | None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / LOG, encoding="utf-8")
     try:
-        with handling(handler):
+        with handle_logs(handler):
             yield
     finally:
         handler.close()

@@ -13,7 +13,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
-from steppe.core.ranges import hints_of
+from steppe.core.ranges import read_hints
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
@@ -52,7 +52,7 @@ def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries of the kinds that are named, or of all, whose name or description contains every other word.
+    """Return the entries of the kinds that are named, or of all, whose name or description contains every other word.
 
     >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
     (['digits'], ['dp'])
@@ -81,7 +81,7 @@ def _key(field: Any) -> dict[str, Any]:
 
 
 def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
-    """What installed packages registered, each with the package and the place that it comes from."""
+    """Return what installed packages registered, each with the package and the place that it comes from."""
     entries = {}
     for name, point in installed(group).items():
         if name in ours:
@@ -104,7 +104,7 @@ def _entry(function: Any) -> dict[str, Any]:
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
-    hints = hints_of(function)
+    hints = read_hints(function)
     for name, default in settings_of(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:

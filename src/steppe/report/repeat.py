@@ -111,13 +111,13 @@ def describe_data(run: Run) -> str:
 
 
 def describe_idea(run: Run) -> str:
-    """The paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
+    """Return the paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
     entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
     return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
 
 
 def find_settings(config: Config) -> dict[str, Any]:
-    """The keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    """Return the keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
@@ -145,7 +145,7 @@ def format_value(value: Any) -> str:
 
 
 def _can_load(run: Run) -> bool:
-    """Whether there are data of this name here, whatever they hold."""
+    """Return whether there are data of this name here, whatever they hold."""
     return find_data(run.config["data"], run.config["data_folder"], 0.0, 0) is not None
 
 
