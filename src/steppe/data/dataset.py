@@ -215,8 +215,8 @@ def from_arrays(
     `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
     uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
     images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
-    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says how
-    many different tokens there are, for models by name.
+    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
+    how many different tokens there are, for models by name.
     """
     inputs, test_inputs = as_inputs(x), as_inputs(test_x)
     targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)

@@ -1,9 +1,9 @@
 """Shakespeare's plays, next character: a client is a role, and its text is divided by nature.
 
 The file has one speech per line, {"play", "role", "text"}, compressed with xz. Of each role, the first nine tenths of
-the text are for training and the rest for testing, cut into windows of 80 characters; the target of each character is
-the next one. A role with less than two windows for training and one for testing is left out. The package contains a
-slice of 30 roles; the whole file is read from the user's data folder.
+the text are for training and the rest, at least one window, for testing. A window has 80 characters, and the target of
+each is the next one. What is left at the end is dropped, and so is a role with less than two windows for training. The
+package contains a slice of 30 roles; the whole file is read from the user's data folder.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def read(path: Path = SLICE) -> tuple[Windows, Windows, tuple[str, ...]]:
     names = []
     for name, speeches in roles.items():
         tokens = encode("\n".join(speeches))
-        border = int(TRAIN * len(tokens))
+        border = max(min(int(TRAIN * len(tokens)), len(tokens) - LENGTH - 1), 0)  # one window for testing at least
         train, test = cut(tokens[:border]), cut(tokens[border:])
-        if len(train) >= 2 and len(test) >= 1:
+        if len(train) >= 2:
             names.append(name)
             for windows, found in zip(parts, (train, test), strict=True):
                 windows.append(found)
     if not names:
-        raise SteppeError(f"{path} has no role with enough text: at least {4 * LENGTH} characters.")
+        raise SteppeError(f"{path} has no role with enough text: at least {3 * LENGTH + 2} characters.")
     return (*map(_join, parts), tuple(names))  # type: ignore[return-value]
 
 
