@@ -85,7 +85,7 @@ def test_a_model_is_judged_without_dropout() -> None:
 
 def test_neighbours_are_asked_without_dropout() -> None:
     """With weight 0 the neighbours have no say, and the model alone predicts."""
-    task = Task(forgetful().double(), metric=lambda outputs, _: outputs[:, 0])
+    task = Task(forgetful().double(), metric=steppe.Metric("first", lambda outputs, _: outputs[:, 0]))
     x, y, test_x, test_y = blobs()
     algorithm = steppe.Algorithm((NearestNeighbours(weight=0.0), SGD()))
     clients = [Client(x.double(), y, test_x.double(), test_y)]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe import flatness
-from steppe.config import Config
+from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import partition, sampling
@@ -175,6 +175,11 @@ class Analysis:
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
         if changed := self.folder.changed_sources(config):
             raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
+        if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
+            # Most measures need no metric, so its absence is told and not refused.
+            log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
+                        "to use it for scores")  # fmt: skip
+            config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)
         now = json.loads(json.dumps(describe(built), default=str))
         about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]

@@ -23,6 +23,7 @@ from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
+from steppe.engine.objectives import either, split_objectives
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
@@ -35,7 +36,7 @@ from steppe.settings import tell_where
 
 
 def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
-        loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+        loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
         predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
         watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
         add: Added = (), progress: bool = True,
@@ -50,8 +51,9 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
                outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
-    metric     "accuracy", "mse", or a function of the same form
+    loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
+    metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
+               functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
@@ -68,6 +70,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     chosen_model = take_model(model)
     own_data = None if data is None or isinstance(data, str) else _data(data)
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
+    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -85,8 +88,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(say_options({**options, "add": add})), keep_caller_state():
         own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, call.algorithm, own_model, own_data, loss, metric, head, split, add=call.add,
-                                 predict=predict)  # fmt: skip
+        built = build_experiment(config, call.algorithm, own_model, own_data, own_loss, own_metrics, head, split,
+                                 add=call.add, predict=predict)  # fmt: skip
         with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
@@ -105,19 +108,19 @@ def _data(given: Any) -> Data:
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
-            loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+            loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
             predict: Predict | None = None,
             samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
-    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
-    global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
+    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
+    instead of the global one.
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head, "predict": predict,
+           "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.references import OWN as OWN
-from steppe.settings import explain, parse_assignment, split_algorithm, tell_where
+from steppe.settings import explain, parse_assignment, split, split_algorithm, tell_where
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -50,7 +50,8 @@ RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in ra
 
 
 # What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
-_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "lr": 1.0, "clip": 5.0}
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
+                         "clip": 5.0}  # fmt: skip
 USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
 
 
@@ -166,6 +167,11 @@ class Config(BaseModel):
     augmentation: str = key("auto", "recipe", "Augmentation of training images (auto: the recipe's for this data set, "
                             "or none)")  # fmt: skip
     model: str = key("cnn", "recipe", "Model, a name (steppe list models)")
+    loss: str | None = key(None, "recipe", "Loss: cross_entropy, bce, mse or dice, with settings such as "
+                           "cross_entropy:ignore_index=0 (default: cross_entropy for whole numbers as targets, else "
+                           "mse)")  # fmt: skip
+    metrics: list[str] = key([], "evaluation", "Metrics, such as accuracy,top5; the first is the main one (default: "
+                             "the usual one of the loss)", max_length=100)  # fmt: skip
 
     rounds: int = key(30, "recipe", "Rounds of training", ge=0, le=MANY)
     epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
@@ -235,6 +241,7 @@ class Config(BaseModel):
     early_stopping: int | None = key(
         None, "recipe", "Evaluations without a better validation loss after which training stops", ge=1, le=MANY
     )
+    early_stopping_by: str = key("loss", "recipe", "What early stopping looks at: loss, or the name of a metric")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -245,6 +252,12 @@ class Config(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def split_names(cls, value: Any) -> Any:
+        """Read `accuracy,top5` as a list, as a command line writes it."""
+        return split_names(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def check_together(self) -> Config:
@@ -263,6 +276,21 @@ class Config(BaseModel):
         """Eight digits that name this configuration."""
         content = self.model_dump(mode="json", exclude=keys("onlooker"))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a text, with their settings.
+
+    >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
+    ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']
+    """
+    found: list[str] = []
+    for word in split(text, ","):
+        if "=" in word and ":" not in word and found:  # a further setting of the last one
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
 
 
 def keys(*roles: Role) -> set[str]:

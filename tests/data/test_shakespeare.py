@@ -105,6 +105,8 @@ def test_roles_are_clients_with_tests_of_their_own(tmp_path: Path) -> None:
     result = steppe.run("fedavg", "gpt", workers=0, **given)
     config, federation = result.experiment.config, result.experiment.federation
     assert (config.partition, config.lr) == ("natural", 1.0)
+    last = result.history[-1]
+    assert last["perplexity"] == pytest.approx(np.exp(last["loss"]), rel=1e-5)  # every window has 80 tokens
     assert federation.sizes == [4, 5, 6]  # the three roles with the most text
     data = federation.data
     found = []

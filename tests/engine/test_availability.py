@@ -209,7 +209,7 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
 def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> None:
     """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
     from steppe.config import resolve
-    from steppe.core.task import METRICS
+    from steppe.core.named_metrics import METRICS
     from steppe.jobs.compare import compare
     from steppe.report import charts, compare_table, reading
 

@@ -107,7 +107,7 @@ def test_the_witness_sees_local_models(tmp_path: Path) -> None:
 
 def test_what_local_training_forgets(tmp_path: Path) -> None:
     result = finished(tmp_path, algorithm="fedavg")
-    found = analyze(tmp_path, ["local_accuracy", "forgetting"], **own())
+    found = analyze(tmp_path, ["local_score", "forgetting"], **own())
     extra, task = opened(tmp_path).extra_round(), result.experiment.task
     x, y = blobs()[2:]
 
@@ -116,9 +116,9 @@ def test_what_local_training_forgets(tmp_path: Path) -> None:
         return float((logits.argmax(1) == y).double().mean())
 
     each = [accuracy(w) for w in extra.local]
-    assert found["local_accuracy"]["each"] == pytest.approx(each)
-    assert found["local_accuracy"]["mean"]["value"] == pytest.approx(np.mean(each))
-    assert found["local_accuracy"]["given"] == pytest.approx(accuracy(extra.x))
+    assert found["local_score"]["each"] == pytest.approx(each)
+    assert found["local_score"]["mean"]["value"] == pytest.approx(np.mean(each))
+    assert found["local_score"]["given"] == pytest.approx(accuracy(extra.x))
     assert found["forgetting"]["value"] == pytest.approx(accuracy(extra.x) - np.mean(each))
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from steppe.core.layout import Layout, Tensors
-from steppe.core.task import Outputs, mean
+from steppe.core.losses import mean
+from steppe.core.task import Outputs
 
 # w -> a descent direction at w. Keywords: `on`, which of the step's batches; `head`, a function (w, features) ->
 # shift that moves the head after the body has run, so that a head-only perturbation costs one pass of the body.

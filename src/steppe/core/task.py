@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from steppe.core.inputs import Inputs, as_arguments, in_precision
 from steppe.core.layout import Layout, Tensors
+from steppe.core.losses import LOSSES, mean, name_of
 from steppe.core.metric import Each, Metric
+from steppe.core.named_metrics import make_metric, usual_metric
 from steppe.core.prediction import Predict, find_prediction
 from steppe.core.twin import NARROW, twin, type_of_frozen
 
@@ -28,27 +29,6 @@ class Outputs(NamedTuple):
     buffers: Tensors  # running statistics after the pass
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.ndim > 2:  # sequences come as (batch, time, classes)
-        outputs = outputs.movedim(-1, 1)
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.reshape(targets.shape) - targets).square()
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(-1) == targets).to(outputs.dtype)
-
-
-LOSSES: dict[str, Each] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", accuracy, percent=True),
-    "mse": Metric("mse", mean_squared_error, lower=True),
-}
-
-
 class Task:
     """A module, split into what is trained (a flat vector), what is frozen, and running statistics.
 
@@ -58,15 +38,14 @@ class Task:
     theirs means anything.
     """
 
-    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy", metric: str | Each | Metric | None = None,
-                 head: str | None = None, taps: Sequence[str] | None = None,
-                 predict: Predict | None = None) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy",
+                 metric: str | Metric | Sequence[Metric] | None = None, head: str | None = None,
+                 taps: Sequence[str] | None = None, predict: Predict | None = None) -> None:  # fmt: skip
         self.loss_each = LOSSES[loss] if isinstance(loss, str) else loss
-        self.own_loss = not isinstance(loss, str)
+        self.own_loss = name_of(self.loss_each) is None
         self.own_head = head is not None
         self.predict: Predict = predict or find_prediction
-        self.metric = _metric(metric, loss)
-        self.metric_each: Each = self.metric.each or self.loss_each
+        self.metrics = _metrics(metric, self.loss_each)
         self.head = head or getattr(model, "head", None) or _last_module_with_parameters(model)
         self.head = self.head if isinstance(self.head, str) else _last_module_with_parameters(model)
         self.taps = tuple(getattr(model, "taps", _activations(model)) if taps is None else taps)
@@ -87,6 +66,11 @@ class Task:
         self.quick: Tensors = {}  # the constants in that precision
         # Statistics over a batch see padding too, so such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+
+    @property
+    def metric(self) -> Metric:
+        """The main one of the metrics, the first."""
+        return self.metrics[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
         """Return the same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
@@ -201,26 +185,12 @@ class Task:
         return twin(self.judge, state)
 
 
-def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
-    """Return the metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
-    if metric is None:
-        metric = "accuracy" if loss == "cross_entropy" else loss
-    if isinstance(metric, str):
-        return METRICS[metric]
-    if isinstance(metric, Metric):
-        return metric
-    # A function that is the loss too is better when lower; of any other, higher is taken to be better.
-    return Metric(getattr(metric, "__name__", type(metric).__name__), metric, lower=metric is loss)
-
-
-def mean(each: Tensor, batch: Tensors) -> Tensor:
-    """Return the mean over the real examples of a batch; a batch without a mask has no padding."""
-    each = each.flatten(1).mean(1) if each.ndim > 1 else each
-    if "mask" not in batch:
-        return each.mean()
-    mask = batch["mask"].to(each.dtype)
-    # where, not a product: padding may hold anything, and 0 * inf is not 0
-    return torch.where(batch["mask"], each, 0.0).sum() / mask.sum().clamp(min=1)
+def _metrics(given: str | Metric | Sequence[Metric] | None, loss: Each) -> tuple[Metric, ...]:
+    if given is None:
+        return (usual_metric(loss),)
+    if isinstance(given, str):
+        return (make_metric(given, loss),)
+    return (given,) if isinstance(given, Metric) else tuple(given)
 
 
 def _last_module_with_parameters(model: nn.Module) -> str:

@@ -15,16 +15,17 @@ from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.core.metric import Each, Metric
+from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
-from steppe.core.task import LOSSES, METRICS, Task
+from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
 from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
 from steppe.data.partition import ON_NODE
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
@@ -44,7 +45,7 @@ _POLICY = {
 
 def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-                     metric: str | Each | Metric | None = None, head: str | None = None,
+                     metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
                      at_nodes: bool = False, add: Sequence[Part] = (),
                      predict: Predict | None = None) -> Experiment:  # fmt: skip
@@ -52,10 +53,12 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
     `known_cost` the cost that the server has traced. `add` are the user's own objects among the further parts. The
-    experiment's configuration marks the user's own objects as such; see `config.OWN`.
+    experiment's configuration marks the user's own objects as such; see `config.OWN`. `metric` is one or several, as
+    names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
     config = _name_what_is_own(config, own_parts, model, data, add, split)
+    config, loss, metric = take_objectives(config, loss, metric)
     availability.check_availability(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
@@ -74,10 +77,12 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.outputs, data.shape)
-    task = _task(model, data, loss, metric, head, predict).to(device, dtype)
-    batch = model_checks.check_batch(task, federation)
+    task, notes = _task(model, data, loss, metric, head, predict)
+    task = task.to(device, dtype)
+    batch = model_checks.check_batch(task, federation, notes)
+    check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
-    notes = set_precision(config, chosen, task)
+    notes += set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -156,6 +161,7 @@ def check_names(config: Config) -> None:
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: parse_schedule(config.measure),
         "speed deadline": lambda: availability.check_availability(config),
@@ -173,20 +179,18 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None, predict: Predict | None) -> Task:  # fmt: skip
+def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
+          predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
     check_predict(predict)
-    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
-    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
-        if isinstance(value, str) and value not in known:
-            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+    each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
+    metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head, predict=predict)
+    return Task(model, each, metrics, head, predict=predict), notes
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

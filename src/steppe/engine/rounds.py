@@ -24,7 +24,7 @@ from steppe.distributed.torchrun import is_first, run_on_first
 from steppe.engine import privacy, resources
 from steppe.engine.availability import Available, find_available
 from steppe.engine.choose_executor import choose_executor
-from steppe.engine.early_stopping import Best
+from steppe.engine.early_stopping import LOSS, Best
 from steppe.engine.play_round import Played, play_round
 from steppe.engine.resources import is_on_disk, make_fresh_state, make_store
 from steppe.engine.result import Result, summarize
@@ -68,7 +68,8 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
     if store is None:
         store = make_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
     begun = run_on_first(partial(_begin, experiment, folder, resume, store))
-    records, best = begun.records, Best(**begun.notes)
+    judged_by = next((m for m in task.metrics if m.name == config.early_stopping_by), LOSS)
+    records, best = begun.records, Best(**begun.notes, by=judged_by)
     server = tree_map(lambda t: t.to(task.x0.device), begun.server)
     ranks.home = dict.fromkeys(begun.known, 0)
     names = [f"{part}.{name}" for part, tensors in ranks.fresh().items() for name in tensors]

@@ -27,7 +27,7 @@ def choose_evaluated_model(
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
-    """Compute loss and metric of the model on the test set and, if there is one, on the validation set."""
+    """Compute loss and metrics of the model on the test set and, if there is one, on the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
     if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
@@ -40,14 +40,20 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
         )
 
     test = of(data.test_inputs, data.test_targets)
-    name = task.metric.name
-    record: dict[str, Any] = {"loss": test.loss, name: test.metric}
+    main = task.metric.name
+    record: dict[str, Any] = {"loss": test.loss, **_defined(test, main)}
     if test.by_class:
         record["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
     if data.validation_inputs is not None and data.validation_targets is not None:
         held_out = of(data.validation_inputs, data.validation_targets)
-        record |= {"validation_loss": held_out.loss, f"validation_{name}": held_out.metric}
+        record |= {"validation_loss": held_out.loss}
+        record |= {f"validation_{name}": value for name, value in _defined(held_out, main).items()}
     return record
+
+
+def _defined(found: Score, main: str) -> dict[str, float]:
+    """Leave out what is no number on these samples, such as an AUC without positive ones; the main metric stays."""
+    return {name: value for name, value in found.metrics.items() if value == value or name == main}
 
 
 def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,

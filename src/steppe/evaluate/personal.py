@@ -27,7 +27,7 @@ from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
-from steppe.evaluate.accuracy import score
+from steppe.evaluate.accuracy import judge, judging, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
@@ -148,10 +148,8 @@ def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Te
     chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
     with torch.no_grad():
         memory, labels = seen(take(client.inputs, chosen))[1], client.targets[chosen]
-        right = [
-            task.metric_each(
-                part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some]
-            )
+        (found,) = judge([judging(task.metric)], (
+            (part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some])
             for some in torch.split(torch.arange(len(client.test_targets), device=client.targets.device), batch)
-        ]
-    return float(torch.cat(right).double().mean())
+        ))  # fmt: skip
+    return found.value()

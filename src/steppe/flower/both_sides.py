@@ -6,6 +6,7 @@ The server has samples of the right shape in place of the nodes' data, a node it
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,9 +71,15 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
 def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
     torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
     model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
-    loss, metric = (None if name is None else name if ":" not in name else find_named(name, what)
-                    for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
-    return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
+    loss = None if own.loss is None else _find_function(own.loss, "own.loss")
+    several = [own.metric] if isinstance(own.metric, str) else own.metric or []
+    metrics = [_find_function(name, "own.metric") for name in several] or None
+    return build_experiment(config, parts, model, data, loss, metrics, own.head, split, cost, at_nodes=split is None)
+
+
+def _find_function(name: str, what: str) -> Any:
+    """A loss or metric: "module:name" of the user's Python, or one of the library's by its name with settings."""
+    return name if ":" not in name or "=" in name else find_named(name, what)
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:

@@ -61,7 +61,7 @@ class Own(BaseModel):
     model: str | None = Field(None, description="a function without arguments that gives an nn.Module")
     parts: str | None = Field(None, description="a function without arguments that gives a part or several")
     loss: str | None = Field(None, description="(outputs, targets) -> one value a sample")
-    metric: str | None = Field(None, description="the same")
+    metric: str | list[str] | None = Field(None, description="the same, or a steppe.Metric; one or several")
     head: str | None = Field(None, description="the name of the module that is the head")
 
 

@@ -32,6 +32,8 @@ GROUPS: dict[str, Callable[[Measure], bool]] = {
     "all": lambda m: m.runs == 1,
 }
 
+RENAMED = {"local_accuracy": "local_score"}  # names of earlier versions
+
 
 def choose_measures(words: Iterable[str]) -> list[str]:
     """Expand names of measures and groups to names of measures, in the order of the registry.
@@ -40,7 +42,7 @@ def choose_measures(words: Iterable[str]) -> list[str]:
     ['lambda1', 'smallest']
     """
     found: set[str] = set()
-    for word in words:
+    for word in (RENAMED.get(word, word) for word in words):
         if word in GROUPS:
             found |= {name for name, m in MEASURES.items() if GROUPS[word](m)}
         else:

@@ -148,7 +148,14 @@ class RunFolder:
 
     @property
     def metric(self) -> Metric:
-        return Metric.from_record(self.about.get("metric"))
+        """Return the main metric."""
+        return self.metrics[0]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Return all metrics, the main one first; earlier versions had one."""
+        about = self.about
+        return [Metric.from_record(record) for record in about.get("metrics", [about.get("metric")])]
 
     @property
     def named_model(self) -> dict[str, Any] | None:
@@ -216,7 +223,12 @@ class RunFolder:
 
     def analysis(self, whose: str = "") -> dict[str, Any] | None:
         """Return the stored measures of the final model, on the global loss or on one client's loss (`client-3`)."""
-        return self.read(_analysis(whose)) if (self.path / _analysis(whose)).exists() else None
+        if not (self.path / _analysis(whose)).exists():
+            return None
+        found = self.read(_analysis(whose))
+        if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
+            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is no accuracy
+        return found
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the object in a JSON file."""
@@ -299,6 +311,7 @@ class RunFolder:
         """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
         free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
+        free |= {"loss", "metrics"} - set(self.read("config.json"))  # they were no keys once; about.json has the loss
         changed = [k for k in now if before.get(k) != now[k] and k not in free]
         return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *self.changed_sources(config)]
 
@@ -349,7 +362,7 @@ class RunFolder:
         if "format" in was:
             for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
                                     ("loss", "type", "loss")):  # fmt: skip
-                if was[key][part] != now[key][part]:
+                if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
                     same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                     what = (
                         f"{name} differs from the run's"
@@ -386,6 +399,12 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
     defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
     new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
     return {k: v for k, v in part.items() if k not in new}
+
+
+def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether both are one of the library's own losses, which has moved from one file to another."""
+    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
+    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
 
 
 def _name(described: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 import steppe
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
+from steppe.core.losses import name_of, settings_of
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
 
@@ -79,8 +80,10 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
-        "loss": {"own": task.own_loss, "type": qualified_name(task.loss_each)},
+        "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
+                 **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
         "metric": task.metric.record,
+        "metrics": [m.record for m in task.metrics],
         "partition": {"rule": split.rule, "hash": split.hash,
                       **({} if data.by is None else {"by": "own values"})} if split else None,
     }  # fmt: skip
