@@ -73,10 +73,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
-        if data.classes is None:
+        if data.outputs is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, data.shape)
+        model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
