@@ -129,7 +129,7 @@ def test_a_late_reply_is_dropped_and_leaves_no_trace(tmp_path, algorithm):
 
 def test_an_error_of_flower_is_told(tmp_path):
     result, _, told = launch(tmp_path, ALL, Spoiler(1, 1, instead(Error(3, "out of memory"))))
-    assert "round 2: client 1: Flower reports: message unavailable" in told  # never Flower's text, which quotes the node
+    assert "round 2: client 1: Flower reports: message unavailable" in told  # never the text of Flower, which quotes it
     assert [r.get("dropped") for r in result.history] == [None, [1], None]
 
 

@@ -35,6 +35,7 @@ class Sample(BaseModel):
     shape: list[int] = Field(description="shape of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
     classes: int | None = Field(None, ge=1, description="number of classes, with labels from 0; none for a regression")
+    tokens: int | None = Field(None, ge=1, description="number of different tokens, for sequences")
     class_names: list[str] | None = Field(None, description="class names by label, for folders of images")
     targets: Literal["int64", "float32"] = Field("int64", description="labels, or numbers of a regression")
     target_shape: list[int] = Field([], description="shape of one target; [] for a label or a single number")
