@@ -78,7 +78,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
                   "own_head": task.own_head, **describe_base(task),
                   **({} if task.predict is find_prediction else {"predict": qualified_name(task.predict)}),
-                  **({} if own_model else {"name": config.model, "classes": data.classes,
+                  **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
