@@ -20,6 +20,7 @@ from steppe.core.errors import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
+from steppe.core.twin import hash_tensors
 from steppe.data import Data, Partition, from_arrays, load
 from steppe.data.partition import ON_NODE
 from steppe.engine.build import build_experiment
@@ -108,8 +109,7 @@ def compute_fingerprint(built: Experiment) -> str:
     task = built.task
     digest = hashlib.sha256(repr((built.algorithm.parts, task.layout.names, task.layout.shapes, task.head)).encode())
     digest.update(repr([(k, tuple(v.shape)) for k, v in task.buffers.items()]).encode())
-    for name, value in task.constants.items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    digest.update(hash_tensors(task.constants).encode())
     return digest.hexdigest()[:16]
 
 
