@@ -10,39 +10,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
-from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
 from steppe.data import Data
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.data.divide import take_division
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
+from steppe.engine.calls import Added, Asked, read_call, say_options
+from steppe.engine.objectives import either, split_objectives
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
-from steppe.measures.during_training import chosen
+from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
-from steppe.references import OWN
-from steppe.registry import configured, settings_of
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
-from steppe.runs.provenance import qualified_name
+from steppe.runs.trained import put_together
 from steppe.settings import tell_where
 
 
-def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
-        model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *, loss: str | Each | None = None,
-        metric: str | Each | None = None, head: str | None = None, predict: Predict | None = None,
-        out: str | Path | None = None, resume: bool = False,
+def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
+        loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
+        predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
         watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
-        add: str | Part | Sequence[str | Part] = (), progress: bool = True,
+        add: Added = (), progress: bool = True,
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
@@ -54,8 +52,9 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
     predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
                outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
-    metric     "accuracy", "mse", or a function of the same form
+    loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
+    metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
+               functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
@@ -63,14 +62,16 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
                to stop the run, raise KeyboardInterrupt
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
+    partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
+    groups     instead of a partition: the client of each training sample, any id
+    by         what a rule of labels divides by instead: one value, id or text per training sample
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    _check_algorithm(algorithm)
-    chosen_model = take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
-    named = {"algorithm": algorithm, "model": chosen_model, "data": data}
+    own = take_objects(model, data, options)
+    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
+    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -78,42 +79,29 @@ def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg",
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
-    values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
-    added = [add] if isinstance(add, str | Part) else list(add)
-    own_add = [part for part in added if not isinstance(part, str)]
-    options["add"] = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
-    if own_data is not None and own_data.classes is None:
-        options.setdefault("partition", "iid")  # the only rule that needs no class labels
-    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
-    with tell_where(said):
-        algorithm, options = _call(algorithm, options)
-        values = configuration.renamed(configuration.spell_out({**values, **options}))
-        config = configuration.resolve(configuration.nest(values), "")
+    call = read_call(algorithm, add, options)
+    config = call.config
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(said), keeping_caller_state():
-        own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head, add=own_add,
-                                 predict=predict)  # fmt: skip
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+    with tell_where(say_options({**options, "add": add})), keep_caller_state():
+        built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
+                                 predict=predict, **own)  # fmt: skip
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
-def _check_algorithm(algorithm: Any) -> None:
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
-
-
-def _call(algorithm: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parts that the user's own function returns, and the options that are not its settings."""
-    if isinstance(algorithm, str | type | Part | Algorithm) or not callable(algorithm):
-        return algorithm, options
-    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
-    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
-    return parts, {k: v for k, v in options.items() if k not in mine}
+def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    chosen_model = model if own_model else take_model(model)
+    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    found = {"model": chosen_model, "data": own_data, "split": split}
+    return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def _data(given: Any) -> Data:
@@ -129,22 +117,22 @@ def _data(given: Any) -> Data:
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
-            loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+            loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
             predict: Predict | None = None,
             samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
-    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
-    global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
+    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
+    instead of the global one.
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head, "predict": predict,
+           "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found
@@ -182,7 +170,8 @@ class Run(Outcome):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
-        return RunFolder(self.folder).model_state()
+        frozen = "base" in (self.about.get("model") or {})
+        return self.model.state_dict() if frozen else RunFolder(self.folder).model_state()
 
     def example(self) -> Any:
         """Return inputs of the recorded shape; None if the model is the user's own."""
@@ -193,8 +182,9 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
-    finished has records, but no module.
+    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
+    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
+    not finished has records, but no module.
     """
     folder = RunFolder(path)
     config, summary, where = folder.read("config.json"), folder.summary, folder.path
@@ -205,10 +195,6 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = take_module(model).to(getattr(torch, config["dtype"]))
-        try:
-            model.load_state_dict(run.state_dict())
-        except RuntimeError as error:
-            raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
-        run.module = model.eval()
+        dtype = getattr(torch, config["dtype"])
+        run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

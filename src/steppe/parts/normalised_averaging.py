@@ -3,19 +3,19 @@
     d_i = −Δ_i / (η a_i),      a_i: the client's steps, corrected for momentum
     x ← x − η · (Σ p_i a_i) · Σ p_i d_i
 
-Directions are averaged, not distances, so that clients with more steps do not pull harder. Two scalars go up
-(a_i and 1/a_i). The learning rate cancels.
+Directions are averaged, not distances, so that clients with more steps do not have more influence. Two
+scalars are uploaded (a_i and 1/a_i). The learning rate cancels.
 
 `correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d a running
 mean of them by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part. This is the mean over all
-clients only while all take part: otherwise it takes the absent to be like d. The client keeps d_i, and d goes down.
-official: the FedSoL code (and FedNTD's) never updates d, so that a client that comes back subtracts its own old
-average gradient, g(w) − d_i; its configuration has this switched on.
+clients only while all take part; otherwise it assumes that the absent ones are like d. The client keeps d_i, and d is
+broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a client that takes part again subtracts its
+own old average gradient, g(w) − d_i; its configuration enables this.
 
-Limits: d_i contains its own correction, so it swings from one of the client's rounds to the next. Under `ccvr` it
+Limits: d_i contains its own correction, so it swings from one of the client's rounds to the next. With `ccvr` it
 neither grows nor fades, and a bias stays. `official` with all clients in every round diverges at any learning rate:
-along a direction of curvature a, with one step per round, x and d_i grow by (ηa + √(η²a² + 4)) / 2 per round. With some
-clients in a round it takes longer. Where a part moves the start, d_i is measured from it.
+along a direction of curvature a, with one step per round, x and d_i grow by (ηa + √(η²a² + 4)) / 2 per round. With
+fewer clients per round it takes longer. Where a part moves the start, d_i is measured from it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NormalisedAveraging(Part):
         bounding = next((p.name for p in others if p.has("screen")), None)
         return "" if bounding is None else (
             f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which scales "
-            "both, would shrink the update twice: take fedavg with max_steps, so that clients take equal steps"
+            "both, would shrink the update twice: use fedavg with max_steps, so that clients take equal steps"
         )  # fmt: skip
 
     def caution(self, per_round: int, clients: int) -> str:
