@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steppe.core.metric import Metric
     from steppe.core.part import Part, unit
     from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
-    from steppe.data import Data, Partition, from_arrays, from_dataset
+    from steppe.data import Data, Partition, from_arrays, from_clients, from_dataset
     from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
@@ -36,15 +36,15 @@ _HOMES = {
     "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
     "embed": ("client", "server"),
     "optim": ("optimiser",),
-    "data": ("Data", "Partition", "from_arrays", "from_dataset"),
+    "data": ("Data", "Partition", "from_arrays", "from_clients", "from_dataset"),
     "engine.result": ("Result",),
     "engine.trackers": ("Tracker",),
 }
 _MODULES = ("flatness", "optim")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
-           "analyze", "client", "flatness", "from_arrays", "from_dataset", "load", "optim", "optimiser", "run",
-           "server", "unit"]  # fmt: skip
+           "analyze", "client", "flatness", "from_arrays", "from_clients", "from_dataset", "load", "optim", "optimiser",
+           "run", "server", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

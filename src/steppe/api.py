@@ -17,7 +17,6 @@ from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
-from steppe.data import Data
 from steppe.data.divide import take_division
 from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
@@ -68,7 +67,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     """
     join()
     chosen_model = take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
@@ -95,17 +94,6 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
-def _data(given: Any) -> Data:
-    if isinstance(given, Data):
-        return given
-    if isinstance(given, tuple | list) and len(given) == 4:
-        return datasets.from_arrays(*given)
-    if isinstance(given, tuple | list) and len(given) == 2:
-        return datasets.from_dataset(*given)
-    raise SteppeError("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), or two torch data sets "
-                      "(train, test).")  # fmt: skip
-
-
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
             loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
@@ -119,7 +107,7 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     instead of the global one.
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
-           "data": None if data is None else _data(data), "loss": loss,
+           "data": None if data is None else datasets.as_data(data), "loss": loss,
            "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
