@@ -59,7 +59,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data, add, split)
+    config = name_what_is_own(config, own_parts, model, data, add, split)
     config, loss, metric = take_objectives(config, loss, metric)
     availability.check_availability(config)
     device = find_device(config.device)
@@ -106,7 +106,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     return experiment
 
 
-def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
+def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
                       add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
@@ -160,7 +160,7 @@ def _completed(part: Part, config: Config) -> Part:
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
     checks: dict[str, Callable[[], Any]] = {
-        "own": lambda: _name_what_is_own(config, None, None, None),
+        "own": lambda: name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
