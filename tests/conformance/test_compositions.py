@@ -35,19 +35,12 @@ def test_two_judged_models_are_refused():
         built("fedavg", "ema", "swa:rounds=2")
 
 
-@pytest.mark.parametrize("sending", ["global_ascent", "nesterov_start"])
-def test_a_bias_worked_out_from_another_model_is_refused(sending):
-    """The server's mean of FedScar's biases would not be its clients'."""
-    with pytest.raises(CompositionError, match=f"'{sending}' sends another one: take variant=lagged"):
-        built("fedscar", sending)
-    built("fedscar", "ema")
-    algorithm("fedscar", {"variant": "lagged"}, add=(parse_addition(sending),))
-
-
 @pytest.mark.parametrize("served", ["control_variates", "dynamic_regularisation:alpha=1", "server_momentum"])
 def test_clients_alone_have_no_server(served):
     with pytest.raises(CompositionError, match="no server for"):
         built("local", served)
+    with pytest.raises(CompositionError, match="cannot move their start: leave it out"):
+        built("local", "relaxed_start")
     built("local", "sam:rho=0.1")
 
 

@@ -171,8 +171,6 @@ def test_a_neutral_part_changes_nothing(composition, algorithm, name):
         more = composition.built(neutral(name))
     except SteppeError:
         return False
-    if name == "relaxed_start" and algorithm.using("start"):
-        return False  # see test_a_relaxed_start_takes_back_its_own_move_alone
     whole = {"krum", "dp"} & {name, *(p.name for p in algorithm.parts)}  # which count on a number of replies
     schedule = always(4) if whole else PARTIAL
     without, beside = play(algorithm, schedule), play(more, schedule)
@@ -213,7 +211,6 @@ def test_entries_reduce_to_one_another(entry, set_to, other, others):
         agree(a.server.x, b.server.x, 1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="relaxed_start (official) takes back where all parts together moved the start")
 def test_a_relaxed_start_takes_back_its_own_move_alone():
     scar = Composition("fedscar", {}, (), "sgd")
     without, beside = (play(a, always(3))[-1].server.x for a in (scar.built(), scar.built(neutral("relaxed_start"))))

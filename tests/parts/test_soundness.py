@@ -19,7 +19,9 @@ from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.control_variates import ControlVariates
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.geometric_bias import GeometricBias
+from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.latest_mean import LatestMean
+from steppe.parts.nesterov import NesterovStart
 from steppe.parts.norm_bound import NormBound
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
@@ -147,6 +149,9 @@ def test_a_momentum_of_inner_gradients_hides_them_too():
         (DynamicRegularisation(0.1, "all"),),
         (RelaxedStart(0.3, "official"),),
         (RelaxedStart(0.3, "paper"),),
+        (GlobalAscent(0.2),),  # these two send another model than the global one
+        (NesterovStart(0.5),),
+        (GlobalAscent(0.2), NesterovStart(0.5), RelaxedStart(0.3)),
     ],
 )
 @pytest.mark.parametrize("variant", ["official", "lagged"])

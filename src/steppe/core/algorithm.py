@@ -47,10 +47,6 @@ class Algorithm:
         if len(judging) > 1:
             self._refuse(f"'{judging[0]}' and '{judging[1]}' both say which model is judged, and one would not be "
                          "heard: keep one of them")  # fmt: skip
-        for p in self.using("prepare"):
-            if moving := [q.name for q in self.using("send") if q is not p]:
-                self._refuse(f"'{p.name}' works its clients' starts out from the global model, and '{moving[0]}' sends "
-                             f"another one: take variant=lagged of '{p.name}', or leave '{moving[0]}' out")  # fmt: skip
         if self.guards and self.alone:
             self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
         if self.alone and (served := [p.name for p in self.parts if p.down or p.has("server")]):

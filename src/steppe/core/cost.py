@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.core.algorithm import Algorithm
@@ -37,7 +37,7 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device 
     """Trace begin, step and end. `batch` gives shapes only, unless the model needs a device with real numbers."""
     task = task.to(device)
     x, size = task.x0, task.layout.size
-    batch = {k: v.to(device, x.dtype if v.is_floating_point() else None) for k, v in batch.items()}
+    batch = tree_map(lambda v: v.to(device, x.dtype if v.is_floating_point() else None), batch)
     scalar = torch.ones((), device=device, dtype=x.dtype)
     server = Server(x, algorithm.server_state(x), task.buffers)
     state = algorithm.client_state(x)

@@ -63,9 +63,9 @@ class Part:
         return {}
 
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
-        """On the server, before the broadcast: may write s.state; rows are this part's states of the round's clients.
+        """On the server, after `send`: may write s.state; rows are this part's states of the round's clients.
 
-        Only a simulation knows these states, and who will reply.
+        s.x is the model that is sent. Only a simulation knows these states, and who will reply.
         """
 
     def send(self, x: Tensor, s: ServerTurn) -> Tensor:

@@ -68,10 +68,10 @@ class LocalStep:
 
 @dataclass
 class ServerTurn:
-    """For `prepare`, `send`, `reduce` and `evaluated`."""
+    """For `send`, `prepare`, `reduce` and `evaluated`."""
 
     layout: Layout
-    x: Tensor  # the global model before the round's update
+    x: Tensor  # the global model before the round's update; for `prepare`, as it is sent
     lr: Tensor  # of this round
     round: Tensor  # its number, from 0
     state: Tensors  # this part's own on the server

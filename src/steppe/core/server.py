@@ -41,13 +41,13 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     x = server.x
 
-    def turn(p: Part) -> ServerTurn:
-        return ServerTurn(layout, server.x, lr, round_, state[p.name], clients)
+    def turn(p: Part, model: Tensor) -> ServerTurn:
+        return ServerTurn(layout, model, lr, round_, state[p.name], clients)
 
-    for p in algorithm.using("prepare"):
-        p.prepare({} if algorithm.guards else (rows or {}).get(p.name, {}), turn(p))
     for p in algorithm.using("send"):
-        x = p.send(x, turn(p))
+        x = p.send(x, turn(p, server.x))
+    for p in algorithm.using("prepare"):  # clients will see the model that is sent
+        p.prepare({} if algorithm.guards else (rows or {}).get(p.name, {}), turn(p, x))
     down = {p.name: {k: state[p.name][k] for k in p.down} for p in algorithm.parts if p.down}
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from steppe.core.inputs import Inputs, as_arguments, in_precision
 from steppe.core.layout import Layout, Tensors
 from steppe.core.metric import Each, Metric
 
@@ -87,7 +88,7 @@ class Task:
         moved.constants = {k: b.to(device, dtype if b.is_floating_point() else None) for k, b in self.constants.items()}
         return moved
 
-    def forward(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str] = frozenset(),
+    def forward(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str] = frozenset(),
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
         """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
 
@@ -96,13 +97,12 @@ class Task:
         """
         if fast and self.fast is not None:
             low, high = self.fast, w.dtype
-            inputs = inputs.to(low) if inputs.is_floating_point() else inputs
-            out = self._run(w, inputs, buffers, see, learning, low)
+            out = self._run(w, in_precision(inputs, low), buffers, see, learning, low)
             shown = None if out.features is None else out.features.to(high)
             return Outputs(out.logits.to(high), shown, tuple(a.to(high) for a in out.activations), out.buffers)
         return self._run(w, inputs, buffers, see, learning)
 
-    def _run(self, w: Tensor, inputs: Tensor, buffers: Tensors, see: frozenset[str], learning: bool,
+    def _run(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str], learning: bool,
              low: torch.dtype | None = None) -> Outputs:  # fmt: skip
         model = self.learner if learning else self.judge
         features: list[Tensor] = []
@@ -122,7 +122,7 @@ class Task:
             # Cut tensor by tensor, not as one vector: matrix units want operands that begin at round addresses.
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **counters, **after}
-            logits = functional_call(model, state, (inputs,))
+            logits = functional_call(model, state, *as_arguments(inputs))
         finally:
             for hook in hooks:
                 hook.remove()

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, nearest, quote
+from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, svhn
 from steppe.data.files import find
 
@@ -35,44 +36,47 @@ class Data:
     """Training and test samples in memory; validation samples only after `with_validation`.
 
     Images are uint8 (n, channels, h, w). They are normalised when a batch is made, by mean and std (one number per
-    channel, in units of 0..1). All other inputs are floats of any shape and are used as they are. `classes` is None for
-    regression and for sequences; targets may then have any shape.
+    channel, in units of 0..1). All other inputs are used as they are, whatever their shape. Several inputs per example
+    are a tuple or a dict of tensors (see core/inputs.py). `classes` is None for regression and for sequences; targets
+    may then have any shape.
     """
 
     name: str
-    train_inputs: Tensor
+    train_inputs: Inputs
     train_targets: Tensor
-    test_inputs: Tensor
+    test_inputs: Inputs
     test_targets: Tensor
     classes: int | None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] | None = None
-    validation_inputs: Tensor | None = None
+    validation_inputs: Inputs | None = None
     validation_targets: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if len(self.train_inputs) == 0:
+        if len(self.train_targets) == 0:
             raise SteppeError(f"{self.name} has no training samples; at least one is needed.")
         for part in ("train", "test", "validation"):
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if inputs is None and targets is None and part == "validation":
                 continue
-            if len(inputs) != len(targets):
-                raise SteppeError(f"{self.name} has {len(inputs)} {part} inputs but {len(targets)} targets.")
-            if inputs.shape[1:] != self.train_inputs.shape[1:]:
+            for name, tensor in named_tensors(inputs, f"{part} inputs"):
+                if len(tensor) != len(targets):
+                    raise SteppeError(f"{self.name} has {len(tensor)} {name} but {len(targets)} targets.")
+            if show_shape(inputs) != show_shape(self.train_inputs):
                 raise SteppeError(
-                    f"{self.name} has {part} inputs of shape {tuple(inputs.shape[1:])}, but train inputs of shape "
-                    f"{tuple(self.train_inputs.shape[1:])}; make them equal."
+                    f"{self.name} has {part} inputs of shape {show_shape(inputs)}, but train inputs of shape "
+                    f"{show_shape(self.train_inputs)}; make them equal."
                 )
             if self.classes is not None:
                 self._check_labels(part, targets)
         if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
             raise SteppeError(f"{self.name}: mean and std need one number per channel, and std > 0.")
-        if self.train_inputs.dtype == torch.uint8:
-            if self.train_inputs.ndim != 4:
-                raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w).")
-            if self.mean and len(self.mean) != self.train_inputs.shape[1]:
+        for _, tensor in named_tensors(self.train_inputs, ""):
+            if tensor.dtype == torch.uint8 and tensor.ndim != 4:
+                raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w); for other "
+                                  "data use int64 or float32.")  # fmt: skip
+            if tensor.dtype == torch.uint8 and self.mean and len(self.mean) != tensor.shape[1]:
                 raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers, but images have another number of "
                                   "channels.")  # fmt: skip
 
@@ -97,21 +101,37 @@ class Data:
                 "one side empty; choose a number between 0 and 1 such as 0.1."
             )
         chosen = stratified(self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed)
-        chosen = chosen.to(self.train_inputs.device)
+        chosen = chosen.to(self.device)
         kept = torch.ones(len(self.train_targets), dtype=torch.bool, device=chosen.device)
         kept[chosen] = False
         return replace(
             self,
-            train_inputs=self.train_inputs[kept],
+            train_inputs=take(self.train_inputs, kept),
             train_targets=self.train_targets[kept],
-            validation_inputs=self.train_inputs[chosen],
+            validation_inputs=take(self.train_inputs, chosen),
             validation_targets=self.train_targets[chosen],
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Return where the samples are."""
+        return self.train_targets.device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one input; several inputs per example have no single shape."""
+        if not isinstance(self.train_inputs, Tensor):
+            raise SteppeError(f"{self.name} has several inputs per example ({show_shape(self.train_inputs)}), which no "
+                              "model by name takes: give your own nn.Module.")  # fmt: skip
+        return tuple(self.train_inputs.shape[1:])
+
+    @property
+    def _samples(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k.endswith(("_inputs", "_targets")) and v is not None}
+
     def to(self, device: torch.device | str) -> Data:
         """Return the same data on a device."""
-        tensors: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        moved = replace(self, **tensors)
+        moved = replace(self, **{k: each_tensor(lambda t: t.to(device), v) for k, v in self._samples.items()})
         if "hash" in vars(self):
             vars(moved)["hash"] = self.hash
         return moved
@@ -120,8 +140,8 @@ class Data:
     def hash(self) -> str:
         """Return a hash of all samples and constants, but not of the name."""
         digest = hashlib.sha256()
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
+        for part, samples in self._samples.items():
+            for name, value in named_tensors(samples, part):
                 digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
                 digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         digest.update(repr((self.classes, self.mean, self.std)).encode())
@@ -138,10 +158,10 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     # The classes with the largest remainders get the samples that rounding down left over.
     quota[torch.argsort(share % len(labels), descending=True, stable=True)[:left]] += 1
     chosen = []
-    for label, take in enumerate(quota.tolist()):
+    for label, wanted in enumerate(quota.tolist()):
         members = torch.nonzero(labels == label).flatten()
         order = keyed.permutation(keyed.key(seed, label), len(members))
-        chosen.append(members[order[:take]])
+        chosen.append(members[order[:wanted]])
     return torch.cat(chosen).sort().values
 
 
@@ -157,9 +177,13 @@ def as_tensor(array: Any, what: str) -> Tensor:
     return found
 
 
-def as_inputs(array: Any) -> Tensor:
-    """Return a tensor: uint8 images with the channel axis first, doubles as floats."""
-    x = as_tensor(array, "inputs")
+def as_inputs(given: Any) -> Inputs:
+    """Return tensors: uint8 images with the channel axis first, doubles as floats; a tuple or dict keeps its form."""
+    if isinstance(given, dict):
+        return {str(name): as_inputs(one) for name, one in given.items()}
+    if isinstance(given, tuple) and given and all(hasattr(one, "shape") for one in given):
+        return tuple(map(as_inputs, given))
+    x = as_tensor(given, "inputs")
     if x.dtype == torch.uint8:
         if x.ndim == 3:
             x = x[:, None]
@@ -182,7 +206,8 @@ def from_arrays(
 ) -> Data:
     """Create data from numpy arrays or tensors.
 
-    Images are uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
+    `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
+    uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
     images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
     targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None.
     """
@@ -199,7 +224,8 @@ def from_arrays(
                 raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
                                   "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
-        mean, std = _statistics(inputs) if inputs.dtype == torch.uint8 and len(inputs) else ((), ())
+        images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
+        mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
     return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names)
 
 

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from steppe.core.errors import SteppeError
+from steppe.core.inputs import Inputs, each_tensor, take
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
 from steppe.data.partition import Partition
@@ -29,6 +33,11 @@ class Federation:
     seed: int
     dtype: torch.dtype = torch.float32
     max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        images = any(t.dtype == torch.uint8 for t in tree_leaves(self.data.train_inputs))
+        if self.augmentation != Augmentation() and not images:
+            raise SteppeError("Augmentation needs uint8 images; for other inputs use augmentation 'none'.")
 
     def to(self, device: torch.device | str) -> Federation:
         """Return the same federation on a device."""
@@ -56,7 +65,7 @@ class Federation:
 
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
-        device = self.data.train_inputs.device
+        device = self.data.device
         exact = torch.float64  # converted to the precision of the computation when used
         return (torch.tensor(self.data.mean, dtype=exact, device=device),
                 torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
@@ -79,27 +88,33 @@ class Federation:
         return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step)
 
     def _own(self, client: int) -> Tensor:
-        return torch.as_tensor(self.indices[client], device=self.data.train_inputs.device)
+        return torch.as_tensor(self.indices[client], device=self.data.device)
 
     @cached_property
     def _samples(self) -> Tensor:
         """Return all clients' samples on the device, one padded row per client."""
         rows = [torch.as_tensor(c) for c in self.indices]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.train_inputs.device)
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.device)
 
-    def batch(self, index: Tensor, keys: Tensor) -> dict[str, Tensor]:
+    def batch(self, index: Tensor, keys: Tensor) -> dict[str, Any]:
         """Return augmented inputs and targets at index (*lead, B) with keys (*lead)."""
-        return {"x": self.augmented(self.data.train_inputs[index], keys),
+        return {"x": self.augmented(take(self.data.train_inputs, index), keys),
                 "y": self.targets(self.data.train_targets[index])}  # fmt: skip
 
-    def augmented(self, inputs: Tensor, keys: Tensor) -> Tensor:
-        """Return inputs as used in training: augmented and normalised."""
-        return self.augmentation(inputs, keys, *self._constants, self.dtype)
+    def augmented(self, inputs: Inputs, keys: Tensor) -> Any:
+        """Return inputs as used in training: normalised, and images augmented, several of one example alike."""
+
+        def one(t: Tensor) -> Tensor:
+            if t.dtype != torch.uint8:
+                return normalise(t, *self._constants, self.dtype)
+            return self.augmentation(t, keys, *self._constants, self.dtype)
+
+        return each_tensor(one, inputs)
 
     def targets(self, given: Tensor) -> Tensor:
         """Return targets as used by the loss: regression targets in the precision of the computation."""
         return given.to(self.dtype) if given.is_floating_point() else given
 
-    def plain(self, inputs: Tensor) -> Tensor:
+    def plain(self, inputs: Inputs) -> Any:
         """Return inputs as used in evaluation: normalised, not augmented."""
-        return normalise(inputs, *self._constants, self.dtype)
+        return each_tensor(lambda t: normalise(t, *self._constants, self.dtype), inputs)

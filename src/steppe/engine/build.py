@@ -67,7 +67,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         if data.classes is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, tuple(data.train_inputs.shape[1:]))
+        model = models.build(config.model, data.classes, data.shape)
     task = _task(model, data, loss, metric, head).to(device, dtype)
     notes = set_precision(config, chosen, task)
     batch = model_checks.check_batch(task, federation)

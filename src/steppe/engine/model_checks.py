@@ -9,6 +9,8 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import Inputs, count, show_shape, take
+from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 
@@ -16,25 +18,25 @@ from steppe.data.federation import Federation
 def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
     """Run one small batch, refuse a model or loss that does not fit the data, and return the batch."""
     data = federation.data
-    inputs, targets = data.train_inputs[: federation.batch_size], data.train_targets[: federation.batch_size]
-    x, targets = federation.plain(inputs), federation.targets(targets)
+    few = slice(federation.batch_size)
+    x, targets = federation.plain(take(data.train_inputs, few)), federation.targets(data.train_targets[few])
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             logits = task.forward(task.x0, x, task.buffers, learning=False).logits
     except Exception as error:
-        raise SteppeError(f"The model cannot take inputs of shape {tuple(x.shape[1:])}: {error}") from error
+        raise SteppeError(f"The model cannot take inputs of shape {show_shape(x)}: {error}") from error
     if not isinstance(logits, Tensor):
         raise SteppeError(f"The model returns a {type(logits).__name__}, but must return one tensor: its predictions.")
     if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
-        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {len(x)} samples, but {data.name} "
+        raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {count(x)} samples, but {data.name} "
                           f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip
     try:
         each = task.loss_each(logits, targets)
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
                           f"{error}") from error  # fmt: skip
-    if each.ndim == 0 or len(each) != len(x):
+    if each.ndim == 0 or len(each) != count(x):
         raise SteppeError("The loss must return one value per sample, because clients' last batches differ in "
                           "size: use reduction='none'.")  # fmt: skip
     return {"x": x, "y": targets}
@@ -50,7 +52,7 @@ def check_statistics(task: Task, federation: Federation) -> None:
         return
     size = federation.batch_size
     single = [i for i, n in enumerate(federation.sizes) if n % size == (1 if size > 1 else 0)]
-    x = federation.plain(federation.data.train_inputs[: max(size, 2)])
+    x = federation.plain(take(federation.data.train_inputs, slice(max(size, 2))))
     with torch.no_grad():
         after = task.forward(task.x0, x, task.buffers).buffers
         constant = {k: b for k, b in task.buffers.items() if torch.equal(b, after[k])}
@@ -58,7 +60,7 @@ def check_statistics(task: Task, federation: Federation) -> None:
         task.constants = {**task.constants, **constant}
         if task.uses_batch_statistics and single:
             try:
-                task.forward(task.x0, x[:1], task.buffers)
+                task.forward(task.x0, take(x, slice(1)), task.buffers)
             except ValueError as error:
                 raise SteppeError(f"The last batch of client {single[0]} has one sample, but this model's batch norm "
                                   "needs more: choose another batch size.") from error  # fmt: skip
@@ -76,16 +78,16 @@ def check_taps(algorithm: Algorithm, task: Task) -> None:
 
 def not_batchable(task: Task, federation: Federation) -> str:
     """Return why vmap cannot differentiate this model over clients (some layers have no rule), or an empty string."""
-    x = federation.plain(federation.data.train_inputs[:2])
+    x = federation.plain(take(federation.data.train_inputs, slice(2)))
     y = federation.targets(federation.data.train_targets[:2])
 
-    def loss(w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(w: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
         return task.loss(task.forward(w, inputs, task.buffers).logits, {"y": targets})
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            two = [torch.stack([v, v]) for v in (task.x0, x, y)]
+            two = stack([(task.x0, x, y)] * 2)
             torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
     except Exception as error:  # a user's model may raise anything
         return (str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0]

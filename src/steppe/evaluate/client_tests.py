@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.data import aligned_test_sets
 from steppe.evaluate.personal import Client, is_personal, personal_accuracy
@@ -30,11 +31,13 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
         tests = aligned_test_sets(split, labels, test_labels)
     except SteppeError:  # a partition from a file, whose random stream cannot be replayed
         tests = aligned_test_sets(split, labels, test_labels, seed=config.seed)
-    device = data.train_inputs.device
+    device = data.device
 
     def client(mine: Any, test: Any) -> Client:
         a, b = torch.as_tensor(mine).to(device), torch.as_tensor(test).to(device)
-        return Client(data.train_inputs[a], data.train_targets[a], data.test_inputs[b], data.test_targets[b])
+        return Client(
+            take(data.train_inputs, a), data.train_targets[a], take(data.test_inputs, b), data.test_targets[b]
+        )
 
     if any(isinstance(p, OwnModel) for p in algorithm.parts):
         x = torch.stack([row[OwnModel.name]["w"].to(device) for row in store.gather(range(config.clients))])

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, evaluated
@@ -31,7 +32,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     x, buffers = judged_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
-    def of(inputs: Tensor, targets: Tensor) -> Score:
+    def of(inputs: Inputs, targets: Tensor) -> Score:
         return score(
             task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
         )
@@ -58,8 +59,9 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
     policies = {"recalibrate"} | ({"local"} if exported else set()) | ({"average"} if another else set())
     if not buffers or experiment.config.buffers not in policies:
         return buffers
-    inputs = experiment.federation.data.train_inputs
-    order = permutation(key(experiment.config.seed, 4), len(inputs))[:2000].to(inputs.device)
+    data = experiment.federation.data
+    order = permutation(key(experiment.config.seed, 4), len(data.train_targets))[:2000].to(data.device)
     split = torch.split(order, 200)
     batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
-    return recalibrated(experiment.task, x, buffers, [experiment.federation.plain(inputs[i]) for i in batches])
+    plain = [experiment.federation.plain(take(data.train_inputs, i)) for i in batches]
+    return recalibrated(experiment.task, x, buffers, plain)

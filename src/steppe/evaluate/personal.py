@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Sent, begin, step
+from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
@@ -41,9 +42,9 @@ _ORDER, _AUGMENT, _MEMORY, _DROPOUT = 11, 12, 13, 14  # separates the uses of (s
 class Client(NamedTuple):
     """One client's own data."""
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
-    test_inputs: Tensor
+    test_inputs: Inputs
     test_targets: Tensor
 
 
@@ -85,21 +86,21 @@ def fine_tune(
     return [reached[k] for k in steps]
 
 
-def shuffled(inputs: Tensor, targets: Tensor, size: int, seed: int, client: int,
-             augment: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Tensors]:  # fmt: skip
+def shuffled(inputs: Inputs, targets: Tensor, size: int, seed: int, client: int,
+             augment: Callable[[Inputs, Tensor], Any]) -> Iterator[Tensors]:  # fmt: skip
     """Yield batches without end: a new order every epoch, with a short last batch."""
     for epoch in count():
         order = permutation(key(seed, client, epoch, _ORDER), len(targets)).to(targets.device)
         for j, part in enumerate(torch.split(order, size)):
             k = key(seed, client, epoch, j, _AUGMENT).to(targets.device)
-            yield {"x": augment(inputs[part], k), "y": targets[part]}
+            yield {"x": augment(take(inputs, part), k), "y": targets[part]}
 
 
 def personal_accuracy(
     algorithm: Algorithm, task: Task, x: Tensor, clients: Iterable[Client], lr: float, epochs: Sequence[int] = (1, 5),
     batch_size: int = 50, round_epochs: int = 5, lr_decay: float = 1.0, seed: int = 0, buffers: Tensors | None = None,
-    plain: Callable[[Tensor], Tensor] = lambda inputs: inputs,
-    augment: Callable[[Tensor, Tensor], Tensor] | None = None,
+    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs,
+    augment: Callable[[Inputs, Tensor], Any] | None = None,
 ) -> dict[int, Personal]:  # fmt: skip
     """Compute the task's metric after each number of epochs; an algorithm whose clients train alone has only 0.
 
@@ -136,17 +137,19 @@ def spread(each: Sequence[float]) -> Personal:
 
 
 def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Tensors, client: Client,
-                     plain: Callable[[Tensor], Tensor], k: Tensor, batch: int = 1000) -> float:  # fmt: skip
-    def seen(inputs: Tensor) -> tuple[Tensor, Tensor]:
+                     plain: Callable[[Inputs], Inputs], k: Tensor, batch: int = 1000) -> float:  # fmt: skip
+    def seen(inputs: Inputs) -> tuple[Tensor, Tensor]:
         out = task.forward(w, plain(inputs), buffers, frozenset({"features"}), learning=False)
         assert out.features is not None
         return out.logits, out.features.flatten(1)
 
     chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
     with torch.no_grad():
-        memory, labels = seen(client.inputs[chosen])[1], client.targets[chosen]
+        memory, labels = seen(take(client.inputs, chosen))[1], client.targets[chosen]
         right = [
-            task.metric_each(part.predict(*seen(inputs), memory, labels), targets)
-            for inputs, targets in zip(*(torch.split(t, batch) for t in client[2:]), strict=True)
+            task.metric_each(
+                part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some]
+            )
+            for some in torch.split(torch.arange(len(client.test_targets), device=client.targets.device), batch)
         ]
     return float(torch.cat(right).double().mean())

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from steppe.core.errors import SteppeError, nearest
+from steppe.core.inputs import Inputs, in_precision, split, take
 from steppe.core.layout import Layout, Tensors
 from steppe.core.metric import Each
 from steppe.core.task import Task
@@ -62,7 +63,7 @@ class Loss:
         self.buffers = task.buffers if buffers is None else buffers
         self.loss_each = each or task.loss_each
         self.chunk = chunk
-        self.device = sample.inputs.device
+        self.device = sample.targets.device
         self.memory_limit = (
             min(free_memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
         )
@@ -112,7 +113,7 @@ class Loss:
     def split(self, parts: int) -> list[Loss]:
         """Return the same loss on equal, consecutive parts of the sample."""
         of = self.sample
-        pieces = zip(of.inputs.tensor_split(parts), of.targets.tensor_split(parts), strict=True)
+        pieces = zip(split(of.inputs, parts), of.targets.tensor_split(parts), strict=True)
         samples = [Sample(f"{of.name}, part {i + 1} of {parts}", x, y, of.plain) for i, (x, y) in enumerate(pieces)]
         return [Loss(self.task, s, self.buffers, self.loss_each, self.chunk, self.memory_limit) for s in samples]
 
@@ -124,26 +125,25 @@ class Loss:
         """Return one product H v; for several products at the same w, `hessian` is faster."""
         return self.hessian(w)(v)
 
-    def _forward(self, w: Tensor, x: Tensor) -> Tensor:
+    def _forward(self, w: Tensor, x: Inputs) -> Tensor:
         return self.task.forward(w, x, self.buffers, learning=False).logits
 
-    def _slope(self, w: Tensor, x: Tensor, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+    def _slope(self, w: Tensor, x: Inputs, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
         """Return a leaf at w, and the gradient of this chunk's part of f there."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
             return leaf, torch.autograd.grad(self._part(leaf, x, y), leaf, create_graph=create_graph)[0]
 
-    def _part(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _part(self, w: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Return what this chunk adds to f."""
         return _one_each(self.loss_each(self._forward(w, x), y)).sum() / len(self.sample)
 
-    def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:
         self._check(w)
         pieces = ceil(len(self.sample) / size)
-        parts = zip(self.sample.inputs.tensor_split(pieces), self.sample.targets.tensor_split(pieces), strict=True)
+        parts = zip(split(self.sample.inputs, pieces), self.sample.targets.tensor_split(pieces), strict=True)
         for inputs, targets in parts:
-            x = self.sample.plain(inputs)
-            yield tuple(t.to(w.dtype) if t.is_floating_point() else t for t in (x, targets))  # type: ignore[misc]
+            yield in_precision(self.sample.plain(inputs), w.dtype), in_precision(targets, w.dtype)
 
     def _check(self, w: Tensor) -> None:
         if w.shape[-1] != self.layout.size:
@@ -184,7 +184,9 @@ class Loss:
                     return t
 
                 same = [0] * count
-                few = Sample(self.sample.name, self.sample.inputs[same], self.sample.targets[same], self.sample.plain)
+                few = Sample(
+                    self.sample.name, take(self.sample.inputs, same), self.sample.targets[same], self.sample.plain
+                )
                 small = Loss(self.task, few, self.buffers, self.loss_each, memory_limit=0)
                 with torch.autograd.graph.saved_tensors_hooks(seen, lambda t: t), _exact():
                     graphs = [small._slope(w, x, y, create_graph=True) for x, y in small._chunks(w, count)]
@@ -260,7 +262,7 @@ class Hessian:
     def forward_mode_agrees(self) -> bool:
         """Return whether both ways agree on a few examples."""
         loss = self.loss
-        few = Sample("few", loss.sample.inputs[:8], loss.sample.targets[:8], loss.sample.plain)
+        few = Sample("few", take(loss.sample.inputs, slice(8)), loss.sample.targets[:8], loss.sample.plain)
         small = Hessian(Loss(loss.task, few, loss.buffers, loss.loss_each), self.w)
         rows = torch.stack([rademacher(self.w, len(self.w), PROBE, i) for i in range(2)])
         try:

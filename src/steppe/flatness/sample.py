@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import count as count_examples
 from steppe.core.keyed import key, permutation
 from steppe.data.federation import Federation
 from steppe.flatness.draws import SAMPLE
@@ -23,21 +25,23 @@ class Sample:
     """Raw inputs with their targets; `plain` normalises a batch of inputs as in evaluation."""
 
     name: str
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
-    plain: Callable[[Tensor], Tensor] = lambda inputs: inputs
+    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs
 
     def __post_init__(self) -> None:
-        if len(self.inputs) == 0:
+        if count_examples(self.inputs) == 0:
             raise SteppeError(f"The sample '{self.name}' is empty; a measure needs at least one example.")
-        if len(self.inputs) != len(self.targets):
-            raise SteppeError(f"The sample '{self.name}' has {len(self.inputs)} inputs, {len(self.targets)} targets.")
+        if count_examples(self.inputs) != len(self.targets):
+            raise SteppeError(
+                f"The sample '{self.name}' has {count_examples(self.inputs)} inputs, {len(self.targets)} targets."
+            )
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.targets)
 
     def to(self, device: torch.device | str) -> Sample:
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        return replace(self, inputs=each_tensor(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
 
 
 def of_training_data(federation: Federation, count: int = 5000, seed: int = 0) -> Sample:
@@ -79,9 +83,9 @@ def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Ten
         share[: left % len(unfilled)] += 1
         quota[unfilled] = torch.minimum(quota[unfilled] + share, sizes[unfilled])
     chosen = []
-    for label, take in enumerate(quota.tolist()):
+    for label, wanted in enumerate(quota.tolist()):
         members = torch.nonzero(labels == label).flatten()
-        chosen.append(members[permutation(key(seed, SAMPLE, label), len(members))[:take]])
+        chosen.append(members[permutation(key(seed, SAMPLE, label), len(members))[:wanted]])
     index = torch.cat(chosen)
     return index[
         permutation(key(seed, SAMPLE, classes), len(index))
@@ -90,5 +94,5 @@ def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Ten
 
 def _taken(federation: Federation, name: str, index: Tensor) -> Sample:
     data = federation.data
-    index = index.to(data.train_inputs.device)
-    return Sample(name, data.train_inputs[index], data.train_targets[index], federation.plain)
+    index = index.to(data.device)
+    return Sample(name, take(data.train_inputs, index), data.train_targets[index], federation.plain)

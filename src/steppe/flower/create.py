@@ -20,6 +20,7 @@ import numpy as np
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError, missing
+from steppe.core.inputs import take
 from steppe.data import load, partition
 from steppe.flower import keys
 from steppe.flower.app_hash import FILE as HASH
@@ -89,7 +90,7 @@ def write_shares(folder: Path, config: Config) -> None:
     split = partition.make(config.partition, data.train_targets, config.clients, config.partition_seed,
                            classes=data.classes)  # fmt: skip
     for client, mine in enumerate(split.clients):
-        x, y = data.train_inputs[mine], data.train_targets[mine]
+        x, y = take(data.train_inputs, mine), data.train_targets[mine]
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
 
 

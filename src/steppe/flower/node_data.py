@@ -31,10 +31,12 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
             raise SteppeError(
                 f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
             )
-        x, y = as_inputs(x), as_tensor(y, "targets")
+        inputs, targets = as_inputs(x), as_tensor(y, "targets")
+        if not isinstance(inputs, Tensor):
+            raise SteppeError(f"{whose} ({place}) has several inputs per sample; a federation takes one tensor.")
     except SteppeError as error:
         raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
-    return _check(x, y, sample, f"{whose} ({place})")
+    return _check(inputs, targets, sample, f"{whose} ({place})")
 
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:

@@ -21,6 +21,12 @@ class OwnModel(Part):
     alone = True
     alters_update = True
 
+    def objection(self, others: tuple[Part, ...]) -> str:
+        moving = next((p.name for p in others if p.has("start")), None)
+        return "" if moving is None else (
+            f"clients that train alone go on where they stopped, so '{moving}' cannot move their start: leave it out"
+        )  # fmt: skip
+
     def client_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"w": x.clone()}
 

@@ -41,8 +41,12 @@ class RelaxedStart(Part):
         return {"last": x.clone()}
 
     def start(self, w: Tensor, s: ClientRound) -> Tensor:
-        return w + self.beta * (s.x - s.state["last"])
+        return w + self._move(s)
+
+    def _move(self, s: ClientRound) -> Tensor:
+        return self.beta * (s.x - s.state["last"])
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
+        own = self._move(s)  # other parts may have moved the start as well
         s.state["last"] = s.w
-        return delta - (s.start - s.x) if self.variant == "official" else delta
+        return delta - own if self.variant == "official" else delta

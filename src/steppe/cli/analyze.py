@@ -1,0 +1,117 @@
+"""The command that measures the models of finished runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steppe.cli import terminal
+from steppe.cli.app import Debug, Json, app
+from steppe.core.errors import SteppeError
+
+if TYPE_CHECKING:
+    from steppe.analysis import Options
+
+Target = tuple[Path, int | None]  # a run, and the client whose loss is measured; None: the global loss
+Samples = Annotated[int, typer.Option("--samples", min=1, help="Largest number of training examples to measure on.")]
+
+
+@app.command()
+def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures or groups "
+                                "(usual, hessian, clients, numbers): steppe list.")] = "usual",
+            samples: Samples = 5000,
+            clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the extra round that "
+                               "measures of clients play; default: the run's own next round.")] = None,
+            client: Annotated[str | None, typer.Option("--client", metavar="I,…", help="Measure the loss of these "
+                              "clients instead of the global one: 3, or 0,4,7, or all.")] = None,
+            landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
+                                 "the landscape, with this many points a side.")] = None,
+            seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample, probes and directions.")] = 0,
+            device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, auto; default: the run's.")] = None,
+            as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
+    from steppe.analysis import Options
+    from steppe.engine.progress import Progress
+    from steppe.measures.during_training import MEASURES, chosen
+    from steppe.report import measure_tables as shown
+    from steppe.runs.folder import RunFolder
+
+    asked = [name.strip() for name in measures.split(",") if name.strip()]
+    names = chosen([*asked, *(["landscape"] if landscape is not None else [])])
+    folders = [one.path for one in RunFolder.find(runs)]
+    if client is not None:
+        names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
+    if not names:
+        raise SteppeError("--measures names nothing to measure: leave it out, or see steppe list.")
+    for name in names:
+        if MEASURES[name].runs > len(folders):
+            raise SteppeError(f"{name} is between the models of several runs: give at least {MEASURES[name].runs}.")
+    options = Options(samples, seed, clients, None, landscape or 21, device)
+    with Progress(0):
+        found, failed = measure_runs(folders, names, options, client)
+    if as_json:
+        told, wrong = ({f"{where}{_name_client(i)}": v for (where, i), v in those.items()} for those in (found, failed))
+        print(json.dumps({"runs": told, "failed": wrong}))
+    elif found:
+        short = dict(zip(folders, shown.shorten_paths(folders), strict=True))
+        contents = {f"{short[where]}{_name_client(i)}": content for (where, i), content in found.items()}
+        rows = {label: shown.read_numbers(content, names) for label, content in contents.items()}
+        for table in [*shown.make_tables(rows), *shown.make_profile_tables(contents, names)]:
+            print_measures(table)
+        on = sorted({str(content["sample"]) for content in found.values()})
+        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; kept in each run's analysis.json, arrays "
+                      "in its folder analysis")  # fmt: skip
+    if failed:
+        raise SteppeError("\n".join(dict.fromkeys(failed.values())))
+
+
+def measure_runs(folders: list[Path], names: list[str], options: Options,
+             clients: str | None = None) -> tuple[dict[Target, Any], dict[Target, str]]:  # fmt: skip
+    """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
+    from steppe.analysis import Analysis
+    from steppe.measures.during_training import MEASURES
+
+    found: dict[Target, Any] = {}
+    failed: dict[Target, str] = {}
+    others: list[Analysis] = []
+    for where in folders:
+        for i in [None] if clients is None else _read_clients(clients, where):
+            try:
+                one = Analysis(where, replace(options, client=i))
+                found[where, i] = one.stored()
+                found[where, i] = one.measure(names, others)
+                if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
+                    others.append(one)
+            except SteppeError as error:
+                failed[where, i] = str(error) if str(where) in str(error) else f"{where}{_name_client(i)}: {error}"
+    return {key: content for key, content in found.items() if content["measures"]}, failed
+
+
+def _read_clients(text: str, where: Path) -> list[int]:
+    """`all`, or numbers with commas between them."""
+    from steppe.runs.folder import RunFolder
+
+    if text.strip() == "all":
+        return list(range(RunFolder(where).stored["clients"]))
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise SteppeError(f"--client {text}: write clients by their numbers, such as 3 or 0,4,7; or all.")
+    return [int(part) for part in text.split(",")]
+
+
+def _name_client(client: int | None) -> str:
+    return "" if client is None else f", client {client}"
+
+
+def print_measures(table: Any) -> None:
+    from steppe.report.measure_tables import split_to_width
+
+    for piece in split_to_width(table, terminal.console().width):
+        terminal.print_table(piece.title, piece.columns, piece.rows)
+    if table.legend:
+        terminal.show(f"[dim]{terminal.escaped(table.legend)}[/]")
+    terminal.show("")

@@ -1,0 +1,118 @@
+"""The command that compares algorithms over seeds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steppe.cli import arguments, terminal
+from steppe.cli.analyze import Samples, measure_runs, print_measures
+from steppe.cli.app import ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.core.errors import SteppeError
+from steppe.settings import split_algorithm
+
+if TYPE_CHECKING:
+    from steppe.core.metric import Metric
+
+
+@app.command()
+def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
+            everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+            config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
+            seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per algorithm: seeds seed, seed+1, …")] = 1,
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
+                                "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
+            samples: Samples = 1000,
+            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own. "
+                            "1: in this process.")] = 1,
+            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+    """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
+
+    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    """
+    from dataclasses import asdict
+
+    from steppe.algorithms import CATALOGUE
+    from steppe.cli.sweep import report_failures
+    from steppe.engine.progress import Progress
+    from steppe.jobs.compare import compare as run_all
+    from steppe.jobs.places import find_places
+    from steppe.jobs.queue import Queue
+    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.measures.during_training import chosen
+    from steppe.report.compare_table import make_lines
+    from steppe.report.figures import draw_histories
+    from steppe.report.formats import pluralize
+    from steppe.runs.folder import RunFolder
+
+    names = list(CATALOGUE) if everything else algorithms or []
+    if not names:
+        raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
+    asked = [name.strip() for name in measures.split(",") if name.strip()]
+    to_measure = [] if asked == ["none"] else chosen(asked)
+    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
+    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    configs = {name: arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
+               for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
+    where = out or arguments.find_free_folder("compare", resume=False)
+
+    first = next(iter(configs.values()))
+    try:
+        with QueueProgress() as progress:
+            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device), progress))
+        with Progress(0):
+            flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; continue with the same command and --out {where}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    metric = next((p.metric for p in points if p.results), points[0].metric)
+    lines = make_lines(points)
+    failed = {p.label: p.failed for p in points if p.failed}
+    title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} per round, "
+             f"{pluralize(first.rounds, 'round')}")  # fmt: skip
+    histories = {p.label: p.histories for p in points if p.results}
+    if histories:
+        draw_histories(histories, where / "curves.png", metric, title)
+    found = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
+    RunFolder(where).write("comparison.json", found)
+    if as_json:
+        print(json.dumps({"folder": str(where), **found}))
+    else:
+        _show_comparison(title, lines, metric, flat)
+        terminal.show(f"runs, comparison.json and curves.png are in {where}")
+    for reason in trouble:
+        print(f"not measured: {reason}", file=sys.stderr)
+    report_failures(points)
+    if trouble:
+        raise typer.Exit(3)
+
+
+def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
+    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    from steppe.analysis import Options
+    from steppe.report.measure_tables import average_seeds, read_numbers
+
+    folders = {p.label: [p.run(seed).path for seed in sorted(p.results)] for p in points}
+    found, failed = measure_runs([p for several in folders.values() for p in several], names, Options(samples))
+    each = {label: [read_numbers(found[p, None], names) for p in several if (p, None) in found]
+            for label, several in folders.items()}  # fmt: skip
+    rows = {label: average_seeds(several) for label, several in each.items() if several}
+    samples_ = sorted({str(content["sample"]) for content in found.values()})
+    return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
+
+
+def _show_comparison(title: str, lines: list[Any], metric: Metric, flat: dict[str, Any] | None) -> None:
+    from steppe.report import measure_tables as shown
+    from steppe.report.compare_table import SPARE, explain_columns, make_cells
+
+    columns, rows = make_cells(lines, metric)
+    terminal.print_table(title, columns, rows, SPARE)
+    terminal.show(explain_columns(columns, metric))
+    if flat and flat["rows"]:
+        over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
+        terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
+        for table in shown.make_tables(flat["rows"], "algorithm"):
+            print_measures(table)
