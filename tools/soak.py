@@ -32,6 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+os.environ["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # of the processes that are started, too
 MARK = "STEPPE_SOAK"
 MB = 2**20
 SMALL = {"data": "digits", "model": "mlp", "algorithm": "scaffold", "dtype": "float64", "batch": 20, "epochs": 1,
@@ -297,6 +298,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = {k: v for k, v in vars(parser.parse_args()).items() if v is not None}
     out = given.pop("out", None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that folders are removed and processes ended
     text = json.dumps(soak(**given), indent=1)
     print(text)
     if out:
