@@ -189,20 +189,21 @@ def _signal(pids: list[int], sign: signal.Signals) -> None:
 def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, minutes: float = 1e9, segment: int = 50,
                nodes: int = 2, pause: int = 60) -> dict[str, Any]:  # fmt: skip
     from steppe.config import resolve
+    from steppe.core.errors import RunFailed
     from steppe.flower.create import init
     from steppe.flower.launch import Local
     from steppe.flower.server_status import read_status
 
     folder = work / "federation"
     config = resolve({**SMALL, "clients": nodes, "per_round": nodes, "rounds": segment, "evaluate_every": 1000})
-    init(folder, config, tls=True, name="soak", enough=1, least=1, deadline=60.0)
+    init(folder, config, tls=True, name="soak", enough=1, least=1, deadline=120.0)
     local, until, began = Local(folder), time.monotonic() + 60 * minutes, time.monotonic()
     memory: dict[str, Memory] = {}
     local.start_superlink()
     for client in range(nodes):
         local.register(client)
         local.start_node(client)
-    unrest, done = Unrest(local, nodes, seed, pause), 0
+    unrest, done, failures = Unrest(local, nodes, seed, pause), 0, 0
 
     def look(record: dict[str, Any]) -> None:
         """One line of memory for each process, as long as it lives."""
@@ -216,16 +217,25 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
         unrest.start()
         while done < rounds and time.monotonic() < until:
             target, asked = min(done + segment, rounds), time.time()
-            local.submit(done > 0, f"rounds={target}")
-            local.follow(look, asked, done > 0)
+            resume = (folder / "run" / "config.json").exists()
+            local.submit(resume, f"rounds={target}")
+            try:
+                local.follow(look, asked, resume)
+            except RunFailed as error:  # both nodes were away for longer than a deadline
+                if "good replies" not in str(error) and "are needed" not in str(error):
+                    raise
+                failures += 1
+                print(error, flush=True)
+                continue
             done = target
             print(f"{done} rounds, {time.monotonic() - began:.0f} s", flush=True)
     finally:
         unrest.over.set()
         unrest.join(120)
         local.stop()
-    return {"rounds": done, "nodes": nodes, "seconds_per_round": round((time.monotonic() - began) / done, 2),
-            "left": unrest.counts, **_compare(folder, done), "memory": _longest(memory)}  # fmt: skip
+    spent = round((time.monotonic() - began) / max(done, 1), 2)
+    return {"rounds": done, "nodes": nodes, "seconds_per_round": spent, "left": unrest.counts, "resumes": failures,
+            **_compare(folder, done), "memory": _longest(memory)}  # fmt: skip
 
 
 def _python_of(process: subprocess.Popen[bytes] | None) -> int:

@@ -1,4 +1,4 @@
-"""Arrays from an .npz file. What a file claims is compared with what it can hold before anything is allocated."""
+"""Arrays in an .npz file. What a file claims is compared with what it can hold before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from steppe.core.errors import SteppeError, quote
+from steppe.core.write_aside import write_aside
 
 DEFLATE = 1100  # a byte of a zip file becomes at most this many bytes
 HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
@@ -34,6 +35,16 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.
     except DAMAGE as error:
         raise SteppeError(f"{path} is truncated or not an .npz file ({quote(str(error))}); download it again, or write "
                           "it again with numpy.savez.") from error  # fmt: skip
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write arrays as an .npz file, without pickle."""
+
+    def write(aside: Path) -> None:
+        with aside.open("wb") as file:  # given a name, numpy would add an ending
+            np.savez(file, allow_pickle=False, **arrays)
+
+    write_aside(path, write)
 
 
 def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:

@@ -7,6 +7,7 @@ memory-mapped file; the pipes carry only the next client's number.
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
 import selectors
@@ -15,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -53,31 +53,25 @@ class Workers:
             raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
         shapes = _shapes(algorithm, task, slots, own_buffers)
-        handle, name = tempfile.mkstemp(prefix="steppe-")
-        try:
-            if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
-                os.posix_fallocate(handle, 0, bytes_of(shapes))
-        except OSError:
-            Path(name).unlink()
-            raise
-        finally:
-            os.close(handle)
-        self.sent, self.states, self.replies = mapped(shapes, name)
-        environment = {**os.environ, **MEMORY, **ONE_THREAD}
-        command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
-        self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-                     for _ in range(count)]  # fmt: skip
-        try:
-            for worker in self.pool:
-                self._ask(worker, (sys.path, job, name, shapes))
-            for worker in self.pool:
-                self._answer(worker)
-        except RunFailed:  # the worker died
-            raise
-        except Exception as error:  # from unpickling the job, because importing a user's module may raise anything
-            raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
-        finally:
-            Path(name).unlink()  # all workers have mapped it; the system frees it with the last process
+        self.pool: list[subprocess.Popen[bytes]] = []
+        with tempfile.TemporaryFile() as file:  # without a name: the system frees it with the last process
+            _reserve(file.fileno(), bytes_of(shapes))
+            self.sent, self.states, self.replies = mapped(shapes, file.fileno())
+            environment = {**os.environ, **MEMORY, **ONE_THREAD}
+            command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
+            self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+                                          pass_fds=[file.fileno()]) for _ in range(count)]  # fmt: skip
+            try:
+                for worker in self.pool:
+                    self._ask(worker, (sys.path, job, file.fileno(), shapes))
+                for worker in self.pool:
+                    self._answer(worker)
+            except RunFailed:  # the worker died
+                raise
+            except Exception as error:  # from unpickling the job, because importing a user's module may raise anything
+                raise CannotShareError(
+                    f"another process cannot build the model, loss or algorithm ({error})"
+                ) from error
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
@@ -157,10 +151,10 @@ def work() -> None:
     os.dup2(2, 1)  # output that a user's model prints must not mix with the messages
     asks = sys.stdin.buffer
     try:
-        path, job, name, shapes = pickle.load(asks)
+        path, job, handle, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = pickle.loads(job)
-        sent, states, replies = mapped(shapes, name)
+        sent, states, replies = mapped(shapes, handle)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
@@ -188,11 +182,22 @@ def bytes_of(shapes: Any) -> int:
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
-def mapped(shapes: Any, name: str) -> Any:
+def _reserve(handle: int, size: int) -> None:
+    """Give the file its space now: a full disk raises an error here; in mapped memory it would kill the process."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+        else:
+            os.truncate(handle, size)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
+
+
+def mapped(shapes: Any, handle: int) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)
-    memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
+    memory = torch.frombuffer(mmap.mmap(handle, bytes_of(shapes)), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 

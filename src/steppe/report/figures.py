@@ -14,11 +14,11 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 
 from steppe.core.metric import Metric
+from steppe.core.write_aside import write_aside
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
-from steppe.report.write_aside import write_aside
 
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
