@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # With all that tests, checks and benchmarks use.
 $(VENV)/.complete: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,report,tensorboard,mlflow,optuna]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,tensorboard,mlflow,optuna]'
 	@touch $@
 
 demo: $(VENV)/.installed

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from steppe import settings
 from steppe.core.errors import SettingError
+from steppe.registry import parse_addition
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_part_and_the_command_line_read_the_same() -> None:
 @pytest.mark.parametrize("text", ["sam:rho", "sam:=1", "sam:rho=1,,eps=2"])
 def test_settings_without_a_name_or_value(text: str) -> None:
     with pytest.raises(SettingError, match="write it as key=value"):
-        settings.parse_named(text)
+        parse_addition(text)
 
 
 RULES = {"flat": (lambda x, height: x, "flat(1)"), "slope": (lambda x, a, b=2.0: x, "slope(1, 2)")}

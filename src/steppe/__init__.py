@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from steppe import flatness
+    from steppe import flatness, optim
     from steppe.api import Run, analyze, load, run
     from steppe.core.algorithm import Algorithm
     from steppe.core.errors import CompositionError, RunFailed, SettingError, SteppeError
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from steppe.core.part import Part, unit
     from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
     from steppe.data import Data, Partition, from_arrays, from_dataset
+    from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
+    from steppe.lab import compare, cost, sweep, trace
+    from steppe.optim import optimiser
 
 # The public names by the module that defines them.
 _HOMES = {
@@ -32,18 +35,23 @@ _HOMES = {
     "core.metric": ("Metric",),
     "core.part": ("Part", "unit"),
     "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
+    "embed": ("client", "server"),
+    "lab": ("compare", "cost", "sweep", "trace"),
+    "optim": ("optimiser",),
     "data": ("Data", "Partition", "from_arrays", "from_dataset"),
     "engine.result": ("Result",),
     "engine.trackers": ("Tracker",),
 }
+_MODULES = ("flatness", "optim")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
-           "analyze", "flatness", "from_arrays", "from_dataset", "load", "run", "unit"]  # fmt: skip
+           "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_dataset", "load", "optim",
+           "optimiser", "run", "server", "sweep", "trace", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "flatness":
-        return import_module("steppe.flatness")
+    if name in _MODULES:
+        return import_module(f"steppe.{name}")
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'steppe' has no attribute {name!r}")

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe import flatness
-from steppe.config import Config
+from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import partition, sampling
@@ -31,10 +31,10 @@ from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.experiment import Experiment
 from steppe.flatness import Density, Landscape, free_memory
-from steppe.measures.client_models import UploadModel, uploading_models
+from steppe.measures.client_models import UploadModel, upload_models
 from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder
@@ -172,11 +172,20 @@ class Analysis:
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
+        if changed := self.folder.changed_sources(config):
+            raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
+        if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
+            # Most measures need no metric, so its absence is told and not refused.
+            log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
+                        "to use it for scores")  # fmt: skip
+            config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)
         now = json.loads(json.dumps(describe(built), default=str))
         about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
         if "format" not in about:  # version 0.1.0 did not write the classes of parts
             now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
+        if by := (about.get("partition") or {}).get("by"):
+            now["partition"]["by"] = by
         recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
         changed = [k for k in recorded if about.get(k) != now[k]]
         if changed:
@@ -186,12 +195,14 @@ class Analysis:
         return built
 
     def _partition(self, config: Config) -> str:
-        """Return the rule or, if the run's partition came from a file, the run's copy of that file."""
+        """Return the rule or, if the partition came from a file or from the user's program, the run's copy."""
+        recorded = self.folder.about.get("partition") or {}
         try:
             partition.parse(config.partition)
         except SteppeError:
             return str(self.where / "partition.json")
-        return config.partition
+        # What a rule divided by is in the user's program alone; the run's copy has the result.
+        return str(self.where / "partition.json") if recorded.get("by") else config.partition
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:
@@ -222,8 +233,8 @@ class Analysis:
         """
         if self.options.client is not None:
             raise SteppeError("Measures of the round's clients use the global loss: leave out --client.")
-        watched = replace(self.experiment, algorithm=uploading_models(self.experiment.algorithm))
-        store = client_store(watched, self.where)
+        watched = replace(self.experiment, algorithm=upload_models(self.experiment.algorithm))
+        store = make_store(watched, self.where)
         saved, complaints = checkpoint.load(self.folder.checkpoints, store)
         if saved is None:
             problem = " ".join(complaints) or f"{self.where} has no checkpoint."
@@ -238,7 +249,7 @@ class Analysis:
                             f"A round of {len(ids)} clients", "choose fewer --clients")  # fmt: skip
         executor = choose_executor(watched)
         try:
-            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).seen()
+            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).as_round()
         finally:
             executor.close()
 

@@ -3,99 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steppe import config as configuration
 from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
-from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.metric import Each
+from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
+from steppe.core.prediction import Predict
 from steppe.data import Data
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.data.divide import take_division
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
+from steppe.engine.calls import Added, Asked, read_call, say_options
+from steppe.engine.objectives import either, split_objectives
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
-from steppe.engine.trackers import Tracker
-from steppe.measures.during_training import chosen
+from steppe.engine.trackers import Callback, Tracker
+from steppe.measures.during_training import choose_measures
+from steppe.models.given import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place
+from steppe.runs.outcome import Outcome
 from steppe.settings import tell_where
 
 
-def run(algorithm: str | Part | tuple[Part, ...] | Algorithm = "fedavg", model: str | nn.Module | None = None,
-        data: Any = None, *, loss: str | Each | None = None, metric: str | Each | None = None,
-        head: str | None = None, out: str | Path | None = None, resume: bool = False, watch: Watch | None = None,
-        track: str | Sequence[str | Tracker] = (), progress: bool = True, **options: Any) -> Result:  # fmt: skip
+def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
+        loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
+        predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
+        add: Added = (), progress: bool = True,
+        **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
-    algorithm  a name from the catalogue, your own part or parts (the local optimiser is added), or a complete
-               Algorithm
+    algorithm  a name from the catalogue, with settings and parts if you like ("fedsam:rho=0.1+man"), your own as
+               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
+               returns parts, or a complete Algorithm
+    add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
+    predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
+               outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
     data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
-    metric     "accuracy", "mse", or a function of the same form
+    loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
+    metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
+               functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
-    watch      a function that is called with every round's record
+    watch      a function, or several, called with every round's record. One that raises is named and not called again;
+               to stop the run, raise KeyboardInterrupt
     track      names (tensorboard, wandb, mlflow), or your own objects with begin, round and end (steppe.Tracker)
     progress   show rounds, time left and messages on standard error
+    partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
+    groups     instead of a partition: the client of each training sample, any id
+    by         what a rule of labels divides by instead: one value, id or text per training sample
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    _check_objects(algorithm, model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
-    named = {"algorithm": algorithm, "model": model, "data": data}
+    own = take_objects(model, data, options)
+    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
+    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
         if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
-    values: dict[str, Any] = {k: v for k, v in named.items() if isinstance(v, str)}
-    if own_data is not None and own_data.classes is None:
-        options.setdefault("partition", "iid")  # the only rule that needs no class labels
-    said = {key: f"{key}={quote(value)}" for key, value in options.items()}
-    with tell_where(said):
-        values = configuration.renamed({**values, **options})
-        config = configuration.resolve(configuration.nest(values), "")
+    watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
+    call = read_call(algorithm, add, options)
+    config = call.config
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(said), keeping_caller_state():
-        own_model = model if isinstance(model, nn.Module) else None
-        built = build_experiment(config, algorithm, own_model, own_data, loss, metric, head)
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+    with tell_where(say_options({**options, "add": add})), keep_caller_state():
+        built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
+                                 predict=predict, **own)  # fmt: skip
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
-
-            def see(record: dict[str, Any]) -> None:
-                shown.round(record)
-                if watch is not None:
-                    watch(record)
-
-            return simulate(built, out, resume, see, own_trackers)
+            return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
-def _check_objects(algorithm: Any, model: Any) -> None:
-    """Refuse a model or algorithm that is neither a name nor an object of the right kind, such as a class."""
-    if not isinstance(model, str | nn.Module | None):
-        wanted = (
-            f"an instance, {model.__name__}()" if isinstance(model, type) else "an nn.Module or the name of a model"
-        )
-        raise SteppeError(f"model is {model!r}: give {wanted}.")
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
+def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    chosen_model = model if own_model else take_model(model)
+    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    found = {"model": chosen_model, "data": own_data, "split": split}
+    return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def _data(given: Any) -> Data:
@@ -110,35 +115,48 @@ def _data(given: Any) -> Data:
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
-            model: nn.Module | None = None, data: Any = None, loss: str | Each | None = None,
-            metric: str | Each | None = None, head: str | None = None, samples: int = 5000, seed: int = 0,
-            clients: int | None = None, client: int | None = None, points: int = 21,
+            add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
+            loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
+            predict: Predict | None = None,
+            samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
-    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
-    global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
+    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
+    instead of the global one.
     """
-    own = {"algorithm": algorithm, "model": model, "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
+           "data": None if data is None else _data(data), "loss": loss,
+           "metric": either(metric, metrics), "head": head, "predict": predict,
+           "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found
 
 
-@dataclass
-class Run:
+@dataclass(repr=False)
+class Run(Outcome):
     """A run read back from its folder."""
 
     folder: Path
     config: dict[str, Any]
     about: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]]
     summary: dict[str, Any] | None  # None: not finished
-    module: nn.Module | None = field(repr=False, default=None)
+    module: nn.Module | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm."""
+        return str(self.about.get("algorithm", self.config["algorithm"]))
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the model was judged by."""
+        return Metric.from_record(self.about.get("metric"))
 
     @property
     def model(self) -> nn.Module:
@@ -153,8 +171,13 @@ class Run:
         """Return the trained model's state dict."""
         return RunFolder(self.folder).model_state()
 
+    def example(self) -> Any:
+        """Return inputs of the recorded shape; None if the model is the user's own."""
+        shape = (self.about.get("model") or {}).get("shape")
+        return None if shape is None else torch.zeros(2, *shape, dtype=getattr(torch, self.config["dtype"]))
 
-def load(path: str | Path, model: nn.Module | None = None) -> Run:
+
+def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
     If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
@@ -169,7 +192,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> Run:
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = model.to(getattr(torch, config["dtype"]))
+        model = take_module(model).to(getattr(torch, config["dtype"]))
         try:
             model.load_state_dict(run.state_dict())
         except RuntimeError as error:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
-from steppe.settings import explain, parse_assignment, tell_where
+from steppe.references import OWN as OWN
+from steppe.settings import explain, parse_assignment, split, split_algorithm, tell_where
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -44,13 +45,18 @@ RECIPE_AUGMENTATION = {
     "fednsam": {"cifar10": "svhn", "cifar100": "svhn"},
 }  # fmt: skip
 
-OWN = "own:"  # precedes the name of an algorithm, model or data set that is an object of the user's own
 # Names of earlier versions, which stored configurations still have: the entry of today, and the settings that it takes.
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
+# What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
+                         "clip": 5.0}  # fmt: skip
+USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
+
+
 def _word(value: Any) -> str:
-    """A text; what is none is refused later."""
+    """Return a text; what is none is refused later."""
     return value if isinstance(value, str) else ""
 
 
@@ -67,6 +73,22 @@ def renamed(values: dict[str, Any]) -> dict[str, Any]:
         new = [re.sub(r"(?<=[:,])start=", "start_at=", t) if _word(t).startswith("swa:") else t for t in add]
         values = {**values, "add": new}
     return values
+
+
+def spell_out(values: dict[str, Any]) -> dict[str, Any]:
+    """Write an algorithm with settings and further parts as the keys that it is short for; those that are there win.
+
+    >>> spell_out({"algorithm": "fedsam:rho=0.5,eps=0+man", "rho": 0.1, "add": ["ema"]})
+    {'algorithm': 'fedsam', 'rho': 0.1, 'add': ['man', 'ema'], 'eps': 0}
+    """
+    text, table, add = _word(values.get("algorithm")), values.get("settings"), values.get("add", [])
+    if not text or text.startswith(OWN):
+        return values
+    name, sets, parts = split_algorithm(text)
+    taken = {*values, *(table if isinstance(table, dict) else ())}
+    short = {key: value for key, value in map(parse_assignment, sets) if key not in taken}
+    values = {**values, **short, "algorithm": name}
+    return {**values, "add": [*parts, *add]} if parts and isinstance(add, list) else values
 
 
 # Names that other programs use for these keys, FL-Simulator's flags among them.
@@ -96,7 +118,7 @@ Role = Literal["method", "recipe", "seed", "evaluation", "machine", "onlooker"]
 
 
 def key(default: Any, role: Role, description: str, **limits: Any) -> Any:
-    """A key of the configuration. Its role says what depends on it.
+    """Return a key of the configuration. Its role says what depends on it.
 
     method      what is compared: the algorithm
     recipe      the protocol, which runs must share to be compared
@@ -113,9 +135,11 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    algorithm: str = key("fedavg", "method", "Algorithm, a name of the catalogue (steppe list algorithms)")
+    algorithm: str = key("fedavg", "method", "Algorithm, a name (steppe list algorithms) or your own: FILE.py:NAME, "
+                         "MODULE:NAME")  # fmt: skip
     settings: dict[str, Any] = key({}, "method", "Settings of the algorithm, such as rho")
-    add: list[str] = key([], "method", "Further parts, such as man:weight=0.1 (steppe list parts)", max_length=100)
+    add: list[str] = key([], "method", "Further parts, such as man:weight=0.1 (steppe list parts) or your own, "
+                           "FILE.py:NAME:rho=0.1", max_length=100)  # fmt: skip
     recipe: Literal["fedsol", "fedsmoo", "flsam", "man", "fednsam"] | None = key(
         None, "recipe", "Local training recipe of a paper; keys that are set win over it (steppe list recipes)"
     )
@@ -143,6 +167,11 @@ class Config(BaseModel):
     augmentation: str = key("auto", "recipe", "Augmentation of training images (auto: the recipe's for this data set, "
                             "or none)")  # fmt: skip
     model: str = key("cnn", "recipe", "Model, a name (steppe list models)")
+    loss: str | None = key(None, "recipe", "Loss: cross_entropy, bce, mse or dice, with settings such as "
+                           "cross_entropy:ignore_index=0 (default: cross_entropy for whole numbers as targets, else "
+                           "mse)")  # fmt: skip
+    metrics: list[str] = key([], "evaluation", "Metrics, such as accuracy,top5; the first is the main one (default: "
+                             "the usual one of the loss)", max_length=100)  # fmt: skip
 
     rounds: int = key(30, "recipe", "Rounds of training", ge=0, le=MANY)
     epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
@@ -212,6 +241,7 @@ class Config(BaseModel):
     early_stopping: int | None = key(
         None, "recipe", "Evaluations without a better validation loss after which training stops", ge=1, le=MANY
     )
+    early_stopping_by: str = key("loss", "recipe", "What early stopping looks at: loss, or the name of a metric")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -222,6 +252,12 @@ class Config(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def split_names(cls, value: Any) -> Any:
+        """Read `accuracy,top5` as a list, as a command line writes it."""
+        return split_names(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def check_together(self) -> Config:
@@ -242,8 +278,23 @@ class Config(BaseModel):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def split_names(text: str) -> list[str]:
+    """The names in a text, with their settings.
+
+    >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
+    ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']
+    """
+    found: list[str] = []
+    for word in split(text, ","):
+        if "=" in word and ":" not in word and found:  # a further setting of the last one
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
+
+
 def keys(*roles: Role) -> set[str]:
-    """The keys with one of these roles.
+    """Return the keys with one of these roles.
 
     >>> sorted(keys("seed", "onlooker"))
     ['seed', 'track']
@@ -263,7 +314,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = RECIPES.get(_word(values.get("recipe")), {})
+        recipe = USUAL_FOR.get(_word(values.get("data")), {}) | RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}
@@ -278,7 +329,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
 
 
 def find_key(name: str, own: Collection[str]) -> str:
-    """Where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
+    """Return where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
 
     >>> find_key("rho", {"rho"}), find_key("settings.rho", {"rho"}), find_key("lr", {"rho"})
     ('settings.rho', 'settings.rho', 'lr')
@@ -294,7 +345,7 @@ def find_key(name: str, own: Collection[str]) -> str:
 
 
 def own_settings(values: Mapping[str, Any]) -> Collection[str]:
-    """The names of the settings that the algorithm of a configuration has."""
+    """Return the names of the settings that the algorithm of a configuration has."""
     from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
 
     name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
@@ -309,6 +360,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> nest({"algorithm": "fedsam", "settings.rho": 2})
     {'algorithm': 'fedsam', 'settings': {'rho': 2}}
     """
+    values = spell_out(dict(values))
     own = own_settings(values)
     places = {name: find_key(name, own) for name in values}
     nested = {name: values[name] for name, place in places.items() if not place.startswith("settings.")}
@@ -317,7 +369,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The values with one more on top; a table of settings is merged with the one that is there."""
+    """Return the values with one more on top; a table of settings is merged with the one that is there."""
     if key != "settings":
         return {**values, key: value}
     for table in (value, values.get(key, {})):
@@ -327,7 +379,7 @@ def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, or of a run's config.json."""
+    """Return the keys of a TOML file, or of a run's config.json."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         with path.open("rb") as file:
@@ -361,7 +413,7 @@ def assign(text: str, own: Collection[str]) -> tuple[str, Any]:
 
 
 def as_option(text: str) -> str:
-    """How a setting was written on the command line.
+    """Return how a setting was written on the command line.
 
     >>> as_option("lr=0.1"), as_option("--lr=0.1")
     ('--set lr=0.1', '--lr 0.1')

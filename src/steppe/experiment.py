@@ -45,10 +45,7 @@ class Experiment:
 
     def lr(self, round_: int) -> float:
         """Return the local learning rate of a round."""
-        c = self.config
-        if c.lr_schedule == "cosine":
-            return 0.5 * c.lr * (1 + cos(pi * round_ / max(c.rounds, 1)))
-        return c.lr * (c.lr_decay**round_ if c.lr_schedule == "exponential" else 1.0)
+        return find_rate(self.config, round_)
 
     def steps(self, client: int) -> int:
         """Return the number of local steps of a client per round."""
@@ -59,3 +56,10 @@ class Experiment:
         """Return whether a round is too little work for child processes or several threads."""
         steps = [self.steps(i) for i in range(self.federation.clients)]
         return self.cost.flops * sum(steps) / max(len(steps), 1) * self.config.per_round < WORTH_WORKERS
+
+
+def find_rate(c: Config, round_: int) -> float:
+    """Return the learning rate that the schedule of a configuration has in a round."""
+    if c.lr_schedule == "cosine":
+        return 0.5 * c.lr * (1 + cos(pi * round_ / max(c.rounds, 1)))
+    return c.lr * (c.lr_decay**round_ if c.lr_schedule == "exponential" else 1.0)

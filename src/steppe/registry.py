@@ -4,34 +4,85 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from steppe import parts as ideas
+from steppe import references
 from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SettingError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.core.part import Part
-from steppe.core.ranges import checked, hints_of
-from steppe.settings import parse_named
+from steppe.core.ranges import check_setting, read_hints
+from steppe.settings import parse_named, shorten, split_name
+
+Given = Part | Sequence[Part] | Algorithm
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
-    """A catalogue entry with its settings, further parts inside or around it, and the local optimiser around all."""
-    parts = configured(find_entry(name), f"algorithm {name!r}", settings or {})
-    return assembled(parts, optimiser, add, name)
+    """A catalogue entry, or the user's own, with its settings, further parts, and the local optimiser around all."""
+    found = configured(find_entry(name), f"algorithm {name!r}", settings or {})
+    return complete(found, optimiser, add, shorten(name))
 
 
-def find_entry(name: str) -> Callable[..., Parts]:
-    """The catalogue's function of this name."""
-    if name not in CATALOGUE:
-        raise SettingError(f"there is no algorithm {quote(name)}{nearest(name, CATALOGUE)}", "algorithm")
-    return CATALOGUE[name]
+def find_entry(name: str) -> Callable[..., Any]:
+    """Return the function of this name, in the catalogue or of the user's own, that returns an algorithm's parts."""
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    return _own_function(name, "algorithm", references.ALGORITHMS, CATALOGUE)
+
+
+def find_part(name: str) -> Callable[..., Any]:
+    """Return the class of this name among the parts that can be added to any algorithm, or of the user's own."""
+    return PARTS[name] if name in PARTS else _own_function(name, "part", references.PARTS, PARTS)
+
+
+def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> Callable[..., Any]:
+    """What a file, a module or an installed package has under this name: a class, a function, or what one returns."""
+    first, _, rest = name.partition(":")
+    if first in ours:  # the mistake in man:weight
+        raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
+    reference = references.locate(name, group)
+    if reference is None:
+        known = nearest(name, {*ours, *references.installed(group)})
+        raise SettingError(f"there is no {kind} {quote(name)}{' to add' if kind == 'part' else ''}{known}", kind)
+    try:
+        thing = references.load(reference)
+    except SettingError as error:
+        error.keys = (kind,)
+        raise
+    if isinstance(thing, Part | Algorithm | tuple | list):
+        return lambda: thing
+    if not callable(thing) or (isinstance(thing, type) and not issubclass(thing, Part)):
+        raise SettingError(f"{name} is {quote(thing)}, but must be a part (a subclass of steppe.Part), a function that "
+                           "returns parts, or a steppe.Algorithm", kind)  # fmt: skip
+    function: Callable[..., Any] = thing
+    return function
+
+
+def complete(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
+    """Return an algorithm from its parts; a complete one has its optimiser already."""
+    if isinstance(given, Algorithm):
+        return given.plus(*add)
+    parts = check_parts(given)
+    return assembled(parts, optimiser, add, name or "+".join(p.name for p in parts))
+
+
+def check_parts(given: Any) -> Parts:
+    """Return one part or several as a tuple; refuse what is no part."""
+    parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+    for p in parts:
+        if not isinstance(p, Part):
+            raise SettingError(f"{quote(p)} is not a part: give instances of steppe.Part (not classes), the name of an "
+                               "algorithm, or a steppe.Algorithm")  # fmt: skip
+        if not isinstance(getattr(p, "name", None), str):
+            raise SettingError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
+    return parts
 
 
 def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
-    """Every part in its place: see `Part.outer` and `Part.around_optimiser`."""
+    """Return every part in its place: see `Part.outer` and `Part.around_optimiser`."""
     together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
     inside = [p for p in together if not p.around_optimiser]
     around = [p for p in together if p.around_optimiser]
@@ -41,25 +92,38 @@ def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm
 
 def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
     """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
-    defaults, hints = settings_of(function), hints_of(function)
+    defaults, hints = settings_of(function), read_hints(function)
     for key in settings:
         if key not in defaults:
-            raise SettingError(f"{what} has no setting {quote(key)}{nearest(key, defaults)}", key)
-    return function(**{key: checked(what, key, value, hints[key]) for key, value in settings.items()})
+            known = nearest(key, defaults) if defaults else "; it has none"
+            raise SettingError(f"{what} has no setting {quote(key)}{known}", key)
+    for key, default in defaults.items():
+        if default is inspect.Parameter.empty and key not in settings:
+            name = what.partition("'")[2].rstrip("'")
+            raise SettingError(f"{what} needs a value for {key}: write {name}:{key}=…")
+    given = {key: check_setting(what, key, value, hints.get(key, Any)) for key, value in settings.items()}
+    try:
+        return function(**given)
+    except Exception as error:
+        if isinstance(error, SteppeError) or function.__module__.startswith("steppe."):
+            raise
+        raise references.explain_failure(f"{what} cannot be made", error) from error
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a catalogue entry or a part with their defaults, in order."""
-    return {k: p.default for k, p in inspect.signature(function).parameters.items()}
+    """Return the settings of a catalogue entry or a part with their defaults, in order."""
+    taken = inspect.signature(function).parameters.items()
+    return {k: p.default for k, p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 def catalogue_settings(name: str) -> dict[str, Any]:
-    """The settings of an algorithm by name; none for an unknown one, which is refused later."""
-    return settings_of(CATALOGUE[name]) if name in CATALOGUE else {}
+    """Return the settings of an algorithm by name; none for an unknown one, which is refused later."""
+    known = name in CATALOGUE or references.locate(name, references.ALGORITHMS)
+    return settings_of(find_entry(name)) if known else {}
 
 
 def _discovered() -> dict[str, type[Part]]:
-    """Every part of the package `steppe.parts` that says it is addable, by its name."""
+    """Return every part of the package `steppe.parts` that says it is addable, by its name."""
     modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
     return {c.name: c for c in sorted(classes, key=lambda c: getattr(c, "name", "")) if c.__dict__.get("addable")}
@@ -71,20 +135,26 @@ PARTS: dict[str, type[Part]] = _discovered()
 
 
 def parse_addition(text: str) -> Part:
-    """A part from its name and settings.
+    """Return a part from its name and settings.
 
     >>> parse_addition("ema"), parse_addition("sam:rho=0.05,eps=1e-7")
     (EMA(keep=0.99), SAM(rho=0.05, eps=1e-07, mix=1.0, ramp=0))
     """
     try:
         name, settings = parse_named(text)
-        if name not in PARTS:
-            raise SettingError(f"there is no part {quote(name)} to add{nearest(name, PARTS)}")
-        missing = [k for k, v in settings_of(PARTS[name]).items() if v is inspect.Parameter.empty and k not in settings]
-        if missing:
-            raise SettingError(f"part {name!r} needs a value for {missing[0]}: write {name}:{missing[0]}=…")
-        part: Part = configured(PARTS[name], f"part {name!r}", settings)
+        found = check_parts(configured(find_part(name), f"part {name!r}", settings))
+        if len(found) != 1:
+            raise SettingError(f"{name} is {len(found)} parts: add them one by one, or name it as the algorithm")
     except SettingError as error:
         error.keys = ("add",)  # whatever the part calls its setting, the run knows it by this key
         raise
-    return part
+    return found[0]
+
+
+def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:
+    """From where each name that is not ours is loaded, with the hash of that file; nothing is run for it."""
+    named: list[tuple[str, str, Mapping[str, Any]]] = [(algorithm, references.ALGORITHMS, CATALOGUE)]
+    named += [(split_name(text)[0], references.PARTS, PARTS) for text in add]
+    sources = {name: references.describe_source(name, group) for name, group, ours in named
+               if name not in ours and not name.startswith(references.OWN)}  # fmt: skip
+    return {name: source for name, source in sources.items() if source}

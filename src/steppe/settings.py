@@ -3,6 +3,7 @@
     0.5, none, [1, 5], lda                  a value
     lr=0.1                                  an assignment
     man:weight=0.1,layers=2                 a name with settings
+    lookback.py:LookBack:rho=0.1            a thing of the user's own (`references`) with settings
     fedsam:rho=0.5+man:weight=0.1           an algorithm with further parts
     lda(0.1, 10)                            a rule with numbers
     rho=0.1,0.5                             a grid
@@ -33,7 +34,7 @@ LARGEST = 1e9  # of the numbers in a rule
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def parse_value(text: str) -> Any:
-    """A number, true, false, none, a list or a table as TOML writes them; everything else is text.
+    """Return a number, true, false, none, a list or a table as TOML writes them; everything else is text.
 
     >>> [parse_value(text) for text in ("1", "1e-3", ".5", "None", "[1, 'a']", "lda(0.1)", "2024-01-01")]
     [1, 0.001, 0.5, None, [1, 'a'], 'lda(0.1)', '2024-01-01']
@@ -72,8 +73,30 @@ def parse_named(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_named("sam:rho=0.05,eps=1e-7"), parse_named("ema")
     (('sam', {'rho': 0.05, 'eps': 1e-07}), ('ema', {}))
     """
+    name, rest = split_name(text)
+    return name, dict(parse_assignment(item) for item in split(rest, ","))
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return a name, or the place of a thing of the user's own, and the settings behind it, still as text.
+
+    >>> split_name("man:weight=0.1"), split_name("lookback.py:LookBack:rho=0.1"), split_name("package.module:Idea")
+    (('man', 'weight=0.1'), ('lookback.py:LookBack', 'rho=0.1'), ('package.module:Idea', ''))
+    """
+    if place := re.fullmatch(r"((?:.+?\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)(?::(.*))?", text.strip(), re.DOTALL):
+        return place[1], place[2] or ""
     name, _, rest = text.partition(":")
-    return name.strip(), dict(parse_assignment(item) for item in split(rest, ","))
+    return name.strip(), rest
+
+
+def shorten(text: str) -> str:
+    """Return what to call a name, a thing of the user's own, or an object, without its place and settings.
+
+    >>> [shorten(text) for text in ("man:weight=0.1", "ideas/lookback.py:LookBack:rho=0.1", "own:__main__.LookBack")]
+    ['man', 'LookBack', 'LookBack']
+    """
+    name = split_name(text)[0]
+    return name.rpartition(":")[2].rpartition(".")[2] if ":" in name else name
 
 
 def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
@@ -81,15 +104,17 @@ def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
 
     >>> split_algorithm("fedsam:rho=0.5,eps=1e+0+man:weight=0.1+ema")
     ('fedsam', ['rho=0.5', 'eps=1e+0'], ['man:weight=0.1', 'ema'])
+    >>> split_algorithm("ideas.py:mine+./lookback.py:LookBack")
+    ('ideas.py:mine', [], ['./lookback.py:LookBack'])
     """
-    first, *add = re.split(r"\+(?=[^\d.])", text)  # not the sign of an exponent
-    algorithm, _, settings = first.partition(":")
+    first, *add = re.split(r"\+(?=[^\d.]|\.\D)", text)  # not the sign of an exponent
+    algorithm, settings = split_name(first)
     return algorithm, split(settings, ","), add
 
 
 def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any], str]], given: int,
                more: int = 0) -> tuple[Callable[..., Any], list[float]]:  # fmt: skip
-    """A rule such as `lda(0.1)` as its function and its numbers.
+    """Return a rule such as `lda(0.1)` as its function and its numbers.
 
     `rules` are functions with an example each. Their first `given` arguments come from elsewhere; up to `more` numbers
     may follow those that a function takes.
@@ -142,7 +167,7 @@ def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The pieces of a text; a separator within brackets or quotes divides nothing.
+    """Return the pieces of a text; a separator within brackets or quotes divides nothing.
 
     >>> split("0.1, lda(1,2),[3,4]", ","), split("", ",")
     (['0.1', 'lda(1,2)', '[3,4]'], [])
@@ -178,7 +203,7 @@ def tell_where(said: dict[str, str]) -> Iterator[None]:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
-    """A sentence about the first key that is wrong, with the nearest known name where there is no such key."""
+    """Return a sentence about the first key that is wrong, with the nearest known name where there is no such key."""
     first, *others = error.errors(include_url=False)
     place = _place(first, model)
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
@@ -194,7 +219,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
 
 
 def _reason(error: Any) -> str:
-    """What a value must be."""
+    """Return what a value must be."""
     limits, kind = error.get("ctx", {}), error["type"]
     limit = next((_number(limits[word]) for word in ("gt", "ge", "lt", "le") if word in limits), "")
     if kind == "literal_error":
@@ -220,7 +245,7 @@ def _number(value: float) -> str:
 
 
 def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
-    """The path of a value, without the names that pydantic gives to the members of a union."""
+    """Return the path of a value, without the names that pydantic gives to the members of a union."""
     place: tuple[int | str, ...] = ()
     for step in error["loc"]:
         if isinstance(step, int) or error["type"] == "extra_forbidden" or step in _fields_at(model, place):
@@ -229,7 +254,7 @@ def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
 
 
 def _fields_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The names that are known at a place of nested models."""
+    """Return the names that are known at a place of nested models."""
     for step in place:
         if isinstance(step, int):
             continue

@@ -67,7 +67,7 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(moment: str) -> None:
     with listening() as said:
         result = simulate(build_experiment(config), trackers=[bad, good])
     assert result.summary["rounds"] == 3
-    assert said[1:] == ["Notebook failed and is no longer used: the disk is full"]
+    assert said[1:] == ["Notebook failed and is no longer used: OSError: the disk is full"]
     assert len(good.pages) == 5
     assert len(bad.pages) == {"begin": 0, "round": 1, "end": 4}[moment]
 
@@ -109,7 +109,7 @@ def test_unknown_trackers(track: list[str], told: str, tmp_path: Path) -> None:
 def test_a_missing_package_is_a_sentence_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda _: None)
     with pytest.raises(SteppeError, match=rf"pip install 'steppe\[{name}\]'"):
-        trackers.check([name])
+        trackers.check_trackers([name])
 
 
 def test_a_named_tracker_needs_a_folder() -> None:

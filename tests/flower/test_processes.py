@@ -14,7 +14,7 @@ import torch
 
 from steppe.config import resolve
 from steppe.core.errors import RunFailed
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.federation_file import read
@@ -121,7 +121,7 @@ class Trial:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     made = Trial(tmp_path_factory.mktemp("federation"))
-    with handling(Into(made.said)):
+    with handle_logs(Into(made.said)):
         yield made
     made.local.stop()
 

@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "per_round": 2, "rounds":
                          "workers": 0, "algorithm": "fedavg"}  # fmt: skip
 
 
-class Enough(Exception):
+class Enough(KeyboardInterrupt):
     """One round is enough."""
 
 

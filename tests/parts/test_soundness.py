@@ -262,11 +262,11 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize("add", ["ema:keep=0.9", "swa:start_at=0,cycle=1", "latest_mean"])
 def test_a_mean_of_models_is_judged_with_statistics_of_its_own(add):
-    from steppe.evaluate.global_model import judged_model
+    from steppe.evaluate.global_model import choose_evaluated_model
 
     torch.manual_seed(0)
     result = steppe.run("fedavg", model=Normed(), rounds=4, clients=4, per_round=2, add=[add], lr=0.3)
-    x, buffers = judged_model(result.experiment, result.server, 3)
+    x, buffers = choose_evaluated_model(result.experiment, result.server, 3)
     assert not torch.equal(x, result.server.x)
     task, federation = result.experiment.task, result.experiment.federation
     inputs = federation.plain(federation.data.train_inputs)
@@ -279,8 +279,8 @@ def test_a_mean_of_models_is_judged_with_statistics_of_its_own(add):
 
 
 def test_the_trained_model_keeps_its_averaged_statistics():
-    from steppe.evaluate.global_model import judged_model
+    from steppe.evaluate.global_model import choose_evaluated_model
 
     torch.manual_seed(0)
     result = steppe.run("fedavg", model=Normed(), rounds=2, clients=4, per_round=2, add=["ema:keep=0"])
-    assert judged_model(result.experiment, result.server, 1)[1] is result.server.buffers
+    assert choose_evaluated_model(result.experiment, result.server, 1)[1] is result.server.buffers

@@ -137,7 +137,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("interrupted")
     for store in ("memory", "disk"):
         launch(home / f"whole-{store}", store=store)
-        with pytest.raises(Exception, match="stop here"):
+        with pytest.raises(KeyboardInterrupt, match="stop here"):
             launch(home / f"killed-{store}", store=store, watch=_stop_after(4))
         names = sorted(p.name for p in (home / f"killed-{store}/checkpoints").iterdir())
         assert names == ["round-000003", "round-000004"]
@@ -147,7 +147,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _stop_after(rounds: int) -> Any:
     def watch(record: dict[str, Any]) -> None:
         if record["round"] == rounds:
-            raise RuntimeError("stop here")
+            raise KeyboardInterrupt("stop here")
 
     return watch
 
@@ -255,7 +255,7 @@ def test_only_the_number_of_rounds_may_change(interrupted: Path, tmp_path: Path)
 def test_a_finished_run_can_be_made_longer_and_its_old_summary_does_not_outlive_that(tmp_path: Path) -> None:
     out = tmp_path / "run"
     launch(out, rounds=2)
-    with pytest.raises(RuntimeError, match="stop here"):
+    with pytest.raises(KeyboardInterrupt, match="stop here"):
         launch(out, resume=True, rounds=5, watch=_stop_after(3))
     assert not (out / "result.json").exists()
     launch(out, resume=True, rounds=5)
@@ -279,6 +279,6 @@ def test_every_kind_of_state_survives_a_checkpoint(algorithm: str, tmp_path: Pat
     options = {"algorithm": algorithm, "rounds": 4, "momentum": 0.0}
     whole, out = tmp_path / "whole", tmp_path / "out"
     expected = remains(whole, launch(whole, **options))
-    with pytest.raises(RuntimeError, match="stop here"):
+    with pytest.raises(KeyboardInterrupt, match="stop here"):
         launch(out, watch=_stop_after(2), **options)
     assert remains(out, launch(out, resume=True, **options)) == expected

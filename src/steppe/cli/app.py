@@ -21,7 +21,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 
 Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
                                         "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
-Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1.")]
+Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
+                                        "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run, or the "
                                                  "config.json of a run.")]  # fmt: skip
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
@@ -46,7 +47,7 @@ def main() -> None:
         code = _exit_code(error)
         if code is None:  # a mistake of ours: all that is known about it must be seen
             raise
-        if arguments.under_torchrun() and not arguments.may_speak():
+        if arguments.is_under_torchrun() and not arguments.should_report():
             sys.exit(code)
         if "--debug" in words:
             import traceback

@@ -42,7 +42,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
-    from steppe.measures.during_training import chosen
+    from steppe.measures.during_training import choose_measures
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
@@ -52,7 +52,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     if not names:
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
     asked = [name.strip() for name in measures.split(",") if name.strip()]
-    to_measure = [] if asked == ["none"] else chosen(asked)
+    to_measure = [] if asked == ["none"] else choose_measures(asked)
     spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
     shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
     configs = {name: arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
@@ -91,7 +91,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
-    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    """Return the sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 

@@ -52,7 +52,7 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     from steppe.engine.quadratics import Problem
     from steppe.engine.quadratics import trace as run_trace
     from steppe.registry import find_entry, settings_of
-    from steppe.settings import explain
+    from steppe.settings import explain, split_algorithm
 
     try:
         content = json.loads(problem.read_text())
@@ -63,10 +63,11 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
         raise SteppeError(f"{problem}: {explain(error, Problem)}") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
-    settings, own = {}, settings_of(find_entry(algorithm))
-    for text in sets:
+    name, own_sets, parts = split_algorithm(algorithm)
+    settings, own = {}, settings_of(find_entry(name))
+    for text in (*own_sets, *sets):
         key, value = assign(text, own)
         if not key.startswith("settings."):
             raise SteppeError(f"{as_option(text)}: {key} belongs to the problem file here, like lr and momentum.")
         settings[key.removeprefix("settings.")] = value
-    print(json.dumps(run_trace(algorithm, checked, settings, add)))
+    print(json.dumps(run_trace(name, checked, settings, [*parts, *add])))

@@ -117,7 +117,7 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
 
 
 def read_folder(folder: Path) -> Config:
-    """A federation's configuration; an error where the folder is none."""
+    """Return a federation's configuration; an error where the folder is none."""
     from steppe.flower.federation_file import read
 
     return read(folder / "app")[1]

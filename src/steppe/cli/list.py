@@ -32,7 +32,8 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
         table.add_column(no_wrap=True)
         table.add_column()
         for name, entry in entries.items():
-            lines = [terminal.escaped(entry["about"]), *_settings(entry)]
+            origin = f"[dim](from {terminal.escaped(entry['from'])})[/]" if "from" in entry else ""
+            lines = [terminal.escaped(entry["about"]), *_settings(entry), origin]
             table.add_row(f"[bold]{terminal.escaped(name)}[/]", "\n".join(line for line in lines if line))
         terminal.console().print(table, highlight=False)
         terminal.console().print()

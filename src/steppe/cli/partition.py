@@ -23,12 +23,12 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
               as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Split a data set over clients; show, save or draw the split."""
     from steppe.data import load
-    from steppe.data.partition import make
+    from steppe.data.divide import divide
 
     if picture:
         arguments.check_picture(picture)
     loaded = load(data, data_folder)
-    split = make(rule, loaded.train_targets, clients, seed, classes=loaded.classes)
+    split = divide(loaded, rule, clients, seed)[1]
     if save:
         split.save(save)
     if picture:

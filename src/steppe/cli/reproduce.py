@@ -56,7 +56,7 @@ def reproduce(
         if kind not in publish.KINDS:
             raise SteppeError(f"--formats {formats}: there is no format {kind!r}{nearest(kind, publish.KINDS)}")
     if tables == ["list"]:
-        _list(as_json, [Path("results"), *([results] if results else [])])
+        _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return
     if tables in (["tables"], ["check"]):
         _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
@@ -70,7 +70,7 @@ def reproduce(
             raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
         recipes.table(name, scale)
     rows_in, tables_in = missing_runs.find_folders(out, results, scale)
-    known_in = [Path("results"), rows_in] if scale == "paper" else [rows_in]
+    known_in = [rows.find_ours(), rows_in] if scale == "paper" else [rows_in]
     machine: dict[str, object] = {"device": device, "data_folder": data_folder}
 
     def known() -> list[rows.Row]:

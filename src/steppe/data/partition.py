@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,27 @@ import numpy as np
 from numpy.random import RandomState
 
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.write_aside import write_aside
+from steppe.core.write_aside import save_figure, write_aside
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
+
+# The rules of partitions that no rule made: indices from the user, the samples of a federation's node.
+GIVEN, ON_NODE = "own indices", "own"
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Training indices (int64) of each client, with the rule and the seed that they come from."""
+    """Training indices (int64) of each client, with the rule and the seed that they come from.
+
+    The indices refer to so many training samples (`samples`), of which those for validation were taken out before
+    (`held_out`, indices into the data as given), if any.
+    """
 
     clients: tuple[np.ndarray, ...]
     rule: str
     seed: int
+    samples: int | None = None
+    held_out: np.ndarray | None = None
 
     @property
     def sizes(self) -> np.ndarray:
@@ -52,7 +61,11 @@ class Partition:
 
     def as_json(self) -> str:
         """Return the partition as JSON."""
-        content = {"rule": self.rule, "seed": self.seed, "hash": self.hash}
+        content: dict[str, Any] = {"rule": self.rule, "seed": self.seed, "hash": self.hash}
+        if self.samples is not None:
+            content["samples"] = self.samples
+        if self.held_out is not None:
+            content["held_out"] = self.held_out.tolist()
         return json.dumps(content | {"clients": [c.tolist() for c in self.clients]})
 
     def save(self, path: str | Path) -> None:
@@ -61,16 +74,32 @@ class Partition:
 
     @staticmethod
     def load(path: str | Path) -> Partition:
-        """Read a saved partition and check its hash."""
+        """Read a partition from JSON: one that was saved, whose hash is checked, or one written by hand.
+
+        By hand, `[[0, 1], [2, 3]]` and `{"clients": [[0, 1], [2, 3]]}` are the indices of each client, and
+        `{"groups": ["a", "a", "b", "b"]}` is the client of each training sample.
+        """
+        from steppe.data.given_partition import number_clients, split_indices
+
         try:
             content = json.loads(Path(path).read_text())
+            content = {"clients": content} if isinstance(content, list) else content
+            if "groups" in content:
+                groups = number_clients(content["groups"])[0]
+                return replace(make("natural", groups, int(groups.max()) + 1), rule=GIVEN)
+            if "hash" not in content:
+                return split_indices(content["clients"])
             clients = tuple(np.array(indices, np.int64) for indices in content["clients"])
-            loaded = Partition(clients, content["rule"], content["seed"])
+            held_out = np.array(content["held_out"], np.int64) if "held_out" in content else None
+            loaded = Partition(clients, content["rule"], content["seed"], content.get("samples"), held_out)
             intact = loaded.hash == content["hash"]
         except FileNotFoundError as error:
             raise SteppeError(f"The partition file {path} does not exist.") from error
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SteppeError(f"{path} is not a saved partition ({error}); save it again.") from error
+        except SteppeError as error:
+            raise SteppeError(f"{path}: {error}") from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise SteppeError(f"{path} is not a saved partition ({type(error).__name__}: {error}); save it again, or "
+                              'write {"clients": [[0, 1], [2, 3]]}.') from error  # fmt: skip
         if not intact:
             raise SteppeError(f"{path} does not match its own hash: it was edited or damaged; save it again.")
         return loaded
@@ -87,15 +116,15 @@ class Partition:
         axes.scatter(client, label, s=120 * area / area.max(), color="#2a6f97", linewidths=0)
         axes.set(xlabel="client", ylabel="class", title=f"{self.rule}, seed {self.seed}")
         axes.set(xlim=(-1, len(self.clients)), ylim=(-1, classes))
-        kind = Path(path).suffix.removeprefix(".").lower() or "png"
-        write_aside(Path(path), lambda aside: figure.savefig(aside, format=kind, bbox_inches="tight", dpi=150))
+        save_figure(figure, path, bbox_inches="tight", dpi=150)
 
 
 def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, classes: int | None = None) -> Partition:
     """Divide training samples among clients by a rule such as `iid` or `lda(0.1)`.
 
     Without a seed, that of the rule's original recipe is used. `classes` is needed only to notice trailing classes
-    without samples. Floating-point targets (regression) allow only `iid`.
+    without samples. Floating-point targets (regression) allow only `iid`. For `natural`, the targets are a client's
+    number per sample.
     """
     function, arguments = parse(rule)
     name = function.__name__
@@ -107,12 +136,12 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
         raise SteppeError(f"A partition over {clients} clients is impossible; ask for at least 1.")
     if len(labels) < clients:
         raise SteppeError(f"{len(labels)} samples are too few for {clients} clients; ask for fewer clients.")
-    if name != "iid":
+    if name not in ("iid", "natural"):
         _check_labels(rule, labels, classes)
     parts = _divided(name, tuple(arguments), seed, clients, labels.dtype.str, labels.shape, labels.tobytes())
     if empty := sum(len(part) == 0 for part in parts):
         raise SteppeError(f"{rule} leaves {empty} of {clients} clients empty; ask for fewer clients.")
-    return Partition(tuple(part.astype(np.int64) for part in parts), rule.replace(" ", ""), seed)
+    return Partition(tuple(part.astype(np.int64) for part in parts), rule.replace(" ", ""), seed, len(labels))
 
 
 @lru_cache(maxsize=8)
@@ -147,7 +176,8 @@ def as_array(targets: Any) -> np.ndarray:
 
 def _check_labels(rule: str, labels: np.ndarray, classes: int | None) -> None:
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        raise SteppeError(f"{rule} divides by class, but these targets are not class labels; use iid.")
+        raise SteppeError(f"{rule} divides by class, but these targets are not class labels; use iid, or say what to "
+                          "divide by (in Python, by=…).")  # fmt: skip
     if labels.min() < 0:
         raise SteppeError(f"A label is {labels.min()}; labels must be numbered from 0.")
     present = np.bincount(labels, minlength=classes or 0)

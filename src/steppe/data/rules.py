@@ -348,6 +348,17 @@ def _balanced_block(
     )
 
 
+def natural(rng: RandomState, groups: np.ndarray, clients: int) -> Clients:
+    """Give each client the samples that the data say are its own; of more clients, those with the most samples."""
+    sizes = np.bincount(groups)
+    present = int((sizes > 0).sum())
+    if clients > present:
+        raise SteppeError(f"The data name {present} clients, but clients is {clients}: set clients to at most "
+                          f"{present}.")  # fmt: skip
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:clients])
+    return [np.flatnonzero(groups == client) for client in largest]
+
+
 # name -> (rule, how to write it)
 PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
     "iid": (iid, "iid: equal random shares"),
@@ -360,6 +371,7 @@ PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
     "dirichlet_replace": (dirichlet_replace, "dirichlet_replace(alpha): equal sizes, repeats, as in FedSMOO"),
     "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, no repeats, as in FedDyn and MAN"),
     "pathological": (pathological, "pathological(c): c classes per client, equal sizes, repeats, as in FedSMOO"),
+    "natural": (natural, "natural: the clients that the data name, such as roles or hospitals; the largest of them"),
     "longtail": (longtail, "longtail(alpha[, imbalance[, share]]): thinned classes, then blocks, as in FL-SAM"),
 }
 
@@ -374,5 +386,6 @@ OFFICIAL_SEEDS = {
     "dirichlet_replace": 20,
     "dirichlet_once": 23217,  # the first of the three in MAN's code; the others are 43217 and 83217
     "pathological": 20,
+    "natural": 0,
     "longtail": 1,
 }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,20 +15,24 @@ from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.core.metric import Each, Metric
+from steppe.core.metric import Each
 from steppe.core.part import Part
-from steppe.core.task import LOSSES, METRICS, Task
+from steppe.core.prediction import Predict, check_predict
+from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
+from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
+from steppe.data.partition import ON_NODE
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
-from steppe.measures.client_models import uploading_models
-from steppe.measures.during_training import needs_clients, schedule
+from steppe.measures.client_models import upload_models
+from steppe.measures.during_training import needs_clients, parse_schedule
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
-from steppe.registry import assembled, make, parse_addition
+from steppe.registry import check_parts, complete, make, parse_addition
 from steppe.runs.provenance import qualified_name
 
 _POLICY = {
@@ -42,36 +45,44 @@ _POLICY = {
 
 def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-                     metric: str | Each | Metric | None = None, head: str | None = None,
+                     metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
-                     at_nodes: bool = False) -> Experiment:  # fmt: skip
+                     at_nodes: bool = False, add: Sequence[Part] = (),
+                     predict: Predict | None = None) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
-    `known_cost` the cost that the server has traced. The experiment's configuration marks the user's own objects as
-    such; see `config.OWN`.
+    `known_cost` the cost that the server has traced. `add` are the user's own objects among the further parts. The
+    experiment's configuration marks the user's own objects as such; see `config.OWN`. `metric` is one or several, as
+    names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data)
-    availability.check(config)
+    config = name_what_is_own(config, own_parts, model, data, add, split)
+    config, loss, metric = take_objectives(config, loss, metric)
+    availability.check_availability(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
-    chosen = build_algorithm(config, own_parts)
+    chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
-    if config.validation:
-        data = data.with_validation(config.validation, config.seed)
-    split = _partition(config, data) if split is None and not at_nodes else split
+    node = split is not None and split.rule == ON_NODE
+    if at_nodes or node:  # a federation's data are where they are
+        data = data.with_validation(config.validation, config.seed) if config.validation else data
+    else:
+        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+                             config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
-        if data.classes is None:
+        if data.outputs is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, data.shape)
-    task = _task(model, data, loss, metric, head).to(device, dtype)
-    notes = set_precision(config, chosen, task)
-    batch = model_checks.check_batch(task, federation)
+        model = models.build(config.model, data.outputs, data.shape)
+    task, notes = _task(model, data, loss, metric, head, predict)
+    task = task.to(device, dtype)
+    batch = model_checks.check_batch(task, federation, notes)
+    check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
+    notes += set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -83,49 +94,56 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
-    notes += privacy.check(config, chosen, task) if known_cost is None else []
+    notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
-    chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
+    chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment
 
 
-def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None) -> Config:
+def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
+                      add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
-        "algorithm": None if algorithm is None else "+".join(map(qualified_name, _several(algorithm))),
+        "algorithm": None if algorithm is None else name_parts(algorithm),
         "model": None if model is None else qualified_name(model),
         "data": None if data is None or data.name == config.data else data.name,
     }
-    given = {"algorithm": algorithm, "model": model, "data": data}
+    given = {"algorithm": algorithm, "model": model, "data": data, "partition": split}
     for key, value in given.items():
         if value is None and getattr(config, key).startswith(OWN):
             raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
                               f"name: pass it again from Python, with {key}=….")  # fmt: skip
+    absent = [text for text in config.add if text.startswith(OWN)][len(add) :]
+    if absent:
+        raise SteppeError(f"A part of this run is an object of your own ({absent[0]}), so it has no name: pass it "
+                          "again from Python, with add=[…].")  # fmt: skip
     return config.model_copy(update={key: f"{OWN}{name}" for key, name in names.items() if name is not None
                                      and getattr(config, key) != f"{OWN}{name}"})  # fmt: skip
 
 
-def _several(algorithm: Any) -> tuple[Any, ...]:
-    if isinstance(algorithm, Algorithm):
-        return algorithm.parts
-    return tuple(algorithm) if isinstance(algorithm, tuple | list) else (algorithm,)
+def name_parts(algorithm: Any) -> str:
+    """Return the classes of the user's own parts."""
+    parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
+    return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
 
-def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None) -> Algorithm:
-    """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser."""
+def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None,
+                    own_add: Sequence[Part] = ()) -> Algorithm:  # fmt: skip
+    """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser.
+
+    `own_add` are the user's own objects among the additions, in the order of their places in `config.add`.
+    """
     optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
     if config.optimiser == "adamw":
         optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
-    add = tuple(parse_addition(text) for text in config.add)
+    objects = iter(check_parts(tuple(own_add)))
+    add = tuple(next(objects) if text.startswith(OWN) else parse_addition(text) for text in config.add)
     if own is None:
         algorithm = make(config.algorithm, optimiser, config.settings, add)
-    elif isinstance(own, Algorithm):  # complete, including its optimiser
-        algorithm = own.plus(*add)
     else:
-        parts = _own_parts(own)
-        algorithm = assembled(parts, optimiser, add, "+".join(p.name for p in parts))
+        algorithm = complete(own, optimiser, add)
     return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
@@ -135,29 +153,19 @@ def _completed(part: Part, config: Config) -> Part:
     return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
 
 
-def _own_parts(own: Any) -> tuple[Part, ...]:
-    parts = _several(own)
-    for p in parts:
-        if not isinstance(p, Part):
-            raise SteppeError(f"{p!r} is not a part: give instances of steppe.Part (not classes), "
-                              "the name of an algorithm, or a steppe.Algorithm.")  # fmt: skip
-        if not isinstance(getattr(p, "name", None), str):
-            raise SteppeError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
-    return parts
-
-
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
     checks: dict[str, Callable[[], Any]] = {
-        "own": lambda: _name_what_is_own(config, None, None, None),
+        "own": lambda: name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
-        "partition": lambda: _is_file(config.partition) or partition.parse(config.partition),
+        "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        "measure": lambda: schedule(config.measure),
-        "speed deadline": lambda: availability.check(config),
-        "track": lambda: trackers.check(config.track),
+        "measure": lambda: parse_schedule(config.measure),
+        "speed deadline": lambda: availability.check_availability(config),
+        "track": lambda: trackers.check_trackers(config.track),
     }
     for keys, check in checks.items():
         try:
@@ -171,38 +179,18 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _is_file(partition: str) -> bool:
-    try:
-        return Path(partition).is_file()
-    except OSError:  # too long for a name, for instance
-        return False
-
-
-def _partition(config: Config, data: Data) -> Partition:
-    if _is_file(config.partition):
-        split = Partition.load(config.partition)
-        if len(split.clients) != config.clients:
-            raise SteppeError(f"{config.partition} has {len(split.clients)} clients, but clients is {config.clients}.")
-        if max(int(c.max()) for c in split.clients) >= len(data.train_targets):
-            raise SteppeError(f"{config.partition} was made for more samples than {data.name} has.")
-        return split
-    targets = data.train_targets.cpu()
-    return partition.make(config.partition, targets, config.clients, config.partition_seed, classes=data.classes)
-
-
-def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None) -> Task:  # fmt: skip
-    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
-    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
-        if isinstance(value, str) and value not in known:
-            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
+          predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
+    check_predict(predict)
+    each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
+    metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head)
+    return Task(model, each, metrics, head, predict=predict), notes
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

@@ -35,8 +35,8 @@ def find_device(name: str) -> torch.device:
         raise SteppeError(f"device is {name!r}, but PyTorch sees only {torch.cuda.device_count()} GPUs here.")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no Apple GPU here: use cpu or auto.")
-    if device.type == "cuda" and device.index is None and torchrun.launched():
-        return torch.device("cuda", torchrun.local_gpu())
+    if device.type == "cuda" and device.index is None and torchrun.is_launched():
+        return torch.device("cuda", torchrun.find_local_gpu())
     return device
 
 
@@ -53,7 +53,7 @@ def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]
     if chosen == "bf16":
         if task.buffers:
             raise SteppeError("precision = bf16 does not support running statistics (batch norm): use group norm.")
-        task.fast = torch.bfloat16
+        task.hasten(torch.bfloat16)
     if cuda:
         allowed = chosen == "tf32" or (
             chosen == "bf16" and not sensitive

@@ -3,8 +3,8 @@
 The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
 as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
 of steps. A lane trains one client after another, the longest first, so that all lanes end at about the same time and
-one graph size is enough. `best_width` chooses it for a federation. The learning rate and the round are tensors, so one
-capture serves all rounds.
+one graph size is enough. `choose_width` chooses it for a federation. The learning rate and the round are tensors, so
+one capture serves all rounds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Captured(Batched):
             steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
             begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
             clients = _own(begun)
-            changes, over = timetable(plan.steps, len(room.k))
+            changes, over = make_timetable(plan.steps, len(room.k))
             room.steps.zero_()
             for t in range(over + 1):
                 for lane, leaves, comes in changes.get(t, ()):
@@ -166,8 +166,8 @@ class Captured(Batched):
         # Compiling the whole update in place is fastest. If that fails, compiling the step alone gains most of it.
         batches = read(index, mask, keys, client, k)
         ways: list[Callable[[], Callable[..., None]]] = [
-            lambda: compiled(advance, *given),
-            lambda: partial(advance, after=compiled(after, live, batches, k, steps, sent)),
+            lambda: compile_step(advance, *given),
+            lambda: partial(advance, after=compile_step(after, live, batches, k, steps, sent)),
         ]
         for way in ways if self.compiled else []:
             try:
@@ -183,12 +183,12 @@ class Captured(Batched):
 Changes = dict[int, list[tuple[int, int | None, int | None]]]
 
 
-def timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
+def make_timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
     """Return when lanes change clients, {time: [(lane, client that leaves, client that enters)]}, and the end time.
 
     Clients are scheduled longest first, each in the lane that is free first.
 
-        >>> timetable([2, 1, 1], 2)
+        >>> make_timetable([2, 1, 1], 2)
         ({0: [(0, None, 0), (1, None, 1)], 1: [(1, 1, 2)], 2: [(0, 0, None), (1, 2, None)]}, 2)
     """
     changes: Changes = defaultdict(list)
@@ -204,15 +204,15 @@ def timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
     return dict(changes), max(free)
 
 
-def best_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
+def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
     """Return the number of lanes that takes the least time for rounds of clients with these numbers of steps.
 
-    >>> best_width([[50] * 10]), best_width([[200, 20, 20, 20, 20, 20, 20]]), best_width([[50] * 10], most=5)
+    >>> choose_width([[50] * 10]), choose_width([[200, 20, 20, 20, 20, 20, 20]]), choose_width([[50] * 10], most=5)
     (10, 2, 5)
     """
 
     def seconds(width: int) -> float:
-        return (width + OVERHEAD) * sum(timetable(steps, width)[1] for steps in rounds)
+        return (width + OVERHEAD) * sum(make_timetable(steps, width)[1] for steps in rounds)
 
     widest = max(map(len, rounds))
     return min(range(min(widest, most or widest), 0, -1), key=seconds)
@@ -232,7 +232,7 @@ def _graph(body: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     """Trace through vmap and gradients down to plain tensor operations, and compile those.
 
     The compiler never sees the Python code of parts, hooks and users' modules.

@@ -19,7 +19,7 @@ LARGEST = 32 * 2**20  # bytes of an unpacked file; Flower bounds the bundle, not
 
 
 def hash_bundle(content: bytes) -> str:
-    """The hash of an app as Flower ships it; an error where the bundle is not what it seems."""
+    """Return the hash of an app as Flower ships it; an error where the bundle is not what it seems."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(BytesIO(content)) as bundle:
         entries = sorted(bundle.infolist(), key=lambda entry: entry.filename)
@@ -37,7 +37,7 @@ def hash_bundle(content: bytes) -> str:
 
 
 def hash_app(folder: Path) -> str:
-    """The hash of an app in its folder."""
+    """Return the hash of an app in its folder."""
     from flwr.cli.build import build_fab_from_disk
 
     return hash_bundle(build_fab_from_disk(folder))

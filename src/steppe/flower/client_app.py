@@ -18,12 +18,13 @@ from flwr.clientapp import ClientApp
 
 import steppe
 from steppe.core.errors import SteppeError
+from steppe.core.wire import list_reply
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import build_node, check_same
 from steppe.flower.federation_file import Own, Terms, read, read_terms
-from steppe.flower.messages import ARRAYS, TERMS, TOLD, list_reply, pack, pack_refusal, read_work
+from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal
@@ -31,7 +32,7 @@ from steppe.runs.full_disk import is_full
 
 
 def make(app_folder: Path) -> ClientApp:
-    """The ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
+    """Return the ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
 
     What is imported by name comes from the app's own federation.toml, never from a message.
     """
@@ -63,7 +64,7 @@ def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
 
 
 def _train(message: Message, context: Context, own: Own) -> RecordDict:
-    """One client's round."""
+    """Return one client's round."""
     device = find_device(str(context.node_config.get("device", "auto")))
     work = read_work(message.content, device)
     terms, built, client = _build(work.terms, context.node_config, own)
@@ -111,7 +112,7 @@ def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, in
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """The reply. What goes wrong is told in this node's log; the server hears a code."""
+    """Return the reply. What goes wrong is told in this node's log; the server hears a code."""
     try:
         return Message(work(), reply_to=message)
     except SteppeError as error:

@@ -21,7 +21,8 @@ import numpy as np
 from steppe.config import Config
 from steppe.core.errors import SteppeError, missing
 from steppe.core.inputs import take
-from steppe.data import load, partition
+from steppe.data import load
+from steppe.data.divide import divide
 from steppe.flower import keys
 from steppe.flower.app_hash import FILE as HASH
 from steppe.flower.app_hash import hash_app
@@ -87,8 +88,7 @@ def pin(folder: Path) -> str:
 def write_shares(folder: Path, config: Config) -> None:
     """For a trial: each node gets its share of a known data set, as the run's partition rule cuts it."""
     data = load(config.data, config.data_folder)
-    split = partition.make(config.partition, data.train_targets, config.clients, config.partition_seed,
-                           classes=data.classes)  # fmt: skip
+    split = divide(data, config.partition, config.clients, config.partition_seed)[1]
     for client, mine in enumerate(split.clients):
         x, y = take(data.train_inputs, mine), data.train_targets[mine]
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())

@@ -20,7 +20,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
-from steppe.engine.privacy import privacy
+from steppe.engine.privacy import find_privacy
 from steppe.registry import catalogue_settings
 from steppe.settings import explain
 
@@ -35,6 +35,7 @@ class Sample(BaseModel):
     shape: list[int] = Field(description="of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
     classes: int | None = Field(None, ge=1, description="labels are 0 to classes − 1; none for a regression")
+    tokens: int | None = Field(None, ge=1, description="of sequences: how many different tokens there are")
     class_names: list[str] | None = Field(None, description="in the order of the labels; needed by folders of images")
     targets: Literal["int64", "float32"] = Field("int64", description="labels, or numbers of a regression")
     target_shape: list[int] = Field([], description="of one target; [] for a label or a single number")
@@ -60,7 +61,7 @@ class Own(BaseModel):
     model: str | None = Field(None, description="a function without arguments that gives an nn.Module")
     parts: str | None = Field(None, description="a function without arguments that gives a part or several")
     loss: str | None = Field(None, description="(outputs, targets) -> one value a sample")
-    metric: str | None = Field(None, description="the same")
+    metric: str | list[str] | None = Field(None, description="the same, or a steppe.Metric; one or several")
     head: str | None = Field(None, description="the name of the module that is the head")
 
 
@@ -121,7 +122,7 @@ class FederationFile(BaseModel):
         return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
 
     def _named(self) -> dict[str, Any]:
-        """What the records are to say where names of ours are not what is used."""
+        """Return what the records are to say where names of ours are not what is used."""
         mine: dict[str, Any] = (
             {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
         )
@@ -157,14 +158,14 @@ def parse(content: dict[str, Any]) -> FederationFile:
 
 def check_secret(algorithm: Algorithm) -> None:
     """Noise that follows from the seed protects nobody where every node is told the seed."""
-    dp = privacy(algorithm)
+    dp = find_privacy(algorithm)
     if dp is not None and dp.noise and dp.secret is None:
         raise SteppeError("dp without a secret makes its noise from the seed, which every node is told: give it one, "
                           'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
 
 
 def find_named(name: str, what: str) -> Any:
-    """The thing behind "module:name"."""
+    """Return the thing behind "module:name"."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise SteppeError(f'{what} is {name!r}, but must be written as "module:name".')
@@ -178,7 +179,7 @@ def find_named(name: str, what: str) -> Any:
 
 
 def call_named(name: str | None, what: str) -> Any:
-    """What the function behind "module:name" gives; None where nothing is named."""
+    """Return what the function behind "module:name" gives; None where nothing is named."""
     if name is None:
         return None
     function: Callable[[], Any] = find_named(name, what)

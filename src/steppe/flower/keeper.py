@@ -22,7 +22,7 @@ SUBREAPER = 36  # of prctl: orphans of this process's descendants become its chi
 
 
 def find_descendants(pid: int) -> list[int]:
-    """All living processes below this one, by the kernel's table; none where there is no such table."""
+    """Return all living processes below this one, by the kernel's table; none where there is no such table."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

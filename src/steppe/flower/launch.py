@@ -76,7 +76,7 @@ class Local:
         follow(self.folder / (out or self.settings.out), watch, self._alive, begun, resume)
 
     def _alive(self) -> str:
-        """What has stopped that a run cannot do without; nodes that stop are only told of."""
+        """Return what has stopped that a run cannot do without; nodes that stop are only told of."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
                 self.nodes.pop(client)
@@ -94,7 +94,7 @@ class Local:
         self.nodes, self.superlink = {}, None
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
-        """The script under a keeper, so that nothing of it stays when this process is killed."""
+        """Return the script under a keeper, so that nothing of it stays when this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
             raise missing("A federation needs Flower", "flower")
         command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]

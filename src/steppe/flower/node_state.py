@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from steppe.core.algorithm import States
 from steppe.flower.private import private
 from steppe.flower.refusals import Refusal
-from steppe.runs.client_store import flat
+from steppe.runs.client_store import flatten_states
 from steppe.runs.tensor_files import save_file
 
 KEPT = 3  # counted states: the server may fall back by two checkpoints
@@ -27,8 +27,8 @@ class NodeState:
         self.folder = folder / federation / f"client-{client}"
 
     def read(self, stamp: int, like: States, lost: str = "refuse") -> States:
-        """The state that round `stamp` left; `like` is the first one, which stamp −1 means."""
-        if stamp < 0 or not flat(like):
+        """Return the state that round `stamp` left; `like` is the first one, which stamp −1 means."""
+        if stamp < 0 or not flatten_states(like):
             return like
         try:
             rows = load_file(self._path(stamp))
@@ -43,12 +43,12 @@ class NodeState:
 
     def write(self, stamp: int, counted: int, state: States) -> None:
         """Keep what round `stamp` made of the state `counted`; what was never counted goes."""
-        if not flat(state):
+        if not flatten_states(state):
             return
         aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
         with private():
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
+            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flatten_states(state).items()}, aside)
         _sync(aside)
         aside.replace(final)
         _sync(self.folder)

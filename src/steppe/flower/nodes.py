@@ -24,7 +24,8 @@ from steppe.core.client import Reply, Sent
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
-from steppe.core.validate import faults
+from steppe.core.validate import find_faults
+from steppe.core.wire import list_reply, list_work
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import compute_fingerprint, trace_reply
@@ -35,15 +36,13 @@ from steppe.flower.messages import (
     REFUSAL,
     TERMS,
     count_bytes,
-    list_reply,
-    list_work,
     pack_terms,
-    read_reply,
+    read_told,
 )
 from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
 from steppe.flower.reply_checks import check_reply, largest, read_introduction
-from steppe.runs.client_store import MemoryStore, flat
+from steppe.runs.client_store import MemoryStore, flatten_states
 
 log = logging.getLogger("steppe")
 AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
@@ -61,7 +60,7 @@ class NodeStore(MemoryStore):
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
         self.counted.update(dict.fromkeys(ids, self.round))
-        if any(flat(s) for s in states):
+        if any(flatten_states(s) for s in states):
             super().scatter(ids, states)
 
     def reset(self) -> None:
@@ -102,7 +101,7 @@ class Nodes:
         self.fingerprint = compute_fingerprint(built)
         reply, self.mirrored = trace_reply(built.algorithm, built.task)
         self.like: Tensors = list_reply(reply, self.mirrored)
-        self.stateful = bool(flat(reply.state))
+        self.stateful = bool(flatten_states(reply.state))
         self.inbox = Inbox(grid, largest(self.like))
         self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
         self.who: dict[int, int] = {}  # client -> node
@@ -291,14 +290,14 @@ class Nodes:
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
-        """A good reply; whatever is wrong with it is an error of ours."""
+        """Return a good reply; whatever is wrong with it is an error of ours."""
         expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
         try:
             message = check_origin(message, node)
             arrays, told = check_reply(message, expected, self.like)
-            reply = read_reply(arrays, told, self.built.algorithm)
-            why = faults(stack([reply]), self.built.config.refuse_above)[0]
+            reply = read_told(arrays, told, self.built.algorithm)
+            why = find_faults(stack([reply]), self.built.config.refuse_above)[0]
         except SteppeError:
             raise
         except Exception as error:

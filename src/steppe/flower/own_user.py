@@ -22,7 +22,7 @@ ESTABLISHED = "01"  # a socket that is being closed counts as root's, so only th
 
 
 def is_own_user(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
-    """Whether the socket at the client's end of this loopback connection belongs to the user of this process.
+    """Return whether the socket at the client's end of this loopback connection belongs to the user of this process.
 
     Where the kernel has no such table (anything but Linux), the answer is yes: there, loopback is shared.
     """
@@ -61,7 +61,7 @@ async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
 
 
 def only_own_user(app: App) -> App:
-    """The same web application, for this process's own user alone."""
+    """Return the same web application, for this process's own user alone."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or is_own_user(scope.get("client"), scope.get("server")):

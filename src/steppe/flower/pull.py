@@ -102,7 +102,7 @@ class Unreadable(SteppeError):
 
 
 def list_objects(tree: ObjectTree, limit: int) -> list[str]:
-    """The objects that a reply announces; more than one for every kilobyte of the limit are refused at once."""
+    """Return the objects that a reply announces; more than one for every kilobyte of the limit are refused at once."""
     names = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
     if len(names) > max(1000, limit // 1024):
         raise SteppeError(f"the reply announces {len(names):,} objects, too many for {limit:,} bytes")

@@ -37,7 +37,7 @@ class Refusal(SteppeError):
 
 
 def explain(code: object) -> str:
-    """The sentence for a code; anything that is no code is the last of them."""
+    """Return the sentence for a code; anything that is no code is the last of them."""
     known = code if isinstance(code, str) and code in REASONS else "other"
     return f"{REASONS[known]} (its own log says more)"
 

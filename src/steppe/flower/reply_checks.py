@@ -30,7 +30,7 @@ def largest(like: Tensors) -> int:
 
 
 def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
-    """What an answer says beside its arrays; an error says why it is refused."""
+    """Return what an answer says beside its arrays; an error says why it is refused."""
     if not message.has_content():
         raise SteppeError("it has no content")
     content = message.content
@@ -44,7 +44,7 @@ def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
 
 
 def read_introduction(message: Message, name: str, clients: int, max_samples: int) -> tuple[int, int]:
-    """Which client a node says it is, and how many samples it says it has."""
+    """Return which client a node says it is, and how many samples it says it has."""
     told = read_told(message, {TOLD}, BESIDE)
     if told.get("federation") != name:
         raise SteppeError(f"it belongs to federation {shorten(told.get('federation'))}")
@@ -61,7 +61,7 @@ def check_samples(samples: object, most: int) -> int:
 
 
 def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """The reply's arrays and what it tells; an error says why it is refused."""
+    """Return the reply's arrays and what it tells; an error says why it is refused."""
     told = read_told(message, {ARRAYS, TOLD}, largest(like))
     for key, value in expected.items():
         if type(told.get(key)) is not type(value) or told[key] != value:
@@ -82,7 +82,7 @@ def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tu
 
 
 def read_array(name: str, data: bytes, like: Tensor) -> Tensor:
-    """The array in the bytes of an .npy file, if they are exactly those of this shape and type."""
+    """Return the array in the bytes of an .npy file, if they are exactly those of this shape and type."""
     kind = np.dtype(str(like.dtype).removeprefix("torch."))
     length = int.from_bytes(data[8:10], "little")
     header = HEADER.fullmatch(data[10 : 10 + length]) if data[:8] == b"\x93NUMPY\x01\x00" else None
@@ -94,7 +94,7 @@ def read_array(name: str, data: bytes, like: Tensor) -> Tensor:
 
 
 def shorten(value: object) -> str:
-    """What a node says, for a log: printable, and not much of it."""
+    """Return what a node says, for a log: printable, and not much of it."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:60] + "…"
 

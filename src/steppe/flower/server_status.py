@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -12,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
@@ -21,17 +22,22 @@ LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 @contextmanager
 def lock(where: Path) -> Iterator[None]:
-    """One server a folder; the kernel frees the lock however the process ends, so others see whether it lives."""
-    with (where / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+    """One server a folder; the system frees the lock however the process ends, so others see whether it lives."""
+    held = FileLock(where / LOCK, timeout=0)
+    try:
+        held.acquire()
+    except Timeout:
+        raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+    try:
         yield
+    finally:
+        held.release()
 
 
 def is_alive(where: Path) -> bool:
-    """Whether a server is at work in this folder."""
+    """Return whether a server is at work in this folder."""
+    if not where.is_dir():  # the lock would create it
+        return False
     try:
         with lock(where):
             return False
@@ -42,7 +48,7 @@ def is_alive(where: Path) -> bool:
 
 
 def find_server(where: Path) -> int | None:
-    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    """Return the process of the server that is at work in this folder, if it says so itself and is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
         if told["state"] != "running":
@@ -64,7 +70,7 @@ def log_to(path: Path) -> Iterator[None]:
             with path.open("a") as file:
                 file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
 
-    with handling(Both()):
+    with handle_logs(Both()):
         yield
 
 
@@ -73,7 +79,7 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
+    """Return the server's last word about the run."""
     try:
         found: dict[str, Any] = json.loads((where / STATUS).read_text())
         return found

@@ -14,7 +14,7 @@ from steppe.runs.folder import RunFolder
 
 
 def find_address(folder: Path) -> tuple[str, int]:
-    """Where nodes find the SuperLink, or did last."""
+    """Return where nodes find the SuperLink, or did last."""
     try:
         host, _, port = (folder / "operator" / "address").read_text().strip().rpartition(":")
         return host, int(port)
@@ -23,7 +23,7 @@ def find_address(folder: Path) -> tuple[str, int]:
 
 
 def find_control(folder: Path) -> tuple[str, int]:
-    """Where the operator finds it, on its own machine."""
+    """Return where the operator finds it, on its own machine."""
     try:
         told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
         host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")

@@ -96,7 +96,7 @@ class Doors:
 
 
 def find_fault(body: bytes) -> str:
-    """Why a pushed message may not pass: a node answers what it was asked, in its own name, and asks nobody."""
+    """Return why a pushed message may not pass: a node answers what it was asked, in its own name, and asks nobody."""
     try:
         request = PushMessagesRequest.FromString(body)
     except DecodeError:

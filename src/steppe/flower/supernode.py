@@ -27,7 +27,7 @@ from steppe.flower.own_user import only_own_user
 
 
 def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
-    """Whether this is the app with the wanted hash, under its own name, and run as a client."""
+    """Return whether this is the app with the wanted hash, under its own name, and run as a client."""
     try:
         right = hash_bundle(fab.content) == wanted and hashlib.sha256(fab.content).hexdigest() == fab.hash_str
         named = (run.fab_id, run.fab_version) == get_metadata_from_config(get_fab_config(fab.content))

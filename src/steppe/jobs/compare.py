@@ -14,6 +14,6 @@ from steppe.jobs.queue import Queue
 def compare(configs: dict[str, Config], seeds: int, out: Path, queue: Queue | None = None) -> list[Point]:
     """Run every configuration with every seed, each in its own folder; by default in this process."""
     build_experiment(next(iter(configs.values())))  # what is wrong with all of them is found before anything is written
-    points = [Point(label, config, label) for label, config in configs.items()]
+    points = [Point(label, config) for label, config in configs.items()]
     run_points(points, seeds, out, queue or Queue([Here]))
     return points

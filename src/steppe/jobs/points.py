@@ -5,6 +5,7 @@ Each run has its folder, POINT/seed-N.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any
 from steppe.config import Config
 from steppe.core.metric import Metric
 from steppe.engine.progress import ACCURACY
-from steppe.jobs.job import Job
+from steppe.jobs.job import Job, Own
 from steppe.jobs.queue import Ended, Queue
 from steppe.runs.folder import Record, RunFolder
 
@@ -26,20 +27,25 @@ class Point:
 
     label: str
     config: Config
-    name: str  # of its folder
     settings: dict[str, Any] = field(default_factory=dict)  # what this point varies
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
     folder: Path = Path()
+    own: Own = field(default_factory=dict)  # the user's own objects
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder: the label without what file names cannot hold."""
+        return re.sub(r"[^\w.,=()+-]", "_", self.label)
 
     def run(self, seed: int) -> RunFolder:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
         self.folder = out / self.name
-        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path)
-                for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
+        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
+                    own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
     def note(self, ended: Ended) -> None:
         """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""
@@ -95,7 +101,7 @@ def choose_measure(points: Iterable[Point]) -> str:
     return "validation" if results and all("validation" in r for r in results) else "last"
 
 
-def best(points: list[Point]) -> Point | None:
+def find_best(points: list[Point]) -> Point | None:
     """Return the point with the best mean; one with a failed run only if all have one."""
     measure = choose_measure(points)
     whole = [p for p in points if p.results and not p.failed] or [p for p in points if p.results]

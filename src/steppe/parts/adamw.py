@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing
+from steppe.core.part import Part, make_placeholder
 from steppe.core.ranges import Amount, Epsilon, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -42,7 +42,7 @@ class AdamW(Part):
         )  # fmt: skip
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": nothing(x), "v": nothing(x)}
+        return {"m": make_placeholder(x), "v": make_placeholder(x)}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)

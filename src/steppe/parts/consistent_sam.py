@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing, unit
+from steppe.core.part import Part, make_placeholder, unit
 from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 
@@ -56,7 +56,7 @@ class ConsistentSAM(Part):
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         more = {"paper": "last", "early": "moved"}.get(self.variant)
-        return {more: nothing(x)} if more else {}
+        return {more: make_placeholder(x)} if more else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         ascent = self.rho * unit(grad(w) - s.state["mu"] - s.down["s"], 1e-7)

@@ -50,7 +50,7 @@ class Distillation(Part):
     not_true: bool = False
 
     def log_probabilities(self, logits: Tensor, y: Tensor) -> Tensor:
-        """One routine for teacher and student, so that equal logits give equal numbers."""
+        """Return one routine for teacher and student, so that equal logits give equal numbers."""
         z = logits / self.tau
         if self.not_true:
             # Not −∞: its differences are not numbers. Half the largest number has the same probability, exactly 0.

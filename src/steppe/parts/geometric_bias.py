@@ -30,7 +30,7 @@ from torch import Tensor
 
 from steppe.core.errors import SettingError
 from steppe.core.layout import Tensors
-from steppe.core.part import Part, nothing, unit
+from steppe.core.part import Part, make_placeholder, unit
 from steppe.core.ranges import Amount, Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
 
@@ -76,7 +76,7 @@ class GeometricBias(Part):
         return {"b": zero, "h": zero.clone(), "last": x.clone(), **moved, "when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"kick": nothing(x)} if self.variant == "lagged" else {}
+        return {"kick": make_placeholder(x)} if self.variant == "lagged" else {}
 
     def _bias(self, own: Tensors, x: Tensor, now: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor]:
         """b_i of this round, and what has just been added to it."""
@@ -141,7 +141,7 @@ class GeometricBias(Part):
             self._age(s, s.round, s.up["kick"])
         s.state["h"] = self._dual(s)
         if self.scale == "var":
-            spread = self.alpha / s.clients * torch.linalg.vector_norm(s.everyone("moved") - delta, dim=1).sum()
+            spread = self.alpha / s.clients * torch.linalg.vector_norm(s.states_of_all("moved") - delta, dim=1).sum()
             s.state["sizes"] = torch.where(_now(s.round, delta), spread, s.state["sizes"])
         return delta + self.beta * (s.state["h"] - s.state["bbar"])
 

@@ -87,7 +87,7 @@ def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
 
 
 def by_tensor_number(v: Tensor, layout: Layout) -> Tensor:
-    """A slip that several released codes share: tensor j is filled with v[j] / Σ_j |v[j]|."""
+    """Return a slip that several released codes share: tensor j is filled with v[j] / Σ_j |v[j]|."""
     pieces = layout.pieces(v)
     flat = torch.cat([p.reshape(-1) for p in pieces])  # the model's own order, not the layout's
     first = flat[: len(pieces)]

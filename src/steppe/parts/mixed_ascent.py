@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, ascended, unit
+from steppe.core.part import Part, ascend, unit
 from steppe.core.ranges import Amount, Bound, FromOne
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 
@@ -55,7 +55,7 @@ class MixedAscent(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         c = s.down["c"]
-        return grad((1 - c) * ascended(w, grad(w), self.rho, 1e-16) + c * s.down["point"])
+        return grad((1 - c) * ascend(w, grad(w), self.rho, 1e-16) + c * s.down["point"])
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["distance"] = torch.linalg.vector_norm(s.w - s.x)

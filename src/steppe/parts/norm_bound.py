@@ -39,5 +39,5 @@ class NormBound(Part):
 
 
 def share_below(limit: float, norms: Tensor) -> Tensor:
-    """What brings vectors of these norms to `limit` at most; 1 for shorter ones."""
+    """Return what brings vectors of these norms to `limit` at most; 1 for shorter ones."""
     return (limit / norms).clamp(max=1)

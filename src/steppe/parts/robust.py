@@ -33,16 +33,16 @@ from steppe.core.layout import Tensors
 from steppe.core.part import Part
 from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.stacking import flat
+from steppe.core.stacking import flatten_rows
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:
-    """The mean over clients of each coordinate's middle values: (n, …) -> (…)."""
+    """Return the mean over clients of each coordinate's middle values: (n, …) -> (…)."""
     n = len(rows)
     k = min(ceil(cut * n - 1e-9), (n - 1) // 2)
     if not k:
         return rows.mean(0)
-    pieces = torch.split(flat(rows), 1 << 20, dim=1)  # sorting keeps an index of eight bytes for every number
+    pieces = torch.split(flatten_rows(rows), 1 << 20, dim=1)  # sorting keeps an index of eight bytes for every number
     return torch.cat([piece.sort(0).values[k : n - k].mean(0) for piece in pieces]).reshape(rows.shape[1:])
 
 
@@ -113,7 +113,7 @@ class Krum(Part):
 
 def _distances(rows: Tensor) -> Tensor:
     """Squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
-    rows = flat(rows)
+    rows = flatten_rows(rows)
     apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=torch.float64) for one in rows]).square()
     pairs = apart[torch.ones_like(apart, dtype=torch.bool).triu(1)]
     return apart / pairs.median().clamp(min=1e-30)

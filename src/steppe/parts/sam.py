@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, ascended, unit
+from steppe.core.part import Part, ascend, unit
 from steppe.core.ranges import Amount, Count, Epsilon, Share
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -49,12 +49,12 @@ class SAM(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)
-        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
+        there = grad(ascend(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
         return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
 
 
 def ramped(rho: float, ramp: int, now: Tensor) -> float | Tensor:
-    """The radius of this round."""
+    """Return the radius of this round."""
     low = min(rho, 1e-3)
     return low + (rho - low) * (now / ramp).clamp(max=1) if ramp else rho
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing
+from steppe.core.part import Part, make_placeholder
 from steppe.core.ranges import Amount, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -36,7 +36,7 @@ class SGD(Part):
         return self.momentum > 0
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": nothing(x)} if self.momentum else {}
+        return {"m": make_placeholder(x)} if self.momentum else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         s.decay[self.name] = self.decay  # said before asking: a part inside may make a move of its own

@@ -91,7 +91,10 @@ class Run:
         if name.startswith(OWN):
             return None
         validation = self.config["validation"]
-        found = find_data(name, self.config["data_folder"], validation, self.seed if validation else 0)
+        held_out = None if self.partition is None or self.partition.held_out is None else self.partition.held_out
+        found = find_data(name, self.config["data_folder"], validation if held_out is None else 0.0,
+                          self.seed if validation and held_out is None else 0)  # fmt: skip
+        found = found if found is None or held_out is None else found.hold_out(held_out)
         if found is None:
             return None
         if recorded:

@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure  # without pyplot, which would hold every figure and choose a window system
 from matplotlib.lines import Line2D
 
 from steppe.core.metric import Metric
-from steppe.core.write_aside import write_aside
+from steppe.core.write_aside import save_figure
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
-
-# Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
-DASHES = ["-", "--", ":", "-."]
-Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
+from steppe.runs.curves import COLOURS, Histories, choose_style, escape_dollars, plot_histories
 
 
 def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "") -> None:
     """Draw test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for place, (label, seeds) in enumerate(histories.items()):
-        style = _choose_style(place)
-        for axis, key in zip(axes, (metric.name, "loss"), strict=True):
-            rounds, values = _align_seeds(seeds, key)
-            values = values * (100 if key == metric.name and metric.percent else 1)
-            if len(rounds) == 0:
-                continue
-            mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
-            axis.plot(rounds, mean, label=_escape(label), linewidth=1.8, **style)
-            if len(values) > 1:
-                axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
-    for axis, heading in zip(axes, (f"test {metric.name}{' (%)' if metric.percent else ''}", "test loss"), strict=True):
-        axis.set_xlabel("round")
-        axis.set_ylabel(heading)
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    if axes[0].lines:  # a run of no rounds has nothing to tell apart
-        axes[0].legend(frameon=False, fontsize=8, ncols=1 + len(histories) // 9)
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    plot_histories(figure.subplots(1, 2), histories, metric)
     if title:
         figure.suptitle(title, fontsize=11)
     _save(figure, path)
-
-
-def _align_seeds(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Find the rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
-    found = [{r["round"]: r[key] for r in records if r.get(key) is not None} for records in seeds]
-    common = sorted(set.intersection(*(set(f) for f in found))) if found else []
-    return np.array(common), np.array([[f[t] for t in common] for f in found])
 
 
 # -------------------------------------------------------------------------------------------- a report's figures
@@ -84,8 +52,7 @@ def write_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
 
 
 def _save(figure: Any, path: Path, **more: Any) -> None:
-    write_aside(path, lambda aside: figure.savefig(aside, format=path.suffix[1:].lower(), dpi=130, **more))
-    plt.close(figure)
+    save_figure(figure, path, dpi=130, **more)
 
 
 def _draw_figure(panel: Panel, labels: list[str]) -> Any:
@@ -95,33 +62,24 @@ def _draw_figure(panel: Panel, labels: list[str]) -> Any:
     wide = 11 / columns if columns > 1 else 8
     tall = max(wide if chart.height is None else chart.height / 85 for chart in panel.charts)
     solid = "scene" in panel.charts[0].layout
-    figure, axes = plt.subplots(rows, columns, figsize=(wide * columns, tall * rows + 0.4), layout="constrained",
-                                squeeze=False, subplot_kw={"projection": "3d"} if solid else {})  # fmt: skip
+    figure = Figure(figsize=(wide * columns, tall * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if solid else {})
     drawn = [_draw_chart(axis, chart) for axis, chart in zip(axes.flat, panel.charts, strict=False)]
     for axis in axes.flat[len(panel.charts) :]:
         axis.axis("off")
     if panel.legend:
         shown = sorted(panel.series)
-        lines = [Line2D([], [], linewidth=1.8, **_choose_style(place)) for place in shown]
-        names = [_escape(labels[place]) for place in shown]
+        lines = [Line2D([], [], linewidth=1.8, **choose_style(place)) for place in shown]
+        names = [escape_dollars(labels[place]) for place in shown]
         figure.legend(lines, names, loc="outside upper center", frameon=False, fontsize=8, ncols=min(6, len(shown)))
     scales = [d for d in drawn if d is not None]
     if scales and panel.bar:
-        bar = figure.colorbar(scales[0], ax=axes, label=_escape(panel.bar_name), shrink=0.8)
+        bar = figure.colorbar(scales[0], ax=axes, label=escape_dollars(panel.bar_name), shrink=0.8)
         low, high = scales[0].get_clim()
         bar.set_ticks([low + at * (high - low) for at, _ in panel.bar], labels=[text for _, text in panel.bar])
     elif scales:
         figure.colorbar(scales[0], ax=axes, label="samples")
     return figure
-
-
-def _escape(text: str) -> str:
-    """Escape dollars, which would begin a formula."""
-    return text.replace("$", r"\$")
-
-
-def _choose_style(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
 def _draw_chart(axis: Any, chart: Chart) -> Any:
@@ -130,9 +88,9 @@ def _draw_chart(axis: Any, chart: Chart) -> Any:
     for trace in chart.traces:
         scaled = _draw_trace(axis, trace) or scaled
     x, y = (chart.layout.get(key, {}) for key in ("xaxis", "yaxis"))
-    axis.set_title(_escape(chart.title), fontsize=9)
-    axis.set_xlabel(_escape(x.get("title", {}).get("text", "")), fontsize=9)
-    axis.set_ylabel(_escape(y.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_title(escape_dollars(chart.title), fontsize=9)
+    axis.set_xlabel(escape_dollars(x.get("title", {}).get("text", "")), fontsize=9)
+    axis.set_ylabel(escape_dollars(y.get("title", {}).get("text", "")), fontsize=9)
     axis.tick_params(labelsize=8)
     if y.get("type") == "log":
         axis.set_yscale("log")
@@ -140,7 +98,7 @@ def _draw_chart(axis: Any, chart: Chart) -> Any:
     elif "range" in y:
         axis.set_ylim(*y["range"])
     if "tickvals" in y:
-        axis.set_yticks(y["tickvals"], [_escape(name) for name in y["ticktext"]])
+        axis.set_yticks(y["tickvals"], [escape_dollars(name) for name in y["ticktext"]])
     if scaled is None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
@@ -157,11 +115,11 @@ def _draw_trace(axis: Any, trace: dict[str, Any]) -> Any:
             if "text" in trace["mode"]:
                 for name, place, *at in zip(trace["text"], trace["textposition"], x, y, strict=True):
                     up, side = place.split()
-                    axis.annotate(_escape(name), at, color="white", fontsize=8, textcoords="offset points",
+                    axis.annotate(escape_dollars(name), at, color="white", fontsize=8, textcoords="offset points",
                                   xytext=(0, 6 if up == "top" else -6), va="bottom" if up == "top" else "top",
                                   ha={"left": "right", "right": "left"}.get(side, "center"))  # fmt: skip
             return None
-        style = _choose_style(meta["series"])
+        style = choose_style(meta["series"])
         if meta["role"] == "band":
             axis.fill(x, y, color=style["color"], alpha=0.18, linewidth=0)
         elif meta["role"] == "dots":
@@ -191,5 +149,5 @@ def _draw_trace(axis: Any, trace: dict[str, Any]) -> Any:
     limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
     made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)
     if len(y) and z.shape[0] <= 20:
-        axis.set_yticks(np.arange(z.shape[0]), [_escape(str(v)) for v in y])
+        axis.set_yticks(np.arange(z.shape[0]), [escape_dollars(str(v)) for v in y])
     return made

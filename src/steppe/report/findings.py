@@ -79,7 +79,7 @@ def describe_setting(c: Comparison) -> str:
 
 
 def has_winner(c: Comparison) -> bool:
-    """Whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
+    """Return whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
     best, second = c.ranking[:2]
     pairs = pair_differences(best.by_seed, second.by_seed)
     (mean, spread), (other, other_spread) = best.average("last"), second.average("last")

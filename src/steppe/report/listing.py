@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
@@ -11,15 +11,19 @@ import torch
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
-from steppe.core.ranges import hints_of
+from steppe.core.ranges import read_hints
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, find_entry, make, parse_addition, settings_of
+from steppe.references import ALGORITHMS, installed
+from steppe.references import PARTS as REGISTERED_PARTS
+from steppe.registry import PARTS, find_entry, find_part, make, parse_addition, settings_of
+from steppe.settings import split_algorithm
 
 PLACES = {
     "folder:PATH": {"about": "a folder of pictures, as train/<class>/* and test/<class>/*"},
@@ -31,8 +35,8 @@ PLACES = {
 def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
     """Everything that has a name, by kind, for `steppe list`."""
     return {
-        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()},
-        "parts": {name: _entry(f) for name, f in PARTS.items()},
+        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()} | _foreign(ALGORITHMS, CATALOGUE, find_entry),
+        "parts": {name: _entry(f) for name, f in PARTS.items()} | _foreign(REGISTERED_PARTS, PARTS, find_part),
         "data": {name: {"about": about} for name, (_, about) in DATASETS.items()} | PLACES,
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
@@ -49,7 +53,7 @@ def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries of the kinds that are named, or of all, whose name or description contains every other word.
+    """Return the entries of the kinds that are named, or of all, whose name or description contains every other word.
 
     >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
     (['digits'], ['dp'])
@@ -77,6 +81,21 @@ def _key(field: Any) -> dict[str, Any]:
     return entry | ({"choices": {"default": list(get_args(hints[0]))}} if hints else {})
 
 
+def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
+    """Return what installed packages registered, each with the package and the place that it comes from."""
+    entries = {}
+    for name, point in installed(group).items():
+        if name in ours:
+            continue
+        try:
+            entry = _entry(find(name))
+        except SteppeError as error:
+            entry = {"about": str(error), "settings": {}}
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        entries[name] = {**entry, "from": f"{package}, {point.value}"}
+    return entries
+
+
 def _entry(function: Any) -> dict[str, Any]:
     about = (function.__doc__ or "").strip().splitlines()
     if isinstance(function, type):  # the file of a part describes its idea
@@ -86,7 +105,7 @@ def _entry(function: Any) -> dict[str, Any]:
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
-    hints = hints_of(function)
+    hints = read_hints(function)
     for name, default in settings_of(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:
@@ -102,16 +121,23 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
             task = Task(build(model, classes, shape))
             example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
         base = cost(make("fedavg", SGD()), task, example)
-        rows = [{"algorithm": name, **_cost_row(name, task, example, base, sets, add)} for name in names or CATALOGUE]
+        rows = [_cost_row(name, task, example, base, sets, add) for name in names or CATALOGUE]
     except RuntimeError as error:  # too large for torch, or too small for the model
         reason = str(error).splitlines()[0]
         raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error
     return rows, task.layout.size
 
 
-def _cost_row(name: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
-    given = dict(assign(text, settings_of(find_entry(name))) for text in sets)
+def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
+    name, own_sets, parts = split_algorithm(text)
+    given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
     settings = {key.removeprefix("settings."): value for key, value in given.items()}
-    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, add))), task, example)
+    algorithm = make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
+    return make_cost_row(text, algorithm, task, example, base)
+
+
+def make_cost_row(label: str, algorithm: Algorithm, task: Task, example: Any, base: Cost) -> dict[str, Any]:
+    """An algorithm's cost, also as multiples of FedAvg's."""
+    found = cost(algorithm, task, example)
     ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
-    return {**asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}
+    return {"algorithm": label, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

@@ -11,6 +11,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.report.comparison import Comparison, Group, Run
 from steppe.runs.folder import RunFolder
+from steppe.settings import shorten
 
 
 def read(folders: Sequence[Path]) -> Comparison:
@@ -72,7 +73,7 @@ def _group(runs: list[Run], left_out: list[str]) -> Comparison:
 
 
 def _describe_without_seed(run: Run) -> str:
-    """What runs of one group have in common; the user's own parts and model are not in the configuration."""
+    """Return what runs of one group have in common; the user's own parts and model are not in the configuration."""
     about = run.about
     parts = [{k: v for k, v in part.items() if k != "seed"} for part in about.get("parts", [])]
     config = {k: v for k, v in run.config.items() if k != "seed"}
@@ -81,11 +82,11 @@ def _describe_without_seed(run: Run) -> str:
 
 
 def _name_algorithm(run: Run) -> str:
-    """The name of the catalogue with what was added, or that of the user's own parts."""
+    """Return the name of the catalogue with what was added, or that of the user's own parts."""
     name: str = run.about["algorithm"]
     if run.config["algorithm"].startswith(OWN):
         return name
-    return "+".join([name.partition("+")[0], *(text.partition(":")[0] for text in run.config["add"])])
+    return "+".join([name.partition("+")[0], *map(shorten, run.config["add"])])
 
 
 def _check_same_data(runs: list[Run]) -> None:

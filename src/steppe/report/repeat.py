@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from steppe.algorithms import CATALOGUE
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError
-from steppe.core.task import METRICS, cross_entropy
 from steppe.data import Partition
 from steppe.data.partition import parse
+from steppe.references import hash_file, is_reference
+from steppe.registry import find_sources
 from steppe.report.comparison import Run, find_data
-from steppe.runs.provenance import qualified_name
+from steppe.settings import split_name
 
 OLD = ("The folder was written by version 0.1.0, which did not record whether parts, data or loss were objects of the "
        "user's own; if none was, this command repeats it:")  # fmt: skip
@@ -37,17 +38,36 @@ def explain_repeat(run: Run) -> Repeat:
     if (data := run.about.get("data")) and run.data is None and _can_load(run):
         return Repeat(f"The data set {data['name']} on this machine has another content than the run's (hash "
                       f"{data['hash']}), so no command here repeats the run.", None)  # fmt: skip
+    config, lost = find_own_files(run, config)
+    if lost:
+        return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
-    try:
-        parse(config.partition)
-    except SteppeError:  # a file
-        if _partition_hash(config.partition) != run.partition.hash:
-            needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
-            config = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    copy = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
+        needs.append("the partition, which was the user's own, from the run's folder")
+        config = copy
+    elif not _is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
+        needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
+        config = copy
     sentence = "" if "format" in run.about else OLD
     sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
     return Repeat(sentence, format_command(config))
+
+
+def find_own_files(run: Run, config: Config) -> tuple[Config, str]:
+    """The configuration with the places where the run's own files are now, and the first that is not what it was."""
+    now = find_sources(config.algorithm, config.add)
+    for name, was in run.about.get("sources", {}).items():
+        if now.get(name, {}).get("sha256") == was["sha256"]:
+            continue
+        file, thing = Path(was["file"]), name.rpartition(":")[2]
+        if not (is_reference(name) and file.is_file() and hash_file(file) == was["sha256"]):
+            return config, f"{name} ({file.name}, sha256 {was['sha256'][:12]})"
+        add = [f"{file}:{thing}{text[len(name) :]}" if split_name(text)[0] == name else text for text in config.add]
+        algorithm = f"{file}:{thing}" if config.algorithm == name else config.algorithm
+        config = config.model_copy(update={"algorithm": algorithm, "add": add})
+    return config, ""
 
 
 def list_own_objects(run: Run) -> list[str]:
@@ -55,6 +75,7 @@ def list_own_objects(run: Run) -> list[str]:
     about, own = run.about, run.folder.own
     described = {
         "algorithm": lambda: f"the parts {', '.join(part['type'] for part in about['parts'])}",
+        "add": lambda: f"the further parts {', '.join(t for t in run.config['add'] if t.startswith(OWN))}",
         "model": lambda: describe_model(run),
         "data": lambda: describe_data(run),
         "loss": lambda: f"the loss {about['loss']['type']}",
@@ -63,10 +84,12 @@ def list_own_objects(run: Run) -> list[str]:
         parts = [] if about["algorithm"].partition("+")[0] == run.config["algorithm"] else ["parts of the user's own"]
         return parts + (["a model of the user's own"] if own else [])
     found = [described[key]() for key in own]
-    if "loss" not in own and "data" not in own and about["loss"]["type"] != qualified_name(cross_entropy):
-        found.append(described["loss"]())
-    if "data" not in own and about["metric"] != METRICS["accuracy"].record:
-        found.append(f"the metric {about['metric']['name']}")
+    if "metrics" not in about:  # written before loss and metrics were keys of the configuration
+        if "loss" not in own and "data" not in own and not about["loss"]["type"].endswith(".cross_entropy"):
+            found.append(described["loss"]())
+        if "data" not in own and about["metric"]["name"] != "accuracy":
+            found.append(f"the metric {about['metric']['name']}")
+    found += [f"the metric {name.removeprefix(OWN)}" for name in run.config.get("metrics", []) if name.startswith(OWN)]
     return found + (["a head chosen by the user"] if about["model"].get("own_head") else [])
 
 
@@ -88,17 +111,19 @@ def describe_data(run: Run) -> str:
 
 
 def describe_idea(run: Run) -> str:
-    """The paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
+    """Return the paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
     entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
     return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
 
 
 def find_settings(config: Config) -> dict[str, Any]:
-    """The keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    """Return the keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
-    skipped = {"algorithm", "data", "model", "add", "settings", *recipe, *keys("onlooker")}
+    own = {"loss"} if str(config.loss).startswith(OWN) else set()
+    own |= {"metrics"} if any(m.startswith(OWN) for m in config.metrics) else set()
+    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *keys("onlooker")}
     return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
 
 
@@ -122,12 +147,19 @@ def format_value(value: Any) -> str:
 
 
 def _can_load(run: Run) -> bool:
-    """Whether there are data of this name here, whatever they hold."""
+    """Return whether there are data of this name here, whatever they hold."""
     return find_data(run.config["data"], run.config["data_folder"], 0.0, 0) is not None
 
 
 def _hash(data: dict[str, Any] | None) -> str:
     return f" (hash {data['hash']})" if data else ""
+
+
+def _is_rule(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except SteppeError:  # a file
+        return False
 
 
 def _partition_hash(path: str) -> str | None:

@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the sample standard deviation, which is 0 for a single value."""
+    """Return the mean and the sample standard deviation, which is 0 for a single value."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steppe.jobs.points import Point, best, choose_measure
+from steppe.jobs.points import Point, choose_measure, find_best
 from steppe.report.compare_table import format_loss
 from steppe.report.seeds import mean_and_spread
 
@@ -14,7 +14,7 @@ COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test
 
 def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
     """Summarize a sweep for sweep.json."""
-    first = best(list(points))
+    first = find_best(list(points))
     return {"chosen_by": choose_measure(points), "best": _summarize(first) if first else None,
             "points": [_summarize(p) for p in points]}  # fmt: skip
 
@@ -32,7 +32,7 @@ def _over_seeds(p: Point, key: str) -> tuple[float, float] | None:
 
 def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[list[str], list[list[str]]]:
     """Make the table's columns and rows: the settings, their scores, the runs that there are, and which is the best."""
-    first = best(list(points))
+    first = find_best(list(points))
     columns = {k: title for k, title in COLUMNS.items() if any(k in r for p in points for r in p.results.values())}
     rows = []
     for p in points:

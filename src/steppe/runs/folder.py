@@ -40,6 +40,7 @@ from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
 from steppe.data import Partition
+from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
 from steppe.runs.tensor_files import save_file
 
@@ -148,7 +149,14 @@ class RunFolder:
 
     @property
     def metric(self) -> Metric:
-        return Metric.from_record(self.about.get("metric"))
+        """Return the main metric."""
+        return self.metrics[0]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Return all metrics, the main one first; earlier versions had one."""
+        about = self.about
+        return [Metric.from_record(record) for record in about.get("metrics", [about.get("metric")])]
 
     @property
     def named_model(self) -> dict[str, Any] | None:
@@ -163,6 +171,7 @@ class RunFolder:
         if "format" not in about:  # version 0.1.0 recorded only whether the model had a name
             return ["model"] if about.get("model") is None else []
         named = [key for key in ("algorithm", "model", "data") if str(config[key]).startswith(OWN)]
+        named += ["add"] if any(text.startswith(OWN) for text in config["add"]) else []
         return named + (["loss"] if about["loss"]["own"] else [])
 
     @property
@@ -215,7 +224,12 @@ class RunFolder:
 
     def analysis(self, whose: str = "") -> dict[str, Any] | None:
         """Return the stored measures of the final model, on the global loss or on one client's loss (`client-3`)."""
-        return self.read(_analysis(whose)) if (self.path / _analysis(whose)).exists() else None
+        if not (self.path / _analysis(whose)).exists():
+            return None
+        found = self.read(_analysis(whose))
+        if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
+            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is no accuracy
+        return found
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the object in a JSON file."""
@@ -275,7 +289,7 @@ class RunFolder:
         save_file({k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, aside)
         aside.replace(self.path / "model.safetensors")
         vars(self).pop("model_digest", None)
-        rows = [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
+        rows = tabulate(records)
         aside = self.path / "rounds.csv.new"
         with aside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
@@ -298,8 +312,19 @@ class RunFolder:
         """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
         free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
+        free |= {"loss", "metrics"} - set(self.read("config.json"))  # they were no keys once; about.json has the loss
         changed = [k for k in now if before.get(k) != now[k] and k not in free]
-        return [f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed]
+        return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *self.changed_sources(config)]
+
+    def changed_sources(self, config: Config) -> list[str]:
+        """List the user's own files that this configuration names and that are not what they were."""
+        return self._compare_sources(find_sources(config.algorithm, config.add))
+
+    def _compare_sources(self, now: dict[str, dict[str, str]]) -> list[str]:
+        was: dict[str, dict[str, str]] = self.read("about.json", {}).get("sources", {})
+        changed = [k for k in was if k in now and was[k]["sha256"] != now[k]["sha256"]]
+        return [f"the code of {k} in {now[k]['file']} is not what it was (hash {was[k]['sha256'][:12]}, now "
+                f"{now[k]['sha256'][:12]})" for k in changed]  # fmt: skip
 
     def own_by_version_0_1_0(self, now: dict[str, Any]) -> list[str]:
         """Return the keys of the user's own objects if version 0.1.0 wrote the folder: it recorded default names."""
@@ -315,7 +340,7 @@ class RunFolder:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
         changed = self.differences(config)
         if not changed and (self.path / "about.json").exists():
-            changed = self._other_things(about)
+            changed = self.find_other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
                               "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
@@ -328,16 +353,17 @@ class RunFolder:
             raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
                               "number: start again in another folder.")  # fmt: skip
 
-    def _other_things(self, about: dict[str, Any]) -> list[str]:
+    def find_other_things(self, about: dict[str, Any]) -> list[str]:
         """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
         if len(was["parts"]) == len(now["parts"]):
             now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
         changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
+        changed += self._compare_sources(now.get("sources", {}))
         if "format" in was:
             for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
                                     ("loss", "type", "loss")):  # fmt: skip
-                if was[key][part] != now[key][part]:
+                if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
                     same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                     what = (
                         f"{name} differs from the run's"
@@ -359,12 +385,27 @@ def check_place(path: str | Path) -> None:
         raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
 
 
+def tabulate(records: Sequence[Record]) -> list[Record]:
+    """Return the records as rows of a table: nested keys are joined by dots, and lists are left out.
+
+    >>> tabulate([{"round": 1, "seconds": {"all": 2.0}, "participants": [3, 5]}])
+    [{'round': 1, 'seconds.all': 2.0}]
+    """
+    return [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
+
+
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
     """The description of a part without what an earlier version did not record: new fields that have their defaults."""
-    kind = locate(part["type"])
+    kind = locate(part["type"]) if part["type"].startswith("steppe.") else None
     defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
     new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
     return {k: v for k, v in part.items() if k not in new}
+
+
+def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether both are one of the library's own losses, which has moved from one file to another."""
+    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
+    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
 
 
 def _name(described: dict[str, Any]) -> str:

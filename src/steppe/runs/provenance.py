@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from typing import Any
@@ -14,9 +16,11 @@ import torch
 from torch import nn
 
 import steppe
-from steppe.config import OWN
+from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
+from steppe.core.losses import name_of, settings_of
 from steppe.experiment import Experiment
+from steppe.registry import find_sources
 
 FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
 
@@ -40,8 +44,21 @@ def hash_structure(model: nn.Module) -> str:
 
 def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
     """Return every part's name, class and settings."""
-    return [{"part": p.name, "type": qualified_name(p), **(asdict(p) if is_dataclass(p) else {})}
+    return [{"part": p.name, "type": qualified_name(p), **(asdict(p) if is_dataclass(p) else vars(p))}
             for p in algorithm.parts]  # fmt: skip
+
+
+def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:
+    """Say from where code of the user's own came: the hash of its file or, of an object in Python, of its class."""
+    sources = find_sources(config.algorithm, config.add)
+    if any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
+        for p in algorithm.parts:
+            if not type(p).__module__.startswith("steppe."):
+                with suppress(OSError, TypeError):  # typed into an interpreter, for instance
+                    text = inspect.getsource(type(p))
+                    sources[qualified_name(p)] = {"file": str(inspect.getsourcefile(type(p))),
+                                                  "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
+    return sources
 
 
 def describe(experiment: Experiment) -> dict[str, Any]:
@@ -53,18 +70,22 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "format": FORMAT,
         "algorithm": experiment.algorithm.name,
         "parts": describe_parts(experiment.algorithm),
+        **({"sources": sources} if (sources := describe_sources(config, experiment.algorithm)) else {}),
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
                   "own_head": task.own_head,
-                  **({} if own_model else {"name": config.model, "classes": data.classes,
+                  **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
-        "loss": {"own": task.own_loss, "type": qualified_name(task.loss_each)},
+        "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
+                 **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
         "metric": task.metric.record,
-        "partition": {"rule": split.rule, "hash": split.hash} if split else None,
+        "metrics": [m.record for m in task.metrics],
+        "partition": {"rule": split.rule, "hash": split.hash,
+                      **({} if data.by is None else {"by": "own values"})} if split else None,
     }  # fmt: skip
 
 

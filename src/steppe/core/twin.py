@@ -1,0 +1,44 @@
+"""Copies of a module that share its tensors, so that a large frozen base exists once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NARROW = (torch.bfloat16, torch.float16)  # types in which a frozen matrix may stay
+
+
+def twin(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Return a copy of the modules that shares their parameters and buffers, or has those of `tensors` instead.
+
+    >>> one = nn.Linear(1, 1)
+    >>> other = twin(one, {"bias": torch.ones(1)})
+    >>> other.weight is one.weight, other.bias is one.bias
+    (True, False)
+    """
+    own = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:  # a hook's result, as weight_norm leaves it
+                memo[id(value)] = value.detach()
+    for name, old in own.items():
+        new = old if tensors is None else tensors.get(name, old)
+        if new is not old and isinstance(old, nn.Parameter) and not isinstance(new, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=old.requires_grad)
+        memo[id(old)] = new
+    return copy.deepcopy(model, memo)
+
+
+def type_of_frozen(p: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the type of a frozen parameter in a run of this type; None: its own.
+
+    Matrices of a narrow type keep it. Vectors, such as a norm's weights, take the run's: they are small, and not every
+    norm takes a narrow weight with a wide input.
+    """
+    keeps = p.dtype in NARROW and p.ndim >= 2 and dtype != torch.float64
+    return None if keeps or not p.is_floating_point() else dtype

@@ -1,0 +1,120 @@
+"""Who holds which training samples, and which are set aside for validation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steppe.core.errors import SettingError, SteppeError
+from steppe.data.dataset import Data, load
+from steppe.data.given_partition import as_labels, check_indices, choose_held_out, number_clients, split_indices
+from steppe.data.partition import GIVEN, Partition, as_array, make
+
+OWN = "own:"  # precedes what is an object of the user's own, as in the configuration
+PER_ROUND = 5  # clients per round, unless a federation has fewer or the user says otherwise
+
+
+def divide(data: Data, rule: str, clients: int, seed: int | None = None, validation: float = 0.0,
+           validation_seed: int = 0, given: Partition | None = None) -> tuple[Data, Partition]:  # fmt: skip
+    """Return the data without its validation samples, and their partition by a rule, a file or as given.
+
+    A rule divides what validation leaves. Indices that the user gives, and the clients that the data name, refer to
+    the data as they are; validation then takes its share of every client.
+    """
+    fixed = given if given is not None else _fixed(data, rule, clients)
+    if fixed is None:
+        data = data.with_validation(validation, validation_seed) if validation else data
+        targets = data.train_targets.cpu().numpy() if data.by is None else as_labels(data.by, len(data.train_targets))
+        return data, make(rule, targets, clients, seed, classes=data.classes if data.by is None else None)
+    if len(fixed.clients) != clients:
+        where = "partition" if fixed.rule == GIVEN else rule
+        raise SettingError(f"{where} has {len(fixed.clients)} clients, but clients is {clients}: set clients to "
+                           f"{len(fixed.clients)}.", "clients")  # fmt: skip
+    before = len(data.train_targets)
+    if fixed.rule == GIVEN and fixed.held_out is None and fixed.samples not in (None, before):
+        raise SteppeError(f"partition has a client for {fixed.samples} samples, but {data.name} has {before} training "
+                          "samples.")  # fmt: skip
+    if fixed.held_out is not None:  # a run's own file
+        data = data.hold_out(fixed.held_out)
+    elif validation and fixed.rule != GIVEN and fixed.samples != before:  # made from what validation had left
+        data = data.with_validation(validation, validation_seed)
+    check_indices(fixed, len(data.train_targets), data.name, repeats=fixed.rule != GIVEN)
+    if validation and len(data.train_targets) == before:
+        held_out = choose_held_out(fixed, validation, validation_seed)
+        data, fixed = data.hold_out(held_out), _without(fixed, held_out, before)
+    return data, fixed
+
+
+def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tuple[Data | None, Partition | None]:
+    """Take `groups`, `by` and a partition that is no text out of a run's options; set what follows from them.
+
+    A partition of the user's own stands in the configuration as `own:indices` or `own:groups`.
+    """
+    groups, by, split = options.pop("groups", None), options.pop("by", None), None
+    rule = options.get("partition")
+    if groups is not None and (by is not None or rule is not None):
+        raise SteppeError("groups says which client holds each sample, so there is nothing left to divide: leave out "
+                          f"{'by' if by is not None else 'partition'}.")  # fmt: skip
+    if groups is not None:
+        numbers, _ = number_clients(groups, None if data is None else len(data.train_targets))
+        split = replace(make("natural", numbers, int(numbers.max()) + 1), rule=GIVEN)
+        options["partition"] = f"{OWN}groups"
+    elif rule is not None and not isinstance(rule, str | Path):
+        split = rule if isinstance(rule, Partition) else split_indices(rule)
+        if by is not None:
+            raise SteppeError("by needs a rule, such as partition='lda(0.3)', and partition gives the indices.")
+        if split.samples is None and data is not None:
+            split = replace(split, samples=len(data.train_targets))
+        options["partition"] = f"{OWN}indices"
+    elif isinstance(rule, Path):
+        options["partition"] = str(rule)
+    if by is not None:
+        data = data if data is not None else load(named, options.get("data_folder"))
+        as_labels(by, len(data.train_targets))  # a mistake is found here
+        data = replace(data, by=as_array(by))
+    if data is not None and "partition" not in options:
+        if data.groups is not None:
+            options["partition"] = "natural"
+        elif data.classes is None and data.by is None:
+            options["partition"] = "iid"  # the only rule that needs no class labels
+    clients = None if split is None else len(split.clients)
+    if options.get("partition") == "natural" and data is not None and data.groups is not None:
+        clients = len(np.unique(data.groups))
+    if clients is not None:
+        options.setdefault("clients", clients)
+        options.setdefault("per_round", min(PER_ROUND, clients))
+    return data, split
+
+
+def is_file(partition: str) -> bool:
+    """Return whether this is the path of a file and not a rule."""
+    try:
+        return Path(partition).is_file()
+    except OSError:  # too long for a name, for instance
+        return False
+
+
+def _fixed(data: Data, rule: str, clients: int) -> Partition | None:
+    """Return a partition that depends on no labels: of a file, or by the clients that the data name."""
+    if is_file(rule):
+        return Partition.load(rule)
+    if rule.strip() != "natural":
+        return None
+    if data.groups is None:
+        raise SteppeError(f"partition = natural needs data that name their clients, which {data.name} do not: use "
+                          "steppe.from_clients or groups=, or a rule such as lda(0.3).")  # fmt: skip
+    return make(rule, data.groups, clients)
+
+
+def _without(split: Partition, held_out: np.ndarray, samples: int) -> Partition:
+    """Return the partition of what is left, with indices into that."""
+    kept = np.ones(samples, bool)
+    kept[held_out] = False
+    place = np.cumsum(kept) - 1
+    clients = tuple(place[own[kept[own]]] for own in split.clients)
+    if any(len(own) == 0 for own in clients):  # only where clients share samples
+        raise SteppeError("Validation would take all samples of a client: choose a smaller share.")
+    return replace(split, clients=clients, samples=int(kept.sum()), held_out=held_out)

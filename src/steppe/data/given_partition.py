@@ -1,0 +1,124 @@
+"""Partitions that the user gives: the indices of each client, or a client id per training sample.
+
+>>> split_indices([[0, 1], [4, 2, 3]]).sizes.tolist()
+[2, 3]
+>>> clients, names = number_clients(["north", "south", "north"])
+>>> clients.tolist(), names
+([0, 1, 0], ('north', 'south'))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from steppe.core.errors import SteppeError, quote
+from steppe.data.partition import GIVEN, Partition, as_array
+
+BINS = 10  # of equal size, for numbers that a label-skew rule divides by
+
+
+def split_indices(clients: Any) -> Partition:
+    """Return the partition with these indices per client, given as lists, arrays, tensors or masks."""
+    if isinstance(clients, dict):
+        clients = list(clients.values())
+    if isinstance(clients, str | bytes) or not isinstance(clients, Sequence | np.ndarray) or len(clients) == 0:
+        raise SteppeError(f"partition is {quote(clients)}: give a rule such as 'lda(0.3)', a file, or a list with the "
+                          "indices of each client.")  # fmt: skip
+    return Partition(tuple(_indices(i, one) for i, one in enumerate(clients)), GIVEN, 0)
+
+
+def _indices(client: int, given: Any) -> np.ndarray:
+    try:
+        array = as_array(given)
+    except (ValueError, TypeError) as error:
+        raise SteppeError(f"partition: the indices of client {client} are not a list of numbers ({error}).") from error
+    if array.dtype == bool:
+        array = np.flatnonzero(array)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
+        raise SteppeError(f"partition: the indices of client {client} are {quote(given)}, but must be a list of whole "
+                          "numbers.")  # fmt: skip
+    return array.astype(np.int64)
+
+
+def check_indices(split: Partition, samples: int, name: str, repeats: bool = False) -> None:
+    """Refuse an index that does not exist, a client without samples and, unless allowed, a sample given twice."""
+    owner = np.full(samples, -1)
+    for client, indices in enumerate(split.clients):
+        if len(indices) == 0:
+            raise SteppeError(f"partition: client {client} has no samples; leave it out, or give it one.")
+        odd = indices[(indices < 0) | (indices >= samples)]
+        if len(odd):
+            raise SteppeError(f"partition: client {client} has the index {odd[0]}, but {name} has {samples} training "
+                              f"samples, 0 to {samples - 1}.")  # fmt: skip
+        if repeats:
+            continue
+        values, counts = np.unique(indices, return_counts=True)
+        if counts.max() > 1:
+            raise SteppeError(f"partition: client {client} has sample {values[counts.argmax()]} twice; give each "
+                              "sample once.")  # fmt: skip
+        if (taken := indices[owner[indices] >= 0]).size:
+            raise SteppeError(f"partition: sample {taken[0]} belongs to the clients {owner[taken[0]]} and {client}; "
+                              "give each sample to one client.")  # fmt: skip
+        owner[indices] = client
+
+
+def number_clients(ids: Any, samples: int | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return a client number per sample and the clients' names, from ids of any kind, in the order of the ids."""
+    array = as_array(ids)
+    if array.ndim != 1 or (samples is not None and len(array) != samples):
+        raise SteppeError(f"groups has the shape {array.shape}, but must have one client id per training sample"
+                          + (f": {samples}." if samples is not None else "."))  # fmt: skip
+    bad = array != array if array.dtype.kind == "f" else np.array([v is None or v != v for v in array.tolist()])
+    if bad.any():
+        raise SteppeError(f"groups has no client id for sample {int(np.argmax(bad))}.")
+    try:
+        names, numbers = np.unique(array, return_inverse=True)
+    except TypeError:
+        raise SteppeError("groups mixes ids of different types, such as numbers and text; use one.") from None
+    return numbers.astype(np.int64), tuple(map(str, names.tolist()))
+
+
+def as_labels(by: Any, samples: int) -> np.ndarray:
+    """Return labels 0, 1, 2, … for what a rule divides by: ids or text as they are, numbers in ten equal bins.
+
+    Rows of several values are one label per different row.
+    """
+    array = as_array(by)
+    if array.ndim == 0 or len(array) != samples:
+        raise SteppeError(f"by has the shape {array.shape}, but must have one value per training sample: {samples}.")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise SteppeError("by has values that are not finite.")
+        if array.ndim > 1:
+            raise SteppeError(f"by has the shape {array.shape}: give one number per training sample.")
+        inner = np.quantile(array, np.linspace(0, 1, BINS + 1)[1:-1])
+        array = np.searchsorted(inner, array, side="right")
+    try:
+        labels = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)[1]
+    except TypeError:
+        raise SteppeError("by mixes values of different types, such as numbers and text; use one.") from None
+    return labels.reshape(-1).astype(np.int64)
+
+
+def choose_held_out(split: Partition, fraction: float, seed: int) -> np.ndarray:
+    """Choose a share of every client's samples for validation, and leave each client at least one.
+
+    Clients in the order of their remainders get what rounding down left over.
+    """
+    from steppe.core import keyed
+
+    sizes = split.sizes
+    wanted = sizes * fraction
+    quota = np.floor(wanted).astype(np.int64)
+    left = round(fraction * int(sizes.sum())) - int(quota.sum())
+    quota[np.argsort(-(wanted - quota), kind="stable")[:left]] += 1
+    quota = np.minimum(quota, sizes - 1)
+    if quota.sum() == 0:
+        raise SteppeError(f"validation = {fraction:g} leaves no sample for validation, because every client keeps at "
+                          "least one: choose a larger share.")  # fmt: skip
+    orders = [keyed.permutation(keyed.key(seed, i), n).numpy() for i, n in enumerate(sizes)]
+    chosen = [own[order[:n]] for own, order, n in zip(split.clients, orders, quota, strict=True)]
+    return np.unique(np.concatenate(chosen))

@@ -1,0 +1,283 @@
+"""One client's round and the server's turn for loops of other people: a Flower or NVFlare program, or one by hand.
+
+    server = steppe.server("scaffold", model, clients=20, lr=0.05)
+    client = steppe.client("scaffold", model)
+
+    message = server.send()                                  # a dict of tensors
+    client.begin(message, steps=len(batches))
+    for x, y in batches:
+        client.step(x, y)
+    reply = client.end(samples=len(data))                    # a dict of tensors
+    server.aggregate([reply, …])
+
+The functions behind it are those of the simulator, so the numbers are the same. What is sent and kept are dicts of
+plain tensors, by the names of `core/wire.py`, which stay as they are within a major version:
+
+    message   x, down/<part>/<name>, buffers/<name>, lr, round; x0 where a client's first state is made of it
+    reply     update, up/<part>/<name>, buffers/<name>, samples, loss, drift
+    state     of a client: <part>/<name>; of the server: x, <part>/<name>, buffers/<name>, round
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steppe.config import Config
+from steppe.core import server as turn
+from steppe.core.algorithm import Algorithm, States
+from steppe.core.client import Live, Sent, begin, end, make_empty_replies, step
+from steppe.core.errors import RunFailed, SteppeError, quote
+from steppe.core.layout import Tensors
+from steppe.core.metric import Each
+from steppe.core.prediction import Predict
+from steppe.core.stacking import stack
+from steppe.core.task import Task
+from steppe.core.validate import find_faults, find_misfit
+from steppe.core.wire import list_reply, list_states, list_work, read_reply, read_sent, read_states
+from steppe.engine.build import build_algorithm
+from steppe.engine.calls import Added, Asked, read_call
+from steppe.engine.objectives import read_loss
+from steppe.experiment import find_rate
+
+
+def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | Each = "cross_entropy",
+           head: str | None = None, predict: Predict | None = None, state: Mapping[str, Tensor] | None = None,
+           **options: Any) -> Client:  # fmt: skip
+    """Make a client of a federation whose loop is yours.
+
+    algorithm, add, loss, head, predict and options are as in `steppe.run`, and the same as the server's; keys about
+    data are not used. `state` is what an earlier client object of the same client had as `client.state`.
+    """
+    return Client(*_build(algorithm, model, add, loss, head, predict, options), state)
+
+
+def server(algorithm: Asked, model: nn.Module, *, clients: int, samples: float | None = None, add: Added = (),
+           loss: str | Each = "cross_entropy", head: str | None = None, predict: Predict | None = None,
+           **options: Any) -> Server:  # fmt: skip
+    """Make the server of a federation whose loop is yours.
+
+    clients  how many there are, not per round
+    samples  the number of training samples of all clients; without it, absent ones are taken to have as many as others
+    """
+    options = {"clients": clients, "per_round": 1, **options}
+    return Server(*_build(algorithm, model, add, loss, head, predict, options), samples)
+
+
+def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, head: str | None,
+           predict: Predict | None, options: dict[str, Any]) -> tuple[Config, Algorithm, Task]:  # fmt: skip
+    if not isinstance(model, nn.Module):
+        raise SteppeError(f"model is {quote(model)}: give an nn.Module.")
+    first = next((p for p in model.parameters() if p.requires_grad), None)
+    if first is None:
+        raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
+    call = read_call(algorithm, add, options)
+    dtype = getattr(torch, call.config.dtype) if "dtype" in options else first.dtype
+    task = Task(model, read_loss(loss), None, head, predict=predict).to(first.device, dtype)
+    if task.buffers and call.config.buffers != "average":
+        raise SteppeError(f"buffers is {call.config.buffers}, but running statistics are averaged here: leave it out, "
+                          "or use a model with group norm.")  # fmt: skip
+    return call.config, build_algorithm(call.config, call.algorithm, call.add), task
+
+
+class Client:
+    """One client: `begin`, `step` as often as was said, `end`."""
+
+    def __init__(self, config: Config, algorithm: Algorithm, task: Task, state: Mapping[str, Tensor] | None) -> None:
+        self.config, self.algorithm, self.task = config, algorithm, task
+        self._state: States | None = None
+        self._round: tuple[Sent, Live, Tensor] | None = None
+        self._taken = 0
+        if state is not None:
+            self.state = dict(state)
+
+    @property
+    def state(self) -> Tensors:
+        """What the client keeps between its rounds, as plain tensors. Save it, and assign it to continue from it.
+
+        It is that of the last `end`. If that reply was lost or refused, assign the state from before the round.
+        """
+        return {} if self._state is None else _list(self._state)
+
+    @state.setter
+    def state(self, tensors: Mapping[str, Tensor]) -> None:
+        read = _read(tensors)
+        wanted = self.algorithm.client_state(self.task.x0)
+        if tensors and _list(wanted).keys() != dict(tensors).keys():
+            names = ", ".join(_list(wanted)) or "nothing"
+            raise SteppeError(f"The state of a client of {self.algorithm.name} holds {names}, but this one "
+                              f"{', '.join(tensors)}.")  # fmt: skip
+        empty: States = {p.name: {} for p in self.algorithm.parts}
+        self._state = {**empty, **_moved(read, self.task.x0)} if tensors else None
+
+    def begin(self, message: Mapping[str, Tensor], steps: int) -> None:
+        """Start a round from the server's message. Several parts depend on the number of steps, so it is said first."""
+        sent = _read_message(message, self.task, self.algorithm)
+        x0 = message.get("x0", sent.x)
+        kept = self.algorithm.client_state(x0.to(sent.x)) if self._state is None else self._state
+        count = sent.lr.new_tensor(float(steps))
+        with torch.no_grad():
+            self._round = sent, begin(self.algorithm, self.task, sent, kept, count), count
+        self._taken = 0
+
+    def step(self, *batches: Any) -> float:
+        """Take one local step on a batch, `step(x, y)` or `step({"x": x, "y": y})`, and return its loss.
+
+        An algorithm whose step takes several batches gets them as several pairs: `step((x, y), (x2, y2))`.
+        """
+        sent, live, count = self._running()
+        pairs = [batches] if len(batches) == 2 and not isinstance(batches[0], tuple | dict) else list(batches)
+        if len(pairs) != self.algorithm.batches_per_step:
+            raise SteppeError(f"A step of {self.algorithm.name} takes {self.algorithm.batches_per_step} batches, each "
+                              f"a pair (x, y), but got {len(pairs)}.")  # fmt: skip
+        if self._taken == int(count):
+            raise SteppeError(f"begin was told {int(count)} steps, and all of them were taken: call end.")
+        several = tuple(_read_batch(pair, sent.x) for pair in pairs)
+        now = sent.lr.new_tensor(float(self._taken))
+        with torch.no_grad():
+            after = step(self.algorithm, self.task, sent, live, several, now, count)
+        self._round, self._taken = (sent, after, count), self._taken + 1
+        return float(after.core["loss"] - live.core["loss"])
+
+    def end(self, samples: float = 1) -> Tensors:
+        """End the round, keep the client's new state, and return the reply. `samples` is the client's weight."""
+        sent, live, count = self._running()
+        if self._taken != int(count):
+            raise SteppeError(f"begin was told {int(count)} steps, but {self._taken} were taken: parts such as control "
+                              "variates divide by their number.")  # fmt: skip
+        with torch.no_grad():
+            reply = end(self.algorithm, self.task, sent, live, count)
+        self._state, self._round = reply.state, None
+        told = {"samples": torch.tensor(float(samples)), "loss": reply.loss, "drift": reply.drift}
+        return {**list_reply(reply), **told}
+
+    @property
+    def model(self) -> nn.Module:
+        """The client's model in the middle of its round, as a module of its own."""
+        _, live, _ = self._running()
+        return self.task.module(live.w, live.buffers)
+
+    def _running(self) -> tuple[Sent, Live, Tensor]:
+        if self._round is None:
+            raise SteppeError("This client is in no round: call begin with the server's message.")
+        return self._round
+
+
+class Server:
+    """The server: `send`, then `aggregate` with the replies, round by round."""
+
+    def __init__(self, config: Config, algorithm: Algorithm, task: Task, samples: float | None) -> None:
+        self.config, self.algorithm, self.task, self.samples = config, algorithm, task, samples
+        self.round = 0
+        self._held = turn.Server(task.x0, algorithm.server_state(task.x0), task.buffers)
+        self._prepared: tuple[turn.Server, Sent] | None = None
+        one, two = (_list(algorithm.client_state(x)) for x in (task.x0, task.x0 + 1))
+        self._needs_x0 = any(not torch.equal(one[k], two[k]) for k in one)
+
+    def send(self, lr: float | None = None) -> Tensors:
+        """Return the message of this round for every client. The rate is the schedule's, unless one is given."""
+        rate = find_rate(self.config, self.round) if lr is None else lr
+        x0 = self.task.x0
+        self._prepared = turn.broadcast(self.algorithm, self.task.layout, self._held, x0.new_tensor(rate),
+                                        x0.new_tensor(float(self.round)), None, self.config.clients)  # fmt: skip
+        sent = self._prepared[1]
+        first = {"x0": x0} if self._needs_x0 and self.round else {}
+        return {**list_work(sent), **first, "lr": sent.lr, "round": sent.round}
+
+    def aggregate(self, replies: Iterable[Mapping[str, Tensor]]) -> None:
+        """Take the clients' replies, and go on to the next round. Without any, the model stays as it is."""
+        if self._prepared is None:
+            raise SteppeError("There is nothing to aggregate yet: call send, and give its message to the clients.")
+        prepared, sent = self._prepared
+        given = list(replies)
+        if given:
+            self._held = self._aggregated(prepared, sent, given)
+        self._prepared, self.round = None, self.round + 1
+
+    def _aggregated(self, prepared: turn.Server, sent: Sent, given: Sequence[Mapping[str, Tensor]]) -> turn.Server:
+        like = make_empty_replies(self.algorithm, self.task, sent)
+        read = []
+        for place, tensors in enumerate(given):
+            if lost := {"update", "samples", "loss", "drift"} - tensors.keys():
+                raise SteppeError(f"Reply {place} lacks {', '.join(sorted(lost))}: give what client.end() returned.")
+            here = {k: v.to(sent.x.device) for k, v in tensors.items()}
+            reply = read_reply(here, here["loss"].to(sent.x), here["drift"].to(sent.x), self.algorithm)
+            if why := find_misfit(reply, like):
+                raise SteppeError(f"Reply {place} does not fit {self.algorithm.name} and this model: {why}.")
+            read.append(reply)
+        stacked = stack(read)
+        if refused := [k for k, why in enumerate(find_faults(stacked, self.config.refuse_above)) if why]:
+            raise RunFailed(f"Reply {refused[0]} is not finite, or longer than refuse_above: leave it out, or lower "
+                            "lr.")  # fmt: skip
+        by_samples = self.config.weighting == "samples"
+        weights = sent.x.new_tensor([float(one["samples"]) if by_samples else 1.0 for one in given])
+        total = self.samples if by_samples else float(self.config.clients)
+        return turn.aggregate(self.algorithm, self.task.layout, prepared, sent, stacked, weights, self.config.clients,
+                              None, total)  # fmt: skip
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model, ready to predict; the one to judge, where a part such as EMA offers another."""
+        t = max(self.round, 1) - 1
+        now, rate = self.task.x0.new_tensor(float(t)), self.task.x0.new_tensor(find_rate(self.config, t))
+        x = turn.choose_evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
+        return self.task.module(x, self._held.buffers)
+
+    @property
+    def state(self) -> Tensors:
+        """All that the server holds, as plain tensors. Save it, and assign it to continue from it."""
+        held = self._held
+        buffers = {f"buffers/{k}": v for k, v in held.buffers.items()}
+        return {"x": held.x, **_list(held.state), **buffers, "round": torch.tensor(self.round)}
+
+    @state.setter
+    def state(self, tensors: Mapping[str, Tensor]) -> None:
+        if self.state.keys() != tensors.keys():
+            raise SteppeError(f"The state of a server of {self.algorithm.name} holds {', '.join(self.state)}, but this "
+                              f"one {', '.join(tensors)}.")  # fmt: skip
+        x0 = self.task.x0
+        named = {k: v.to(x0.device) for k, v in tensors.items()}
+        parts: States = {p.name: {} for p in self.algorithm.parts}
+        parts |= {k: v for k, v in _read(named).items() if k in parts}
+        buffers = {k: named[f"buffers/{k}"] for k in self.task.buffers}
+        self._held, self._prepared = turn.Server(named["x"], parts, buffers), None
+        self.round = int(named["round"])
+
+
+def _read_message(message: Mapping[str, Tensor], task: Task, algorithm: Algorithm) -> Sent:
+    if lost := {"x", "lr", "round"} - message.keys():
+        raise SteppeError(f"The message lacks {', '.join(sorted(lost))}: give what server.send() returned.")
+    here = {k: v.to(task.x0.device) for k, v in message.items()}
+    if here["x"].shape != task.x0.shape:
+        raise SteppeError(f"The message's model has {here['x'].numel()} parameters, but this client's has "
+                          f"{task.x0.numel()}: build the same model on both sides.")  # fmt: skip
+    sent = read_sent(here, here["lr"].to(task.x0), here["round"].to(task.x0))
+    if lost := {p.name for p in algorithm.parts if p.down} - sent.down.keys():
+        raise SteppeError(f"The message lacks what {', '.join(sorted(lost))} needs: use the same algorithm on both "
+                          "sides.")  # fmt: skip
+    return sent
+
+
+def _read_batch(pair: Any, x: Tensor) -> dict[str, Any]:
+    named = dict(pair) if isinstance(pair, dict) else dict(zip(("x", "y"), pair, strict=True))
+    return {key: torch.utils._pytree.tree_map(lambda t: _like(torch.as_tensor(t), x), value)
+            for key, value in named.items()}  # fmt: skip
+
+
+def _like(tensor: Tensor, x: Tensor) -> Tensor:
+    return tensor.to(x.device, x.dtype if tensor.is_floating_point() else None)
+
+
+def _moved(states: States, x: Tensor) -> States:
+    return {part: {k: v.to(x.device) for k, v in tensors.items()} for part, tensors in states.items()}
+
+
+def _list(states: States) -> Tensors:
+    return {k.removeprefix("/"): v for k, v in list_states(states, "").items()}
+
+
+def _read(tensors: Mapping[str, Tensor]) -> States:
+    return read_states({f"/{k}": v for k, v in tensors.items()}, "")

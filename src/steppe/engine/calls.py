@@ -1,0 +1,62 @@
+"""The arguments of a call from Python, as a configuration and the objects of the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from steppe.config import Config, nest, renamed, resolve, spell_out
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SettingError, SteppeError, quote
+from steppe.core.part import Part
+from steppe.references import OWN
+from steppe.registry import check_parts, configured, settings_of
+from steppe.runs.provenance import qualified_name
+from steppe.settings import tell_where
+
+Asked = Any  # a name, the caller's own part or parts, a function that returns parts, or a complete Algorithm
+Added = str | Part | Sequence[str | Part]
+
+
+class Call(NamedTuple):
+    """What was asked for."""
+
+    config: Config
+    algorithm: Any  # the caller's own; None: the configuration names it
+    add: list[Part]  # the caller's own objects among the further parts
+
+
+def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
+    """Check the arguments. What the caller's own function needs is taken from the options."""
+    with tell_where(say_options({**options, "add": add})):
+        own, rest = _find_own(algorithm, options)
+        added = [add] if isinstance(add, str | Part) else list(add)
+        objects = [part for part in added if not isinstance(part, str)]
+        for part in objects:
+            if isinstance(part, type):
+                raise SteppeError(f"add has the class {part.__name__}: give an instance, {part.__name__}(…).")
+        check_parts(objects)
+        names = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
+        values = {**rest, **({"algorithm": algorithm} if own is None else {}), **({"add": names} if names else {})}
+        return Call(resolve(nest(renamed(spell_out(values))), ""), own, objects)
+
+
+def say_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the caller wrote each option, for errors."""
+    return {key: f"{key}={quote(value)}" for key, value in options.items()}
+
+
+def _find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the caller's own parts, and the options that are not settings of his function."""
+    if isinstance(algorithm, str):
+        return None, dict(options)
+    if isinstance(algorithm, type) and issubclass(algorithm, Part):
+        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
+    if isinstance(algorithm, Part | Algorithm | tuple | list):
+        return algorithm, dict(options)
+    if not callable(algorithm) or isinstance(algorithm, type):
+        raise SettingError(f"algorithm is {quote(algorithm)}: give a name, a part, several parts, a function that "
+                           "returns parts, or a steppe.Algorithm")  # fmt: skip
+    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
+    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
+    return parts, {k: v for k, v in options.items() if k not in mine}

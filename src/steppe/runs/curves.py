@@ -1,0 +1,53 @@
+"""The curves of runs over their rounds, on axes of matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from steppe.core.metric import Metric
+
+# Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
+DASHES = ["-", "--", ":", "-."]
+Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
+
+
+def plot_histories(axes: Sequence[Any], histories: Histories, metric: Metric) -> None:
+    """Plot test metric and test loss over rounds on two axes: the mean over seeds, and a band of one deviation."""
+    for place, (label, seeds) in enumerate(histories.items()):
+        style = choose_style(place)
+        for axis, key in zip(axes, (metric.name, "loss"), strict=True):
+            rounds, values = _align_seeds(seeds, key)
+            values = values * (100 if key == metric.name and metric.percent else 1)
+            if len(rounds) == 0:
+                continue
+            mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
+            axis.plot(rounds, mean, label=escape_dollars(label), linewidth=1.8, **style)
+            if len(values) > 1:
+                axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
+    for axis, heading in zip(axes, (f"test {metric.name}{' (%)' if metric.percent else ''}", "test loss"), strict=True):
+        axis.set_xlabel("round")
+        axis.set_ylabel(heading)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if axes[0].lines:  # a run of no rounds has nothing to tell apart
+        axes[0].legend(frameon=False, fontsize=8, ncols=1 + len(histories) // 9)
+
+
+def choose_style(place: int) -> dict[str, Any]:
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+
+
+def escape_dollars(text: str) -> str:
+    """Escape dollars, which would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def _align_seeds(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
+    found = [{r["round"]: r[key] for r in records if r.get(key) is not None} for records in seeds]
+    common = sorted(set.intersection(*(set(f) for f in found))) if found else []
+    return np.array(common), np.array([[f[t] for t in common] for f in found])

@@ -1,0 +1,160 @@
+"""What one can do with a run's records and model, whether it has just ended or was read back from its folder."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from steppe.core.errors import SteppeError, missing, nearest
+from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
+from steppe.runs.curves import plot_histories
+from steppe.runs.folder import Record, tabulate
+
+if TYPE_CHECKING:
+    import pandas
+
+EXPORTS = {".pt": "a state dict for torch.load", ".safetensors": "the same, for any program", ".onnx": "a graph"}
+
+
+class Outcome:
+    """Views and exports of a run: `steppe.Result` and `steppe.Run` have them."""
+
+    history: list[Record]
+    summary: Any  # a dictionary; None: not finished
+    folder: Path | None
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm."""
+        raise NotImplementedError
+
+    @property
+    def metric(self) -> Metric:
+        """Return what the model was judged by."""
+        raise NotImplementedError
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the trained module, ready to predict, with an ordinary state_dict()."""
+        raise NotImplementedError
+
+    def example(self) -> Any:
+        """Return inputs that the model accepts, or None if they are not known."""
+        return None
+
+    @property
+    def score(self) -> float:
+        """Return the final model's metric on the test set."""
+        if self.summary is None:
+            raise SteppeError(f"{self.folder} has not finished, so it has no final score; result.history has the "
+                              "rounds so far.")  # fmt: skip
+        return float(self.summary["last"])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the trained model's state dict."""
+        return self.model.state_dict()
+
+    # ------------------------------------------------------------------------------------------------------ views
+    def __repr__(self) -> str:
+        ended = self.summary is not None and self.summary["last"] is not None
+        said = self.metric.text(self.score) if ended else "not finished"
+        rounds = self.summary["rounds"] if self.summary is not None else len(self.history)
+        place = f", in {self.folder}" if self.folder else ""
+        return f"<{type(self).__name__} of {self.algorithm}: {said} after {rounds} round{'s' * (rounds != 1)}{place}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        rows = {"algorithm": self.algorithm, "rounds": str(len(self.history))}
+        if self.summary is not None:
+            numbers = {"last": self.metric.name, "best": f"best {self.metric.name}"}
+            rows |= {name: f"{self.metric.number(self.summary[key])}{self.metric.unit}"
+                     for key, name in numbers.items() if self.summary.get(key) is not None}  # fmt: skip
+            rows |= {"loss": f"{self.summary['loss']:.4g}"} if self.summary.get("loss") is not None else {}
+            rows["seconds"] = f"{self.summary['seconds']:.3g}"
+        else:
+            rows["state"] = "not finished"
+        rows |= {"folder": str(self.folder)} if self.folder else {}
+        cells = "".join(f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
+                        for name, value in rows.items())  # fmt: skip
+        return f"<table>{cells}</table>"
+
+    def frame(self) -> pandas.DataFrame:
+        """Return the rounds as a pandas table, as in rounds.csv: nested keys are joined by dots."""
+        if find_spec("pandas") is None:
+            raise missing("frame() needs pandas, which is not installed", "pandas",
+                          "; history has the same records as dictionaries.")  # fmt: skip
+        import pandas
+
+        rows = tabulate(self.history)
+        return pandas.DataFrame(rows).set_index("round") if rows else pandas.DataFrame()
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Plot test metric and loss over the rounds, and return the axes; with a path, write a picture instead."""
+        if find_spec("matplotlib") is None:
+            raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
+                              "matplotlib")  # fmt: skip
+        if path is None:
+            from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
+
+            figure = pyplot.figure(figsize=(11, 4.2), layout="constrained")
+        else:
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=(11, 4.2), layout="constrained")
+        axes = figure.subplots(1, 2)
+        plot_histories(axes, {self.algorithm: [self.history]}, self.metric)
+        if path is not None:
+            try:
+                save_figure(figure, path, dpi=130)
+            except (OSError, ValueError) as error:
+                raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
+        return axes
+
+    # ---------------------------------------------------------------------------------------------------- exports
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the trained model: .pt (a state dict), .safetensors, or .onnx, by the suffix; return the path.
+
+        ONNX needs inputs to follow through the model: by default one of the test samples, or `example`, a tensor or a
+        tuple of tensors with the batch first. The model takes inputs that are normalised as in training.
+        """
+        path = Path(path)
+        if path.suffix not in EXPORTS:
+            raise SteppeError(f"export: {path} has no suffix that names a format{nearest(path.suffix, EXPORTS)}")
+        if path.suffix == ".onnx":
+            self._check_onnx()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".onnx":
+            self._export_onnx(path, example)
+            return path
+        state = {k: v.detach().cpu().clone().contiguous() for k, v in self.state_dict().items()}
+        torch.save(state, path) if path.suffix == ".pt" else save_file(state, path)
+        return path
+
+    @staticmethod
+    def _check_onnx() -> None:
+        if any(find_spec(name) is None for name in ("onnx", "onnxscript")):
+            raise missing("An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing.")
+
+    def _export_onnx(self, path: Path, example: Any) -> None:
+        given = self.example() if example is None else example
+        if given is None:
+            raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
+        inputs = tuple(given) if isinstance(given, tuple | list) else (given,)
+        model = self.model.cpu()
+        inputs = tuple(
+            v.cpu().expand(max(len(v), 2), *v.shape[1:]) for v in inputs
+        )  # a batch of one stays one for ever
+        free = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        try:
+            torch.onnx.export(model, inputs, path, dynamo=True, dynamic_shapes=free, external_data=False, verbose=False)
+        except torch.onnx.OnnxExporterError as error:
+            raise SteppeError(
+                f"PyTorch cannot export this model to ONNX: {str(error).strip().splitlines()[0]}"
+            ) from error

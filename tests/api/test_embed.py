@@ -1,0 +1,155 @@
+"""A loop by hand with steppe.client and steppe.server is the simulator, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import steppe
+from steppe.core.errors import SteppeError
+from tests.scene import blobs, seeded
+
+KEYS: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 3, "epochs": 1, "batch": 16, "partition": "iid",
+                        "workers": 0, "dtype": "float64", "momentum": 0.5, "clip": 10.0}  # fmt: skip
+
+
+def by_hand(name: str, result: steppe.Result, one_object: bool) -> tuple[Tensor, Any]:
+    """The run's rounds once more, with its batches and clients, in a loop that knows only dicts of tensors."""
+    federation, algorithm = result.experiment.federation, result.experiment.algorithm
+    server = steppe.server(name, seeded(), samples=federation.samples, **KEYS)
+    states: dict[int, dict[str, Tensor]] = {}
+    for record in result.history:
+        t, message, replies = record["round"] - 1, server.send(), []
+        message = {k: v.clone() for k, v in message.items()}
+        assert all(isinstance(v, Tensor) for v in message.values())
+        for i in record["participants"]:
+            client = steppe.client(name, seeded(seed=7), state=states.get(i), **KEYS)  # another initial model: not used
+            plan = federation.plan([i], t, algorithm.local_steps, algorithm.batches_per_step)
+            batches = [federation.batch(ix[m], k)
+                       for ix, m, k in zip(plan.index[0], plan.mask[0], plan.keys[0], strict=True)]  # fmt: skip
+            client.begin(message, steps=plan.steps[0])
+            for k in range(0, len(batches), algorithm.batches_per_step):
+                several = batches[k : k + algorithm.batches_per_step]
+                if len(several) == 1 and one_object:
+                    client.step(several[0]["x"], several[0]["y"])
+                else:
+                    client.step(*several)
+            replies.append({k: v.clone() for k, v in client.end(samples=federation.sizes[i]).items()})
+            states[i] = client.state
+        server.aggregate(replies)
+        saved = {k: v.clone() for k, v in server.state.items()}  # and from here in another process, perhaps
+        server = steppe.server(name, seeded(), samples=federation.samples, **KEYS)
+        server.state = saved
+    return server.state["x"], server.model
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold", "fedsmoo", "fedlesam", "mofedsam", "moon", "fedadam",
+                                  "fedsam+ema", "perfedavg"])  # fmt: skip
+def test_the_same_numbers_as_the_simulator(name: str) -> None:
+    result = steppe.run(name, seeded(), blobs(), **KEYS)
+    x, model = by_hand(name, result, one_object=name == "fedsam")
+    assert torch.equal(x, result.server.x)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, result.model.state_dict()[key])
+
+
+def test_wrong_use_is_a_sentence() -> None:
+    x, y = torch.randn(8, 6), torch.zeros(8, dtype=torch.int64)
+    server, client = steppe.server("scaffold", seeded(), clients=4), steppe.client("scaffold", seeded())
+    with pytest.raises(SteppeError, match="in no round: call begin"):
+        client.step(x, y)
+    with pytest.raises(SteppeError, match="nothing to aggregate yet: call send"):
+        server.aggregate([])
+    message = server.send()
+    with pytest.raises(SteppeError, match="message lacks lr, round"):
+        client.begin({"x": message["x"]}, steps=1)
+    with pytest.raises(SteppeError, match="lacks what control_variates needs: use the same algorithm"):
+        client.begin({k: v for k, v in message.items() if not k.startswith("down/")}, steps=1)
+    with pytest.raises(SteppeError, match="message's model has 3 parameters"):
+        client.begin({**message, "x": torch.zeros(3)}, steps=1)
+    client.begin(message, steps=1)
+    with pytest.raises(SteppeError, match="told 1 steps, but 0 were taken"):
+        client.end()
+    with pytest.raises(SteppeError, match="takes 1 batches, each a pair"):
+        client.step((x, y), (x, y))
+    assert client.step(x, y) == pytest.approx(F.cross_entropy(seeded()(x), y).item())
+    with pytest.raises(SteppeError, match="all of them were taken: call end"):
+        client.step(x, y)
+    reply = client.end()
+    with pytest.raises(SteppeError, match="Reply 0 lacks loss"):
+        server.aggregate([{k: v for k, v in reply.items() if k != "loss"}])
+    with pytest.raises(SteppeError, match="does not fit scaffold and this model: its update has shape"):
+        server.aggregate([{**reply, "update": torch.zeros(3)}])
+    with pytest.raises(SteppeError, match="Reply 1 is not finite"):
+        server.aggregate([reply, {**reply, "update": reply["update"] * float("nan")}])
+    server.aggregate([reply])
+    assert server.round == 1
+    with pytest.raises(SteppeError, match="holds control_variates/c, but this one nonsense"):
+        client.state = {"nonsense": x}
+    for wrong in ("cnn", None, torch.nn.Linear):
+        with pytest.raises(SteppeError, match=r"give an nn\.Module"):
+            steppe.client("fedavg", wrong)  # type: ignore[arg-type]
+    with pytest.raises(SteppeError, match="did you mean 'fedsam'"):
+        steppe.client("fedsamm", seeded())
+
+
+def test_without_replies_nothing_changes() -> None:
+    server = steppe.server("feddyn", seeded(), clients=4)
+    before = {k: v.clone() for k, v in server.state.items()}
+    server.send()
+    server.aggregate([])
+    after = server.state
+    assert int(after.pop("round")) == 1
+    assert all(torch.equal(before[k], v) for k, v in after.items())
+
+
+# --- optimisers
+
+
+@pytest.mark.parametrize(("name", "make"), [
+    ("fedsam:rho=0.2", lambda p: steppe.optim.SAM(p, 0.1, rho=0.2, momentum=0.5, weight_decay=0.01)),
+    ("fedasam:rho=0.3", lambda p: steppe.optimiser("fedasam:rho=0.3", p, 0.1, momentum=0.5, weight_decay=0.01)),
+    ("fedavg", lambda p: steppe.optimiser("fedavg", p, 0.1, momentum=0.5, weight_decay=0.01)),
+])  # fmt: skip
+def test_an_optimiser_takes_the_clients_steps(name: str, make: Any) -> None:
+    x, y = torch.randn(5, 8, 6, dtype=torch.float64), torch.randint(0, 3, (5, 8))
+    options = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}
+    server = steppe.server(name, seeded().double(), clients=2, **options)
+    client = steppe.client(name, seeded().double(), **options)
+    client.begin(server.send(), steps=5)
+    model = seeded().double()
+    optimiser = make(model.named_parameters())
+    at = 0
+
+    def closure() -> Tensor:
+        loss = F.cross_entropy(model(x[at]), y[at])
+        loss.backward()
+        return loss
+
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimiser, factor=1.0)
+    for at in range(5):
+        assert optimiser.step(closure).item() == pytest.approx(client.step(x[at], y[at]), abs=1e-12)
+        schedule.step()
+        if at == 2:  # as after a restart
+            saved = optimiser.state_dict()
+            optimiser = make(model.named_parameters())
+            optimiser.load_state_dict(saved)
+    for key, value in client.model.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[key], value, rtol=0, atol=1e-12)
+
+
+def test_what_is_no_local_optimiser_is_refused() -> None:
+    parameters = list(seeded().parameters())
+    for name in ("scaffold", "fedlesam", "moon", "fedavg+man", "fedadam", "perfedavg"):
+        with pytest.raises(SteppeError, match=r"steppe\.client"):
+            steppe.optimiser(name, parameters, 0.1)
+    with pytest.raises(SteppeError, match="step needs a closure"):
+        steppe.optim.SAM(parameters, 0.1).step()
+    with pytest.raises(SteppeError, match="rho of part 'sam' is -1"):
+        steppe.optim.SAM(parameters, 0.1, rho=-1)
+    with pytest.raises(SteppeError, match="one list of parameters"):
+        steppe.optim.ASAM([{"params": parameters}], 0.1)
