@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
+    from steppe.lab import compare, cost, sweep, trace
     from steppe.optim import optimiser
 
 # The public names by the module that defines them.
@@ -35,6 +36,7 @@ _HOMES = {
     "core.part": ("Part", "unit"),
     "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
     "embed": ("client", "server"),
+    "lab": ("compare", "cost", "sweep", "trace"),
     "optim": ("optimiser",),
     "data": ("Data", "Partition", "from_arrays", "from_dataset"),
     "engine.result": ("Result",),
@@ -43,8 +45,8 @@ _HOMES = {
 _MODULES = ("flatness", "optim")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
-           "analyze", "client", "flatness", "from_arrays", "from_dataset", "load", "optim", "optimiser", "run",
-           "server", "unit"]  # fmt: skip
+           "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_dataset", "load", "optim",
+           "optimiser", "run", "server", "sweep", "trace", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -67,8 +67,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    chosen_model = take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own = take_objects(model, data, options)
+    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
@@ -78,8 +78,6 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
-    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
-    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
     call = read_call(algorithm, add, options)
     config = call.config
     if out is not None:
@@ -87,12 +85,22 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(say_options({**options, "add": add})), keep_caller_state():
-        own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, call.algorithm, own_model, own_data, own_loss, own_metrics, head, split,
-                                 add=call.add, predict=predict)  # fmt: skip
+        built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
+                                 predict=predict, **own)  # fmt: skip
         with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
+
+
+def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    chosen_model = model if own_model else take_model(model)
+    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    found = {"model": chosen_model, "data": own_data, "split": split}
+    return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def _data(given: Any) -> Data:

@@ -41,7 +41,7 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
         sample = Sample(
             shape=list(x.shape[1:]), inputs=_kind(x), classes=known.classes, targets=_kind(y),  # type: ignore[arg-type]
             class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
-            mean=list(known.mean), std=list(known.std),
+            mean=list(known.mean), std=list(known.std), tokens=known.tokens,
         )  # fmt: skip
         test = known.test_inputs, known.test_targets
     else:
@@ -85,7 +85,7 @@ def _find_function(name: str, what: str) -> Any:
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
     names = tuple(sample.class_names) if sample.class_names else None
     return from_arrays(x, y, *(test or (x[:0], y[:0])), name=name, classes=sample.classes, class_names=names,
-                       mean=tuple(sample.mean), std=tuple(sample.std))  # fmt: skip
+                       mean=tuple(sample.mean), std=tuple(sample.std), tokens=sample.tokens)  # fmt: skip
 
 
 def _stand_ins(sample: Sample) -> tuple[Tensor, Tensor]:

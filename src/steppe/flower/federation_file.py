@@ -35,6 +35,7 @@ class Sample(BaseModel):
     shape: list[int] = Field(description="of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
     classes: int | None = Field(None, ge=1, description="labels are 0 to classes − 1; none for a regression")
+    tokens: int | None = Field(None, ge=1, description="of sequences: how many different tokens there are")
     class_names: list[str] | None = Field(None, description="in the order of the labels; needed by folders of images")
     targets: Literal["int64", "float32"] = Field("int64", description="labels, or numbers of a regression")
     target_shape: list[int] = Field([], description="of one target; [] for a label or a single number")

@@ -339,7 +339,7 @@ class RunFolder:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
         changed = self.differences(config)
         if not changed and (self.path / "about.json").exists():
-            changed = self._other_things(about)
+            changed = self.find_other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
                               "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
@@ -352,7 +352,7 @@ class RunFolder:
             raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
                               "number: start again in another folder.")  # fmt: skip
 
-    def _other_things(self, about: dict[str, Any]) -> list[str]:
+    def find_other_things(self, about: dict[str, Any]) -> list[str]:
         """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
         if len(was["parts"]) == len(now["parts"]):
