@@ -279,7 +279,7 @@ class Config(BaseModel):
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a text, with their settings.
+    """Return the names in a text, with their settings.
 
     >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
     ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']

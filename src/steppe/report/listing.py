@@ -139,7 +139,7 @@ def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], 
 
 
 def make_cost_row(label: str, algorithm: Algorithm, task: Task, example: Any, base: Cost) -> dict[str, Any]:
-    """An algorithm's cost, also as multiples of FedAvg's."""
+    """Return an algorithm's cost, also as multiples of FedAvg's."""
     found = cost(algorithm, task, example)
     ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
     return {"algorithm": label, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}
