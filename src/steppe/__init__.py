@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from steppe import flatness, optim
+    from steppe import flatness, optim, testing
     from steppe.api import Run, analyze, load, run
     from steppe.core.algorithm import Algorithm
     from steppe.core.errors import CompositionError, RunFailed, SettingError, SteppeError
@@ -42,11 +42,11 @@ _HOMES = {
     "engine.result": ("Result",),
     "engine.trackers": ("Tracker",),
 }
-_MODULES = ("flatness", "optim")
+_MODULES = ("flatness", "optim", "testing")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
            "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_dataset", "load", "optim",
-           "optimiser", "run", "server", "sweep", "trace", "unit"]  # fmt: skip
+           "optimiser", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -32,6 +32,7 @@ from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
+from steppe.runs.trained import put_together
 from steppe.settings import tell_where
 
 
@@ -169,7 +170,8 @@ class Run(Outcome):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
-        return RunFolder(self.folder).model_state()
+        frozen = "base" in (self.about.get("model") or {})
+        return self.model.state_dict() if frozen else RunFolder(self.folder).model_state()
 
     def example(self) -> Any:
         """Return inputs of the recorded shape; None if the model is the user's own."""
@@ -180,8 +182,9 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
-    finished has records, but no module.
+    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
+    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
+    not finished has records, but no module.
     """
     folder = RunFolder(path)
     config, summary, where = folder.read("config.json"), folder.summary, folder.path
@@ -192,10 +195,6 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = take_module(model).to(getattr(torch, config["dtype"]))
-        try:
-            model.load_state_dict(run.state_dict())
-        except RuntimeError as error:
-            raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
-        run.module = model.eval()
+        dtype = getattr(torch, config["dtype"])
+        run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.core.metric import Metric
 from steppe.core.server import Server
@@ -18,6 +19,7 @@ from steppe.experiment import Experiment
 from steppe.runs.folder import Record, RunFolder, check_place
 from steppe.runs.outcome import Outcome
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.trained import save_adapter
 
 
 @dataclass(repr=False)
@@ -64,7 +66,7 @@ class Result(Outcome):
     def example(self) -> Any:
         """Return two test samples as the model sees them."""
         federation = self.experiment.federation
-        return federation.plain(federation.data.test_inputs[:2])
+        return federation.plain(take(federation.data.test_inputs, slice(2)))
 
     def save(self, path: str | Path) -> Path:
         """Write the folder that the run would have left with `out=path`, without checkpoints; steppe.load reads it."""
@@ -74,7 +76,8 @@ class Result(Outcome):
             raise SteppeError(f"{path} already holds a run: choose another folder.")
         with folder.lock():
             folder.prepare(self.config, describe(e), find_versions(self.x.device), e.federation.partition, self.history)
-            folder.finish(self.state_dict(), self.history, self.summary)
+            save_adapter(self.model, folder.path)
+            folder.finish(self.experiment.task.state_dict(self.x, self.buffers), self.history, self.summary)
         return folder.path
 
 

@@ -21,7 +21,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from steppe.executors.allocator import return_memory
+
 LARGE = 1 << 16  # bytes from which a tensor is shared instead of copied to every process
+OFTEN = 1 << 24  # bytes of the base after whose move freed memory is returned
 Key = tuple[int, torch.Size, torch.dtype]
 
 
@@ -98,7 +101,7 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
     that the base exists once.
     """
     base = {_key(t) for t in frozen if t.nbytes >= LARGE and _plain(t)}
-    keys, files = list(packer.places), []
+    keys, files, freed = list(packer.places), list[Shared](), 0
     for moves in (False, True):
         places = [i for i, key in enumerate(keys) if (key in base) == moves]
         shapes = [torch.empty(keys[i][1], dtype=keys[i][2], device="meta") for i in places]
@@ -111,6 +114,10 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
             room.copy_(packer.objects[i][0].detach())
             for thing in packer.objects[i] if moves else ():
                 thing.data = room
+            freed += room.nbytes if moves else 0
+            if freed > OFTEN:  # small blocks stay with the process otherwise, and the base would be there twice
+                return_memory()
+                freed = 0
     return files
 
 
