@@ -29,6 +29,8 @@ from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, sv
 from steppe.data.arrays import as_inputs, as_targets
 from steppe.data.files import find
 
+MOST_CLASSES = 10**6  # as many as a cost may be asked for
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
@@ -216,6 +218,9 @@ def from_arrays(
         classes = None
     elif classes is None and len(targets) and targets.ndim == 1:
         classes = len(class_names) if class_names else int(targets.max()) + 1
+        if classes > MOST_CLASSES:
+            raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
+                              "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
         mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
