@@ -42,7 +42,8 @@ class Point:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
-        self.folder = out / self.name
+        """Return its runs. All that is random follows from the seed, unless the user asked for less."""
+        self.folder, self.config = out / self.name, vary_all(self.config)
         return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path)
                 for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
@@ -70,6 +71,11 @@ class Point:
         return dict(self.run(min(self.results)).about["cost"])
 
 
+def vary_all(config: Config) -> Config:
+    """Return the configuration of one run among several seeds."""
+    return config if config.vary else config.model_copy(update={"vary": "all"})
+
+
 def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
                tell: Callable[[Point], None] | None = None) -> None:  # fmt: skip
     """Run every point with every seed, and fill in what became of it.
@@ -92,6 +98,12 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
             if tell and len(point.results) + len(point.failed) == seeds:
                 tell(point)
             add_points()
+
+
+def find_others(points: Iterable[Point]) -> list[Metric]:
+    """Return the metrics that all finished runs have, without the main one."""
+    each = [{m.name: m for m in p.run(seed).metrics[1:]} for p in points for seed in p.results]
+    return [m for name, m in each[0].items() if all(name in one for one in each)] if each else []
 
 
 def choose_measure(points: Iterable[Point]) -> str:
