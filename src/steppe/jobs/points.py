@@ -31,6 +31,7 @@ class Point:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
+    others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
     folder: Path = Path()
 
     @property
@@ -54,7 +55,7 @@ class Point:
             self.failed[seed] = ended.error
             return
         run = self.run(seed)
-        self.metric = run.metric
+        self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
@@ -102,7 +103,7 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
 
 def find_others(points: Iterable[Point]) -> list[Metric]:
     """Return the metrics that all finished runs have, without the main one."""
-    each = [{m.name: m for m in p.run(seed).metrics[1:]} for p in points for seed in p.results]
+    each = [{m.name: m for m in p.others} for p in points if p.results]
     return [m for name, m in each[0].items() if all(name in one for one in each)] if each else []
 
 
