@@ -189,6 +189,8 @@ class Analysis:
             now["partition"]["by"] = by
         recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
         changed = [k for k in recorded if about.get(k) != now[k]]
+        was, is_ = ((a.get("model") or {}) for a in (about, now))
+        changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "

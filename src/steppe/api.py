@@ -32,6 +32,7 @@ from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
+from steppe.runs.trained import put_together
 from steppe.settings import tell_where
 
 
@@ -67,8 +68,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    chosen_model = take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own = take_objects(model, data, options)
+    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
@@ -78,8 +79,6 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
-    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
-    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
     call = read_call(algorithm, add, options)
     config = call.config
     if out is not None:
@@ -87,12 +86,22 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(say_options({**options, "add": add})), keep_caller_state():
-        own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, call.algorithm, own_model, own_data, own_loss, own_metrics, head, split,
-                                 add=call.add, predict=predict)  # fmt: skip
+        built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
+                                 predict=predict, **own)  # fmt: skip
         with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
+
+
+def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    chosen_model = model if own_model else take_model(model)
+    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    found = {"model": chosen_model, "data": own_data, "split": split}
+    return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def _data(given: Any) -> Data:
@@ -166,7 +175,8 @@ class Run(Outcome):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
-        return RunFolder(self.folder).model_state()
+        frozen = "base" in (self.about.get("model") or {})
+        return self.model.state_dict() if frozen else RunFolder(self.folder).model_state()
 
     def example(self) -> Any:
         """Return inputs of the recorded shape; None if the model is the user's own."""
@@ -177,8 +187,9 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
-    finished has records, but no module.
+    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
+    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
+    not finished has records, but no module.
     """
     folder = RunFolder(path)
     config, summary, where = folder.read("config.json"), folder.summary, folder.path
@@ -189,10 +200,6 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = take_module(model).to(getattr(torch, config["dtype"]))
-        try:
-            model.load_state_dict(run.state_dict())
-        except RuntimeError as error:
-            raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
-        run.module = model.eval()
+        dtype = getattr(torch, config["dtype"])
+        run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

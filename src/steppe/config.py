@@ -49,6 +49,12 @@ RECIPE_AUGMENTATION = {
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
+# What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
+                         "clip": 5.0}  # fmt: skip
+USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
+
+
 def _word(value: Any) -> str:
     """Return a text; what is none is refused later."""
     return value if isinstance(value, str) else ""
@@ -295,7 +301,7 @@ class Config(BaseModel):
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a text, with their settings.
+    """Return the names in a text, with their settings.
 
     >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
     ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']
@@ -330,7 +336,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = RECIPES.get(_word(values.get("recipe")), {})
+        recipe = USUAL_FOR.get(_word(values.get("data")), {}) | RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from steppe.core.losses import LOSSES, mean, name_of
 from steppe.core.metric import Each, Metric
 from steppe.core.named_metrics import make_metric, usual_metric
 from steppe.core.prediction import Predict, find_prediction
-from steppe.core.twin import NARROW, twin, type_of_frozen
+from steppe.core.twin import NARROW, hash_tensors, twin, type_of_frozen
 
 
 class Outputs(NamedTuple):
@@ -92,6 +93,11 @@ class Task:
         if self.fast is not None:
             moved.hasten(self.fast)
         return moved
+
+    @cached_property
+    def base_hash(self) -> str:
+        """Sixteen digits of what is frozen."""
+        return hash_tensors({k: self.constants[k] for k in self.frozen})
 
     def hasten(self, dtype: torch.dtype) -> None:
         """Let the student's passes take a lower precision. What is frozen is cast now, not in every pass."""
@@ -183,6 +189,12 @@ class Task:
             else:
                 state[k] = t.detach().to(dtype).clone(memory_format=torch.contiguous_format)
         return twin(self.judge, state)
+
+    def state_dict(self, w: Tensor, buffers: Tensors | None = None) -> Tensors:
+        """The trained module's state dict without what is frozen; what is trained has the type of w."""
+        module, trained = self.module(w, buffers), self.layout.unflatten(w)
+        frozen = {module.get_parameter(k).data_ptr() for k in self.frozen}  # by place, because a tied one has two names
+        return {k: trained.get(k, v) for k, v in module.state_dict().items() if v.data_ptr() not in frozen}
 
 
 def _metrics(given: str | Metric | Sequence[Metric] | None, loss: Each) -> tuple[Metric, ...]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
-from steppe.data import cifar, hub, idx, image_folder, medmnist, svhn
+from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.files import find
 
 
@@ -53,6 +53,7 @@ class Data:
     groups: np.ndarray | None = None  # of a natural federation: each training sample's client, a number
     test_groups: np.ndarray | None = None  # and each test sample's
     client_names: tuple[str, ...] | None = None
+    tokens: int | None = None  # of sequences: how many different tokens the targets are made of
     by: np.ndarray | None = None  # what label-skew rules divide by instead of the labels, one row per training sample
 
     def __post_init__(self) -> None:
@@ -125,6 +126,11 @@ class Data:
     def device(self) -> torch.device:
         """Return where the samples are."""
         return self.train_targets.device
+
+    @property
+    def outputs(self) -> int | None:
+        """Return how many outputs a model by name needs: one per class or token; None for regression."""
+        return self.tokens if self.classes is None else self.classes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -202,13 +208,15 @@ def from_arrays(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     class_names: tuple[str, ...] | None = None,
+    tokens: int | None = None,
 ) -> Data:
     """Create data from numpy arrays or tensors.
 
     `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
     uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
     images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
-    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None.
+    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
+    how many different tokens there are, for models by name.
     """
     inputs, test_inputs = as_inputs(x), as_inputs(test_x)
     targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
@@ -222,7 +230,7 @@ def from_arrays(
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
         mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
-    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names)
+    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens)
 
 
 def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -260,6 +268,17 @@ def _digits(folder: Path) -> Data:
     images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8)
     train = np.setdiff1d(np.arange(len(labels)), test)
     return from_arrays(images[train], labels[train], images[test], labels[test], name="digits", classes=10)
+
+
+def _shakespeare(name: str, folder: Path | None = None) -> Data:
+    path = shakespeare.SLICE
+    if folder is not None:
+        path = folder.with_suffix(".jsonl.xz")
+        path = path if path.is_file() else find(folder, ["shakespeare.jsonl.xz"])
+    train, test, names = shakespeare.read(path)
+    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in (*train[:2], *test[:2])]
+    return Data(name, *tensors, None, groups=train.clients, test_groups=test.clients, client_names=names,
+                tokens=shakespeare.TOKENS)  # fmt: skip
 
 
 def _image_files(folder: Path, name: str, **constants: Any) -> Data:
@@ -300,6 +319,14 @@ _TINY_IMAGENET = {"mean": (0.4802, 0.4481, 0.3975), "std": (0.2770, 0.2691, 0.28
 # name -> (reader of folder/<name>, the files expected there)
 DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
     "digits": (_digits, "8×8 handwritten digits, inside the package"),
+    "shakespeare": (
+        lambda f: _shakespeare("shakespeare"),
+        "next character of 30 roles' speeches, a client per role, inside the package",
+    ),
+    "shakespeare-full": (
+        lambda f: _shakespeare("shakespeare-full", f),
+        "shakespeare.jsonl.xz: a speech per line, as play, role and text",
+    ),
     "mnist": (_idx("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
     "fashion-mnist": (_idx("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
     "cifar10": (_cifar(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
@@ -314,6 +341,7 @@ DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
     "tissuemnist": (lambda f, **o: _medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
     "pneumoniamnist": (lambda f, **o: _medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
 }
+EMBEDDED = {"digits", "shakespeare"}  # inside the package
 
 
 def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
@@ -336,7 +364,8 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         raise SteppeError(f"The data set {name!r} is unknown{nearest(name, forms)}")
     reader, files = DATASETS[name]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
-    if name != "digits" and not place.is_dir() and not place.with_suffix(".npz").is_file():
+    files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))
+    if name not in EMBEDDED and not files_there:
         raise SteppeError(
             f"The data set {name} is expected in {place}, which does not exist. Put these official files "
             f"there: {files}; or point STEPPE_DATA at the folder that holds {name}/."

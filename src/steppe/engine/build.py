@@ -57,7 +57,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data, add, split)
+    config = name_what_is_own(config, own_parts, model, data, add, split)
     config, loss, metric = take_objectives(config, loss, metric)
     availability.check_availability(config)
     device = find_device(config.device)
@@ -73,10 +73,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
-        if data.classes is None:
+        if data.outputs is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, data.shape)
+        model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
@@ -102,7 +102,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     return experiment
 
 
-def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
+def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
                       add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
@@ -156,7 +156,7 @@ def _completed(part: Part, config: Config) -> Part:
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
     checks: dict[str, Callable[[], Any]] = {
-        "own": lambda: _name_what_is_own(config, None, None, None),
+        "own": lambda: name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),

@@ -19,6 +19,7 @@ from steppe.experiment import Experiment
 from steppe.runs.folder import Record, RunFolder, check_place
 from steppe.runs.outcome import Outcome
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.trained import save_adapter
 
 
 @dataclass(repr=False)
@@ -75,7 +76,8 @@ class Result(Outcome):
             raise SteppeError(f"{path} already holds a run: choose another folder.")
         with folder.lock():
             folder.prepare(self.config, describe(e), find_versions(self.x.device), e.federation.partition, self.history)
-            folder.finish(self.state_dict(), self.history, self.summary)
+            save_adapter(self.model, folder.path)
+            folder.finish(self.experiment.task.state_dict(self.x, self.buffers), self.history, self.summary)
         return folder.path
 
 

@@ -38,6 +38,7 @@ from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore, Store
 from steppe.runs.folder import Record, RunFolder
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.trained import save_adapter
 
 log = logging.getLogger("steppe")
 Watch = Callable[[Record], None]  # called with every round's record
@@ -200,7 +201,8 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
     x, buffers = choose_evaluated_model(experiment, server, last, exported=True)
     summary = summarize(experiment, records, judged, chosen) | evaluate_clients(experiment, x, buffers, store)
     if folder is not None:
-        folder.finish(experiment.task.module(x, buffers).state_dict(), records, summary)
+        save_adapter(experiment.task.module(x, buffers), folder.path)
+        folder.finish(experiment.task.state_dict(x, buffers), records, summary)
     return (*tree_map(lambda t: t.cpu(), (server, x, buffers)), summary)
 
 

@@ -121,6 +121,8 @@ def evaluate_personal(
         rates = [lr * lr_decay ** (k // per_epoch) for k in range(max(epochs) * per_epoch + 1)]
         tuned = fine_tune(own, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
                           rates.__getitem__, statistics)  # fmt: skip
+        if not len(client.test_targets):  # a client of a natural federation may have no test samples
+            continue
         for e, (w, after) in zip(epochs, tuned, strict=True):
             if neighbours is None:
                 metric = score(task, w, after, client.test_inputs, client.test_targets, plain).metric

@@ -1,4 +1,4 @@
-"""A node's own data: what its config names, read there, checked against what federation.toml says, never sent."""
+"""A node's own data: named in its config, read there, checked against federation.toml, never sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from steppe.flower.refusals import Refusal
 
 
 def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
+    """Read inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
     path = Path(place).expanduser()
     try:
         if path.is_dir():
@@ -39,8 +39,8 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
     if sample.class_names is None:
-        raise Refusal("classes", f"{path} is a folder of images, and federation.toml has no class_names under [data], "
-                                 "so nobody knows which class is which number.")  # fmt: skip
+        raise Refusal("classes", f"{path} is a folder of images, but federation.toml has no class_names under [data], "
+                                 "so the numbers of the classes are unknown.")  # fmt: skip
     images, names = image_folder.by_class(path)
     if odd := sorted(set(names) - set(sample.class_names)):
         raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
@@ -66,7 +66,7 @@ def _read_pair(pair: Any) -> tuple[Any, Any]:
         both = [pair[i] for i in range(len(pair))]
         inputs = [torch.as_tensor(np.array(x)) if not isinstance(x, Tensor) else x for x, _ in both]
         return (torch.stack(inputs) if both else torch.zeros(0)), torch.tensor([int(y) for _, y in both])
-    raise SteppeError("the function for a node's data must give a pair (x, y), or a map-style data set of such pairs.")
+    raise SteppeError("the function for a node's data must return a pair (x, y) or a map-style data set of such pairs.")
 
 
 def _check(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:

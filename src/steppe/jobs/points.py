@@ -16,7 +16,7 @@ from typing import Any
 from steppe.config import Config
 from steppe.core.metric import Metric
 from steppe.engine.progress import ACCURACY
-from steppe.jobs.job import Job
+from steppe.jobs.job import Job, Own
 from steppe.jobs.queue import Ended, Queue
 from steppe.runs.folder import Record, RunFolder
 
@@ -33,6 +33,7 @@ class Point:
     metric: Metric = ACCURACY
     others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
     folder: Path = Path()
+    own: Own = field(default_factory=dict)  # the user's own objects
 
     @property
     def name(self) -> str:
@@ -45,8 +46,8 @@ class Point:
     def jobs(self, seeds: int, out: Path) -> list[Job]:
         """Return its runs. All that is random follows from the seed, unless the user asked for less."""
         self.folder, self.config = out / self.name, vary_all(self.config)
-        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path)
-                for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
+        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
+                    own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
     def note(self, ended: Ended) -> None:
         """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""

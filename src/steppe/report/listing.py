@@ -11,6 +11,7 @@ import torch
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
 from steppe.core.ranges import read_hints
@@ -120,7 +121,7 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
             task = Task(build(model, classes, shape))
             example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
         base = cost(make("fedavg", SGD()), task, example)
-        rows = [{"algorithm": name, **_cost_row(name, task, example, base, sets, add)} for name in names or CATALOGUE]
+        rows = [_cost_row(name, task, example, base, sets, add) for name in names or CATALOGUE]
     except RuntimeError as error:  # too large for torch, or too small for the model
         reason = str(error).splitlines()[0]
         raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error
@@ -131,6 +132,12 @@ def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], 
     name, own_sets, parts = split_algorithm(text)
     given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
     settings = {key.removeprefix("settings."): value for key, value in given.items()}
-    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add)))), task, example)
+    algorithm = make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
+    return make_cost_row(text, algorithm, task, example, base)
+
+
+def make_cost_row(label: str, algorithm: Algorithm, task: Task, example: Any, base: Cost) -> dict[str, Any]:
+    """Return an algorithm's cost, also as multiples of FedAvg's."""
+    found = cost(algorithm, task, example)
     ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
-    return {**asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}
+    return {"algorithm": label, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

@@ -8,7 +8,8 @@
     checkpoints/        the last two checkpoints
     clients.bin         the client states, if they are kept on disk
     best/               the server of the best round, with early stopping
-    model.safetensors   the final model, as a plain state dict
+    model.safetensors   the final model, as a plain state dict, without what is frozen (about.json has its hash)
+    adapter/            the same for peft, if the model is one of peft's
     result.json         the summary; it exists only if the run has finished
     analysis.json       measures of the final model, with arrays in analysis/
 
@@ -45,7 +46,7 @@ from steppe.runs.provenance import FORMAT
 
 Record = dict[str, Any]
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
-OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
+OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "adapter", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
                    "result.json", "model.safetensors", "clients.bin", "track.json")  # fmt: skip
 
 
@@ -339,7 +340,7 @@ class RunFolder:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
         changed = self.differences(config)
         if not changed and (self.path / "about.json").exists():
-            changed = self._other_things(about)
+            changed = self.find_other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
                               "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
@@ -352,7 +353,7 @@ class RunFolder:
             raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
                               "number: start again in another folder.")  # fmt: skip
 
-    def _other_things(self, about: dict[str, Any]) -> list[str]:
+    def find_other_things(self, about: dict[str, Any]) -> list[str]:
         """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
         if len(was["parts"]) == len(now["parts"]):
@@ -370,6 +371,10 @@ class RunFolder:
                         else f"{name} was {_name(was[key])} and is {_name(now[key])}"
                     )
                     changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
+            if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
+                changed.append("the frozen parameters are not the run's")
+            if was["model"].get("predict") != now["model"].get("predict"):
+                changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
         return changed
 
 
@@ -402,7 +407,7 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
 
 
 def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether both are one of the library's own losses, which has moved from one file to another."""
+    """Return whether both are one of the library's own losses, which has moved from one file to another."""
     ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
     return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
 
