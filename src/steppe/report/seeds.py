@@ -43,8 +43,9 @@ def describe_variation(config: Mapping[str, Any]) -> str:
     """
     everything = config.get("vary") == "all"
     drawn = is_drawn(config["partition"]) and config.get("partition_seed") is None
+    own = config["model"].startswith(OWN)
     varied = {
-        "the initial model": not config["model"].startswith(OWN),
+        **({} if own else {"the initial model": True}),
         "the batches": True,
         "the partition": everything and drawn,
         "the clients' schedule": everything and config.get("sampling_seed") is None,
@@ -53,7 +54,8 @@ def describe_variation(config: Mapping[str, Any]) -> str:
         del varied["the clients' schedule"]
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
-    return f"{words}; all share {join_words(shared)}" if shared else words
+    words += f"; all share {join_words(shared)}" if shared else ""
+    return words + ("; the initial model differs if it was given as a class" if own else "")
 
 
 def is_drawn(partition: str) -> bool:
