@@ -363,7 +363,9 @@ def find_key(name: str, own: Collection[str]) -> str:
         return name
     if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
         raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
-    raise SettingError(f"there is no key {quote(name)}{nearest(bare, {*Config.model_fields, *own})}", bare)
+    known = nearest(bare, {*Config.model_fields, *own})
+    more = "" if "did you mean" in known else f". The algorithm's own [settings]: {', '.join(sorted(own)) or 'none'}"
+    raise SettingError(f"there is no key {quote(name)}{known}{more}", bare)
 
 
 def own_settings(values: Mapping[str, Any]) -> Collection[str]:
