@@ -145,8 +145,13 @@ class Run(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
-        return Metric.from_record(self.about.get("metric"))
+        """Return what the model was judged by, the main one of its metrics."""
+        return RunFolder(self.folder).metric
+
+    @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return RunFolder(self.folder).metrics[1:]
 
     @property
     def model(self) -> nn.Module:

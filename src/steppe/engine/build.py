@@ -71,7 +71,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     if at_nodes or node:  # a federation's data are where they are
         data = data.with_validation(config.validation, config.seed) if config.validation else data
     else:
-        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+        data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
