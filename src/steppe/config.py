@@ -279,7 +279,7 @@ class Config(BaseModel):
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a text, with their settings.
+    """Return the names in a text, with their settings.
 
     >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
     ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']
@@ -341,7 +341,9 @@ def find_key(name: str, own: Collection[str]) -> str:
         return name
     if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
         raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
-    raise SettingError(f"there is no key {quote(name)}{nearest(bare, {*Config.model_fields, *own})}", bare)
+    known = nearest(bare, {*Config.model_fields, *own})
+    more = "" if "did you mean" in known else f". The algorithm's own [settings]: {', '.join(sorted(own)) or 'none'}"
+    raise SettingError(f"there is no key {quote(name)}{known}{more}", bare)
 
 
 def own_settings(values: Mapping[str, Any]) -> Collection[str]:

@@ -167,20 +167,20 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
 
 def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,
           options: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
-    """The caller's own objects; names go into the options."""
+    """Return the caller's own objects; names go into the options."""
     own_loss, own_metric = split_objectives(loss, metric, options)
     own = take_objects(model, data, options)
     return {**own, "loss": own_loss, "metric": own_metric, "head": head, "predict": predict}
 
 
 def _is_one(algorithms: Any) -> bool:
-    """Whether this is one algorithm: a tuple of parts is, a list is not."""
+    """Return whether this is one algorithm: a tuple of parts is, a list is not."""
     parts = isinstance(algorithms, tuple) and all(isinstance(p, Part) for p in algorithms)
     return parts or not isinstance(algorithms, Sequence | Mapping) or isinstance(algorithms, str)
 
 
 def _name(algorithms: Several) -> dict[str, Asked]:
-    """Every algorithm by its label; of two with one name, the settings are part of it."""
+    """Return every algorithm by its label; of two with one name, the settings are part of it."""
     if isinstance(algorithms, Mapping):
         named = dict(algorithms)
     elif isinstance(algorithms, str) or not isinstance(algorithms, Sequence):
@@ -233,7 +233,7 @@ def _known_settings(algorithm: Asked) -> set[str]:
 
 
 def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any]) -> Point:
-    """A point with the caller's own objects, and their names in its configuration."""
+    """Return a point with the caller's own objects, and their names in its configuration."""
     given = {**own, "algorithm": call.algorithm, "add": call.add or None}
     objects = {key: thing for key, thing in given.items() if thing is not None}
     config = name_what_is_own(call.config, call.algorithm, objects.get("model"), objects.get("data"), call.add,
@@ -251,7 +251,7 @@ def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
 
 
 def _check_results(points: list[Point]) -> list[Point]:
-    """The points, unless no run of theirs has ended well."""
+    """Return the points, unless no run of theirs has ended well."""
     if not any(p.results for p in points):
         why = next(why for p in points for why in p.failed.values())
         raise RunFailed(f"Every run failed, the first because: {why}")

@@ -82,7 +82,10 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         print(json.dumps({"folder": str(where), **found}))
     else:
         _show_comparison(title, lines, metric, flat)
-        terminal.show(f"runs, comparison.json and curves.png are in {where}")
+        if histories:
+            _say_what_was_found(points, flat)
+            terminal.show(f"picture: {where / 'curves.png'}; one page with everything: steppe report {where}")
+        terminal.show(f"runs and comparison.json are in {where}")
     for reason in trouble:
         print(f"not measured: {reason}", file=sys.stderr)
     report_failures(points)
@@ -102,6 +105,17 @@ def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tupl
     rows = {label: average_seeds(several) for label, several in each.items() if several}
     samples_ = sorted({str(content["sample"]) for content in found.values()})
     return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
+
+
+def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
+    """Say in sentences who is ahead, at what price, and whose minimum is the flattest."""
+    from steppe.report.findings import find_flattest, write_headline, write_summary
+    from steppe.report.reading import read
+
+    found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
+    flattest = find_flattest(flat["rows"]) if flat else ""
+    terminal.show(f"\n[bold]{terminal.escaped(write_headline(found))}[/] {terminal.escaped(write_summary(found))}"
+                  f"{' ' * bool(flattest)}{terminal.escaped(flattest)}\n")  # fmt: skip
 
 
 def _show_comparison(title: str, lines: list[Any], metric: Metric, flat: dict[str, Any] | None) -> None:

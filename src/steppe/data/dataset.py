@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, nearest, quote
 from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.files import find
+
+MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,13 +184,25 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
+def as_tensor(array: Any, what: str) -> Tensor:
+    """Return a tensor of one entry per sample; an error says `what` is not made of numbers."""
+    try:
+        found = torch.as_tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = f"{type(array).__name__} of type {array.dtype}" if hasattr(array, "dtype") else type(array).__name__
+        raise SteppeError(f"The {what} ({kind}) cannot be used as numbers: {quote(str(error))}.") from error
+    if found.ndim == 0 or found.is_complex():
+        raise SteppeError(f"The {what} must be an array of real numbers with one entry per sample.")
+    return found
+
+
 def as_inputs(given: Any) -> Inputs:
     """Return tensors: uint8 images with the channel axis first, doubles as floats; a tuple or dict keeps its form."""
     if isinstance(given, dict):
         return {str(name): as_inputs(one) for name, one in given.items()}
     if isinstance(given, tuple) and given and all(hasattr(one, "shape") for one in given):
         return tuple(map(as_inputs, given))
-    x = torch.as_tensor(given)
+    x = as_tensor(given, "inputs")
     if x.dtype == torch.uint8:
         if x.ndim == 3:
             x = x[:, None]
@@ -219,7 +233,7 @@ def from_arrays(
     how many different tokens there are, for models by name.
     """
     inputs, test_inputs = as_inputs(x), as_inputs(test_x)
-    targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
+    targets, test_targets = as_tensor(y, "targets"), as_tensor(test_y, "test targets")
     if targets.is_floating_point():
         classes = None
         targets, test_targets = targets.float(), test_targets.float()
@@ -227,6 +241,9 @@ def from_arrays(
         targets, test_targets = targets.long(), test_targets.long()
         if classes is None and len(targets) and targets.ndim == 1:
             classes = len(class_names) if class_names else int(targets.max()) + 1
+            if classes > MOST_CLASSES:
+                raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
+                                  "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
         mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]

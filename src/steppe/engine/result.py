@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.core.metric import Metric
 from steppe.core.server import Server
@@ -65,7 +66,7 @@ class Result(Outcome):
     def example(self) -> Any:
         """Return two test samples as the model sees them."""
         federation = self.experiment.federation
-        return federation.plain(federation.data.test_inputs[:2])
+        return federation.plain(take(federation.data.test_inputs, slice(2)))
 
     def save(self, path: str | Path) -> Path:
         """Write the folder that the run would have left with `out=path`, without checkpoints; steppe.load reads it."""

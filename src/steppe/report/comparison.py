@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from steppe.config import OWN, Config, keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.data import Data, Partition
+from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
 from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
@@ -132,10 +132,10 @@ class Run:
 
         def load(one: dict[str, Any]) -> DensityCurve:
             height = 1 / (one["size"] * one["sigma"] * (2 * np.pi) ** 0.5)
-            with np.load(self.folder.path / one["file"], allow_pickle=False) as file:
-                met = file["nodes"][file["weights"] > 0]
-                ends = float(met.min()), float(met.max())
-                return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
+            file = read_npz(self.folder.path / one["file"])
+            met = file["nodes"][file["weights"] > 0]
+            ends = float(met.min()), float(met.max())
+            return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
 
         return {name: _check_intact(self.folder.path / one["file"], partial(load, one))
                 for name, one in entries.items()}  # fmt: skip
@@ -302,5 +302,5 @@ def find_data(name: str, folder: str | None, validation: float, seed: int) -> Da
 def _check_intact(path: Path, read: Any) -> Any:
     try:
         return read()
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ZeroDivisionError) as error:
         raise SteppeError(f"{path} is damaged ({error}): delete it and run steppe analyze again.") from error

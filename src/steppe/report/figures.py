@@ -10,11 +10,11 @@ from matplotlib.figure import Figure  # without pyplot, which would hold every f
 from matplotlib.lines import Line2D
 
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
-from steppe.report.write_aside import write_aside
 from steppe.runs.curves import COLOURS, Histories, choose_style, escape_dollars, plot_histories
 
 
@@ -52,7 +52,7 @@ def write_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
 
 
 def _save(figure: Any, path: Path, **more: Any) -> None:
-    write_aside(path, lambda aside: figure.savefig(aside, format=path.suffix[1:].lower(), dpi=130, **more))
+    save_figure(figure, path, dpi=130, **more)
 
 
 def _draw_figure(panel: Panel, labels: list[str]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
@@ -43,6 +45,20 @@ def write_summary(c: Comparison) -> str:
     elif min(best.seeds, second.seeds) == 1:
         sentences.append("With a single seed nothing is known about the spread, so the difference may be chance.")
     return " ".join([*sentences, _compare_cost(best, second)])
+
+
+def find_flattest(rows: dict[str, dict[str, Any]]) -> str:
+    """Say whose final model has the smallest λ1, if at least two were measured.
+
+    >>> find_flattest({"fedavg": {"λ1": (30.98, 0.1)}, "fedsam": {"λ1": (17.52, 0.1)}})
+    'The flattest minimum is that of fedsam (λ1 17.5; fedavg 31).'
+    """
+    found = sorted((values["λ1"][0], label) for label, values in rows.items() if "λ1" in values)
+    if len(found) < 2:
+        return ""
+    (least, flattest), *others = found
+    compared = ", ".join(f"{label} {value:.3g}" for value, label in others)
+    return f"The flattest minimum is that of {flattest} (λ1 {least:.3g}; {compared})."
 
 
 def list_notes(c: Comparison) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import SteppeError, missing
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 from steppe.jobs.points import Point, find_best
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
@@ -71,7 +72,7 @@ class Shown:
         axes = self.draw(figure)
         if path is not None:
             try:
-                figure.savefig(path, dpi=130)
+                save_figure(figure, path, dpi=130)
             except (OSError, ValueError) as error:
                 raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
         return axes

@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from steppe.core.errors import SteppeError, missing, nearest
+from steppe.core.inputs import as_arguments, each_tensor
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 from steppe.runs.curves import plot_histories
 from steppe.runs.folder import Record, tabulate
 
@@ -111,7 +113,7 @@ class Outcome:
         plot_histories(axes, {self.algorithm: [self.history]}, self.metric)
         if path is not None:
             try:
-                figure.savefig(path, dpi=130)
+                save_figure(figure, path, dpi=130)
             except (OSError, ValueError) as error:
                 raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
         return axes
@@ -145,14 +147,12 @@ class Outcome:
         given = self.example() if example is None else example
         if given is None:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
-        inputs = tuple(given) if isinstance(given, tuple | list) else (given,)
-        model = self.model.cpu()
-        inputs = tuple(
-            v.cpu().expand(max(len(v), 2), *v.shape[1:]) for v in inputs
-        )  # a batch of one stays one for ever
-        free = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        pair = each_tensor(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
+        positional, named = as_arguments(pair)
+        free = each_tensor(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
-            torch.onnx.export(model, inputs, path, dynamo=True, dynamic_shapes=free, external_data=False, verbose=False)
+            torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
+                              external_data=False, verbose=False)  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
             raise SteppeError(
                 f"PyTorch cannot export this model to ONNX: {str(error).strip().splitlines()[0]}"
