@@ -92,7 +92,7 @@ def pin(folder: Path) -> str:
 def write_shares(folder: Path, config: Config) -> None:
     """Give each node its share of a known data set, for a trial, by the run's partition rule."""
     data = load(config.data, config.data_folder)
-    split = divide(data, config.partition, config.clients, config.partition_seed)[1]
+    split = divide(data, config.partition, config.clients, config.partition_stream)[1]
     for client, mine in enumerate(split.clients):
         x, y = take(data.train_inputs, mine), data.train_targets[mine]
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
