@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "steppe"
 ROOMS = ["core", "settings", "references", "parts", "algorithms", "registry", "citations", "config", "models", "data",
          "experiment", "runs", "distributed", "executors", "evaluate", "flatness", "measures", "engine", "analysis",
          "jobs", "report", "flower", "reproduce", "optim", "embed", "api", "lab",
-         "cli"]  # fmt: skip
+         "testing", "cli"]  # fmt: skip
 # Rooms that are held to less than what stands before them.
 ONLY = {
     "core": [],

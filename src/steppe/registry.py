@@ -1,4 +1,4 @@
-"""Names to things: building an algorithm from its name, settings and further parts, with errors that help."""
+"""Build an algorithm from its name, settings and further parts, with helpful errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Given = Part | Sequence[Part] | Algorithm
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
-    """A catalogue entry, or the user's own, with its settings, further parts, and the local optimiser around all."""
+    """Build a catalogue entry, or a user's own, from its settings, with further parts and the local optimiser."""
     found = configured(find_entry(name), f"algorithm {name!r}", settings or {})
     return complete(found, optimiser, add, shorten(name))
 
@@ -82,7 +82,7 @@ def check_parts(given: Any) -> Parts:
 
 
 def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
-    """Return every part in its place: see `Part.outer` and `Part.around_optimiser`."""
+    """Put every part in its place: see `Part.outer` and `Part.around_optimiser`."""
     together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
     inside = [p for p in together if not p.around_optimiser]
     around = [p for p in together if p.around_optimiser]
@@ -146,7 +146,7 @@ def parse_addition(text: str) -> Part:
         if len(found) != 1:
             raise SettingError(f"{name} is {len(found)} parts: add them one by one, or name it as the algorithm")
     except SettingError as error:
-        error.keys = ("add",)  # whatever the part calls its setting, the run knows it by this key
+        error.keys = ("add",)  # the run's key, whatever the part calls its setting
         raise
     return found[0]
 

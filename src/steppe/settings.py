@@ -1,4 +1,4 @@
-"""How settings are written, and what is said where one is wrong.
+"""How settings are written, and the errors if one is wrong.
 
     0.5, none, [1, 5], lda                  a value
     lr=0.1                                  an assignment
@@ -10,7 +10,7 @@
     rho=0.01..1:log                         a range
 
 Everything that reads text from a user uses these functions, so that a value means the same on the command line, in a
-file and in a part's settings. What is wrong is a `SettingError` that knows the key; `tell_where` adds how it was said.
+file and in a part's settings. Errors are `SettingError`s that know the key; `tell_where` adds how it was written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 
-if TYPE_CHECKING:  # `steppe --help` does without
+if TYPE_CHECKING:  # `steppe --help` does not need it
     from pydantic import BaseModel, ValidationError
 
 WORDS: dict[str, Any] = {"none": None, "null": None, "true": True, "false": False}
@@ -167,7 +167,7 @@ def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Return the pieces of a text; a separator within brackets or quotes divides nothing.
+    """Split a text, except at separators within brackets or quotes.
 
     >>> split("0.1, lda(1,2),[3,4]", ","), split("", ",")
     (['0.1', 'lda(1,2)', '[3,4]'], [])
@@ -191,7 +191,7 @@ def _is_number(value: Any) -> bool:
 # ----------------------------------------------------------------------------------------------------------- explaining
 @contextmanager
 def tell_where(said: dict[str, str]) -> Iterator[None]:
-    """Add to an error about some keys how the user said the last of them: `--set rho=-1`, or the name of a file."""
+    """Add to an error how the user wrote the last of its keys: `--set rho=-1`, or the name of a file."""
     try:
         yield
     except SteppeError as error:
@@ -203,7 +203,7 @@ def tell_where(said: dict[str, str]) -> Iterator[None]:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
-    """Return a sentence about the first key that is wrong, with the nearest known name where there is no such key."""
+    """Return a sentence about the first wrong key; for an unknown key, with the nearest known name."""
     first, *others = error.errors(include_url=False)
     place = _place(first, model)
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
@@ -211,7 +211,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
         return SettingError(f"there is no key {where!r}{nearest(str(place[-1]), _fields_at(model, place[:-1]))}", key)
     if first["type"] == "missing":
         return SettingError(f"{where} is missing", key)
-    if first["type"] == "value_error":  # a sentence of ours
+    if first["type"] == "value_error":  # our own sentence
         ours = first["ctx"]["error"]
         return ours if isinstance(ours, SettingError) else SettingError(f"{where}: {ours}" if where else str(ours), key)
     reasons = dict.fromkeys(_reason(e) for e in (first, *others) if _place(e, model) == place)

@@ -127,7 +127,7 @@ def test_per_fedavg_with_client_momentum_keeps_the_mean_direction():
     ],
 )
 def test_adamw_hides_the_gradients(name, settings):
-    with pytest.raises(CompositionError, match=f"{name}: .* reads gradients .* take the optimiser sgd"):
+    with pytest.raises(CompositionError, match=f"{name}: .* derives gradients .* use the optimiser sgd"):
         make(name, AdamW(), settings)
 
 
@@ -137,7 +137,7 @@ def test_adamw_goes_with_the_others():
 
 
 def test_a_momentum_of_inner_gradients_hides_them_too():
-    with pytest.raises(CompositionError, match="take variant=clean"):
+    with pytest.raises(CompositionError, match="use variant=clean"):
         make("perfedavg", SGD(0.9), {"variant": "official"}, (ControlVariates(),))
 
 
@@ -231,7 +231,7 @@ def test_fednova_without_steps_stays_where_it_is():
 
 def test_fednova_refuses_a_bound_on_its_uploads():
     for text in ("norm_bound:limit=1", "dp:clip=1,noise=0"):
-        with pytest.raises(CompositionError, match="twice: take fedavg with max_steps"):
+        with pytest.raises(CompositionError, match="twice: use fedavg with max_steps"):
             make("fednova", SGD(), {}, (parse_addition(text),))
 
 

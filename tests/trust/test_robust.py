@@ -75,7 +75,7 @@ def test_krum_looks_at_every_upload_whatever_its_size():
 
 def test_krum_needs_enough_replies():
     one = torch.ones(())
-    with pytest.raises(RunFailed, match=r"round 2: krum.* needs 5 replies or more, and this round has 4"):
+    with pytest.raises(RunFailed, match=r"round 2: krum.* needs 5 replies or more, but this round has 4"):
         Krum(1).reduce({"update": rows(4)}, ServerTurn(None, one, one, one, {}, 4))
 
 
@@ -180,7 +180,7 @@ def test_where_nothing_travels_or_states_are_read(text):
 @pytest.mark.parametrize(("text", "told"), [("trimmed_mean:cut=0.6", "cut .* is 0.6"), ("krum:bad=-1", "bad .* is -1"),
                                             ("norm_bound:limit=0", "limit .* is 0"), ("dp:noise=-1", "noise .* is -1"),
                                             ("norm_bound", "needs a value for limit"),
-                                            ("dp:clip=inf", "no noise is enough")])  # fmt: skip
+                                            ("dp:clip=inf", "no noise is sufficient")])  # fmt: skip
 def test_settings_out_of_range(text, told):
     with pytest.raises(SteppeError, match=told):
         parse_addition(text)

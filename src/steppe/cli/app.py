@@ -99,5 +99,17 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 
 
 # Their commands join these, in the order in which --help shows them.
-for name in ("run", "compare", "analyze", "sweep", "report", "list", "cost", "partition", "reproduce", "federate"):
+for name in (
+    "run",
+    "compare",
+    "analyze",
+    "sweep",
+    "report",
+    "list",
+    "cost",
+    "new",
+    "partition",
+    "reproduce",
+    "federate",
+):
     import_module(f"steppe.cli.{name}")

@@ -28,7 +28,7 @@ from steppe.core.metric import Each, Metric
 
 
 def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
-    """Whether the likeliest class is the right one."""
+    """Return whether the likeliest class is the right one."""
     if targets.is_floating_point():  # probabilities
         axis = 1 if axis is None else axis
         return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
@@ -37,12 +37,12 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Whether the sign of a logit is that of its label."""
+    """Return whether the sign of a logit is that of its label."""
     return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).to(outputs.dtype)
 
 
 def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
-    """Whether the right class is among the five likeliest."""
+    """Return whether the right class is among the five likeliest."""
     outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
     found = (outputs.topk(min(5, outputs.shape[1]), 1).indices == targets[:, None]).any(1)
     return counted(found.to(outputs.dtype), targets, ignore_index)
@@ -59,13 +59,13 @@ def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis:
 
 
 def intersection_over_union(sums: Tensor) -> float:
-    """The mean over the classes that occur, in predictions or targets."""
+    """Return the mean over the classes that occur, in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(both, predicted + true - both)
 
 
 def dice_coefficient(sums: Tensor) -> float:
-    """The same of 2|A ∩ B| / (|A| + |B|)."""
+    """Return the same of 2|A ∩ B| / (|A| + |B|)."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(2 * both, predicted + true)
 

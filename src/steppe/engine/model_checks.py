@@ -17,6 +17,7 @@ from steppe.core.metric import Metric
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
+from steppe.engine.range_checks import check_ranges, explain_labels, explain_types
 
 
 def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[str, Tensor]:
@@ -31,7 +32,9 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     except SteppeError:
         raise
     except Exception as error:
-        raise SteppeError(f"The model cannot take inputs of shape {show_shape(x)}: {error}") from error
+        raise SteppeError(
+            f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
+        ) from error
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
     indexed = task.own_loss or name_of(task.loss_each) == "cross_entropy"  # by the label
@@ -42,13 +45,14 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         each = task.loss_each(logits, targets)
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
-                          f"{error}") from error  # fmt: skip
+                          f"{error}.{explain_labels(data)}") from error  # fmt: skip
     problem = _no_values(each, count(x))
     if problem is not None:
         raise SteppeError(f"The loss must return one value per sample, because clients' last batches differ in "
                           f"size: use reduction='none'. {problem}".strip())  # fmt: skip
     for metric in task.metrics:
         _check_metric(metric, logits, targets)
+    check_ranges(task, federation, logits, targets)
     if name_of(task.loss_each) in ("cross_entropy", "dice") and "axis" not in settings_of(task.loss_each) and (
         not targets.is_floating_point() and is_ambiguous(logits, targets)
     ):  # fmt: skip

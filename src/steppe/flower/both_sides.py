@@ -1,6 +1,6 @@
 """The same model, algorithm and task on both sides, from federation.toml; only the data differ.
 
-The server has samples of the right shape in place of the nodes' data, a node its own.
+In place of the nodes' data, the server has samples of the right shape. A node has its own data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STAND_INS = 2  # batch norm needs two
 
 
 def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pair | None]:
-    """What a sample is, and the test data that the server has: of a known data set, or as federation.toml says."""
+    """Return the shape of a sample and the server's test data: of a known data set, or as federation.toml says."""
     test: Pair | None = None
     if settings.data is None:
         known = load(config.data, config.data_folder)
@@ -53,7 +53,7 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
 
 
 def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
-    """Return the server's experiment: no training data, a test set where there is one."""
+    """Return the server's experiment: no training data, and the test set if there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
     built = _build(config, settings.own, data, None)
@@ -62,7 +62,7 @@ def build_server(settings: FederationFile, config: Config, sample: Sample, test:
 
 
 def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
-    """Return a node's experiment: its own samples are those of one client among empty ones."""
+    """Return a node's experiment: its samples belong to one client, and all others are empty."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
@@ -70,7 +70,7 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
 
 
 def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
-    torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
+    torch.manual_seed(config.seed)  # a user's model is initialised from it, as a named one is
     model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
     loss = None if own.loss is None else _find_function(own.loss, "own.loss")
     several = [own.metric] if isinstance(own.metric, str) else own.metric or []
@@ -105,7 +105,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def compute_fingerprint(built: Experiment) -> str:
-    """Sixteen digits of the algorithm, the layout and whatever of the model is neither trained nor sent."""
+    """Hash the algorithm, the layout, and all of the model that is neither trained nor sent."""
     task = built.task
     digest = hashlib.sha256(repr((built.algorithm.parts, task.layout.names, task.layout.shapes, task.head)).encode())
     digest.update(repr([(k, tuple(v.shape)) for k, v in task.buffers.items()]).encode())
@@ -114,8 +114,8 @@ def compute_fingerprint(built: Experiment) -> str:
 
 
 def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
-    """Return what a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
-    # Robust rules and noise stand between the replies and what looks at states; with one reply they need not work.
+    """Return the form of a reply, and whether the server's rules need clients' states, as FedScar's do."""
+    # Robust rules and noise act on many replies and need not work with one, so they are left out.
     algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
     asked = []
     x, one = task.x0, task.x0.new_tensor(1.0)

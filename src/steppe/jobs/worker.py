@@ -84,7 +84,7 @@ def pack_own(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack_own(request: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `pack_own`; only for what this process's own parent sent."""
+    """Return the inverse of `pack_own`; only for what this process's own parent sent."""
     if not request.get("own"):
         return request
     sys.path += [folder for folder in request["path"] if folder not in sys.path]

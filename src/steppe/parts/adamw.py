@@ -37,8 +37,8 @@ class AdamW(Part):
     def objection(self, others: tuple[Part, ...]) -> str:
         reader = next((p.name for p in others if p.needs_plain_steps), None)
         return "" if reader is None else (
-            f"'{reader}' reads gradients off the distance that a client went, and AdamW's steps are not along them: "
-            "take the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper will do)"
+            f"'{reader}' derives gradients from a client's displacement, but AdamW's steps are not along gradients: "
+            "use the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper works)"
         )  # fmt: skip
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
@@ -43,6 +43,7 @@ from steppe.core.metric import Metric
 from steppe.data import Partition
 from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
+from steppe.runs.tensor_files import save_file
 
 Record = dict[str, Any]
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
@@ -407,7 +408,7 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
 
 
 def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether both are one of the library's own losses, which has moved from one file to another."""
+    """Return whether both are one of the library's own losses, which has moved from one file to another."""
     ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
     return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
 
