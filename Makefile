@@ -20,6 +20,7 @@ $(VENV)/.complete: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/steppe compare fedavg fedsam scaffold --set 'partition=lda(0.1)' --rounds 30 --out runs/demo
+	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
 # One process per core; a file's tests stay together (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder

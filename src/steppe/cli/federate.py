@@ -127,8 +127,9 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
             rounds: int | None) -> Config:  # fmt: skip
     """Return the configuration of a federation: one client per node, all in every round unless set otherwise."""
     from steppe.config import read
+    from steppe.settings import parse_assignment
 
-    given = {text.partition("=")[0].strip() for text in sets} | set(read(path) if path else ())
+    given = {parse_assignment(text)[0] for text in sets} | set(read(path) if path else ())
     if nodes is not None or "clients" not in given:
         sets = [*sets, f"clients={nodes or 3}"]
     if "per_round" not in given:

@@ -47,7 +47,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return
@@ -56,6 +56,9 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
            f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    for other in built.task.metrics[1:]:
+        if found := s["metrics"].get(other.name):
+            terminal.show(f"{other.text(found['last'])} (best {other.number(found['best'])})")
     if "epsilon" in s:
         terminal.show(f"privacy spent: {format_privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
     if "refused" in s:

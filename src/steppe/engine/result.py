@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.core.metric import Metric
 from steppe.core.server import Server
@@ -46,9 +48,9 @@ class Result(Outcome):
         return self.experiment.task.metric
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """Return all metrics of the final model on the test set, by name."""
-        return {name: float(found["last"]) for name, found in self.summary["metrics"].items()}
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return self.experiment.task.metrics[1:]
 
     @property
     def accuracy(self) -> float:
@@ -65,7 +67,7 @@ class Result(Outcome):
     def example(self) -> Any:
         """Return two test samples as the model sees them."""
         federation = self.experiment.federation
-        return federation.plain(federation.data.test_inputs[:2])
+        return federation.plain(take(federation.data.test_inputs, slice(2)))
 
     def save(self, path: str | Path) -> Path:
         """Write the folder that the run would have left with `out=path`, without checkpoints; steppe.load reads it."""

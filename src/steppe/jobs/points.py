@@ -31,6 +31,7 @@ class Point:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
+    others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
     folder: Path = Path()
     own: Own = field(default_factory=dict)  # the user's own objects
 
@@ -43,7 +44,8 @@ class Point:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
-        self.folder = out / self.name
+        """Return its runs. All that is random follows from the seed, unless the user asked for less."""
+        self.folder, self.config = out / self.name, vary_all(self.config)
         return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
                     own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
@@ -54,7 +56,7 @@ class Point:
             self.failed[seed] = ended.error
             return
         run = self.run(seed)
-        self.metric = run.metric
+        self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
@@ -69,6 +71,11 @@ class Point:
     @property
     def cost(self) -> dict[str, Any]:
         return dict(self.run(min(self.results)).about["cost"])
+
+
+def vary_all(config: Config) -> Config:
+    """Return the configuration of one run among several seeds."""
+    return config if config.vary else config.model_copy(update={"vary": "all"})
 
 
 def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
@@ -93,6 +100,12 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
             if tell and len(point.results) + len(point.failed) == seeds:
                 tell(point)
             add_points()
+
+
+def find_others(points: Iterable[Point]) -> list[Metric]:
+    """Return the metrics that all finished runs have, without the main one."""
+    each = [{m.name: m for m in p.others} for p in points if p.results]
+    return [m for name, m in each[0].items() if all(name in one for one in each)] if each else []
 
 
 def choose_measure(points: Iterable[Point]) -> str:

@@ -131,7 +131,9 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
 def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
     name, own_sets, parts = split_algorithm(text)
     given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
-    settings = {key.removeprefix("settings."): value for key, value in given.items()}
+    if given.get("dtype", "float32") != "float32":
+        raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
+    settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}
     algorithm = make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
     return make_cost_row(text, algorithm, task, example, base)
 
