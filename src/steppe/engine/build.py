@@ -74,7 +74,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
-                            config.seed, dtype, config.max_steps).to(device)  # fmt: skip
+                            config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
         if data.outputs is None:
             raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
@@ -86,6 +86,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
+    model_checks.check_passes(task, federation, config.accumulate)
     notes += set_precision(config, chosen, task)
     notes += [why for p in chosen.parts if (why := p.caution(config.per_round, config.clients))]
     model_checks.check_taps(chosen, task)
