@@ -44,7 +44,8 @@ class Cohort:
     def __init__(self, work: str, cohort: str, data: Data, device: str, tiny: bool) -> None:
         algorithm, model = WORK[work]
         options = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "sampling": "fixed", "device": device,
-                   "augmentation": "cifar-fedsmoo", "rounds": 1000, "executor": "batched", **COHORTS[cohort]}  # fmt: skip
+                   "augmentation": "cifar-fedsmoo", "rounds": 1000, "executor": "batched",
+                   **COHORTS[cohort]}  # fmt: skip
         if tiny:
             model, options = "mlp", {**options, "max_steps": 2}
         config = resolve({"algorithm": algorithm, "model": model, **options})

@@ -3,8 +3,8 @@
 The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
 as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
 of steps. A lane trains one client after another, and a client may change lanes, so that all lanes end at the same time
-and one graph size is enough. `best_width` chooses it for a federation. The learning rate and the round are tensors, so one
-capture serves all rounds.
+and one graph size is enough. `best_width` chooses it for a federation. The learning rate and the round are tensors, so
+one capture serves all rounds.
 """
 
 from __future__ import annotations
