@@ -15,11 +15,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # With all that tests, checks and benchmarks use.
 $(VENV)/.complete: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,report,tensorboard,mlflow,optuna]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,tensorboard,mlflow,optuna]'
 	@touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/steppe compare fedavg fedsam scaffold --set 'partition=lda(0.1)' --rounds 30 --out runs/demo
+	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
 # One process per core; a file's tests stay together (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder

@@ -25,7 +25,7 @@ from steppe.data import Data
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.runs.provenance import find_versions
 
 TARGET = 1.15
@@ -50,7 +50,7 @@ class Cohort:
             model, options = "mlp", {**options, "max_steps": 2}
         config = resolve({"algorithm": algorithm, "model": model, **options})
         self.experiment = build_experiment(config, data=data)
-        self.executor, self.store = choose_executor(self.experiment), client_store(self.experiment, None)
+        self.executor, self.store = choose_executor(self.experiment), make_store(self.experiment, None)
         x0 = self.experiment.task.x0
         self.server = Server(x0, self.experiment.algorithm.server_state(x0), self.experiment.task.buffers)
         self.t = 0
@@ -88,6 +88,21 @@ def measure(work: str, data: Data, device: str, rounds: int, tiny: bool) -> dict
                    "seconds_per_round": sum(s for s, _ in spent[name]) / rounds, "first_round": first[name],
                    "lanes": getattr(cohorts[name].executor, "width", None), "notes": cohorts[name].experiment.notes}
             for name in cohorts}  # fmt: skip
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Return the table of docs/performance.md."""
+    about = report["versions"]
+    lines = [f"{about['hardware']}, torch {about['torch']}; commit {(about['commit'] or 'unknown')[:10]}. "
+             f"Data: {report['data']}.", "",
+             "| job | cohort | lanes | seconds per round | µs per sample pass | ratio |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    for work, cohorts in report["rows"].items():
+        for cohort, r in cohorts.items():
+            missed = "" if r["ratio"] <= TARGET else f" (target {TARGET}: missed)"
+            lines.append(f"| {work} | {cohort} | {r['lanes']} | {r['seconds_per_round']:.3f} | "
+                         f"{r['us_per_pass']:.2f} | {r['ratio']:.2f}{missed} |")  # fmt: skip
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from steppe.data import Data
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.evaluate.global_model import evaluate
 from steppe.models import build
 from steppe.runs.provenance import find_versions
@@ -69,7 +69,7 @@ class Ours:
         )
         self.experiment = build_experiment(config, data=data)
         self.flags = torch.backends.cuda.matmul.allow_tf32
-        self.executor, self.store = choose_executor(self.experiment), client_store(self.experiment, None)
+        self.executor, self.store = choose_executor(self.experiment), make_store(self.experiment, None)
         x0 = self.experiment.task.x0
         self.server = Server(x0, self.experiment.algorithm.server_state(x0), self.experiment.task.buffers)
         self.t = 0

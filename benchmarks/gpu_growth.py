@@ -30,7 +30,7 @@ from steppe.data import Data, from_arrays
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.experiment import Experiment
 from steppe.models.cnn import conv
 from steppe.models.mlp import Stack, dense
@@ -87,7 +87,7 @@ class Job:
                     federation=replace(e.federation, data=base.federation.data))  # fmt: skip
         self.executor.federation = e.federation
         self.played.append(e)  # kept alive, because the graph reads tensors of the first one
-        store, x0, times = client_store(e, None), base.task.x0, []
+        store, x0, times = make_store(e, None), base.task.x0, []
         server = Server(x0, base.algorithm.server_state(x0), base.task.buffers)
         for _ in range(self.sizes.rounds):
             ids = torch.randperm(clients)[:per_round].tolist()

@@ -33,7 +33,7 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
 
     import steppe
     from benchmarks.jobs import data
-    from steppe.distributed.torchrun import first, join
+    from steppe.distributed.torchrun import is_first, join
 
     join()
     torch.set_num_threads(1)
@@ -55,7 +55,7 @@ def one(algorithm: str, clients: int, per_round: int, rounds: int, store: str, p
     if torch.distributed.is_initialized():
         peaks *= torch.distributed.get_world_size()
         torch.distributed.all_gather_object(peaks, peak / 2**20)
-    if first():
+    if is_first():
         # Without the first round (warm-up) and the last one (evaluation), but with checkpoints. Processor time (of
         # rank 0) is independent of other load on the machine.
         seconds, own = np.diff(np.array(moments)[:-1], axis=0).T

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import steppe
 from steppe.engine import resources
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.engine.result import Result
 from steppe.runs import checkpoint
-from steppe.runs.client_store import flat
+from steppe.runs.client_store import flatten_states
 
 
 class Net(nn.Module):
@@ -80,7 +80,7 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 def remains(out: Path, result: Result) -> dict[str, Any]:
     """All that two runs must share to the bit: model, records, and server and client states of the last checkpoint."""
-    store = resources.client_store(result.experiment, out)
+    store = resources.make_store(result.experiment, out)
     saved, complaints = checkpoint.load(out / "checkpoints", store)
     assert saved is not None
     assert complaints == []
@@ -91,9 +91,9 @@ def remains(out: Path, result: Result) -> dict[str, Any]:
         "round": saved.round,
         "notes": saved.notes,
         "x": bits(saved.server.x),
-        "server": {k: bits(v) for k, v in flat(saved.server.state).items()},
+        "server": {k: bits(v) for k, v in flatten_states(saved.server.state).items()},
         "buffers": {k: bits(v) for k, v in saved.server.buffers.items()},
-        "clients": {i: {k: bits(v) for k, v in flat(row).items()} for i, row in rows.items()},
+        "clients": {i: {k: bits(v) for k, v in flatten_states(row).items()} for i, row in rows.items()},
     }
 
 
@@ -108,7 +108,7 @@ def listening(each: Any = None) -> Iterator[list[str]]:
             if each:
                 each(said[-1])
 
-    with handling(Ear()):
+    with handle_logs(Ear()):
         yield said
 
 

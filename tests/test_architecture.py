@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "steppe"
 # In the order in which the data walk: each may import itself and what stands before it.
 ROOMS = ["core", "settings", "references", "parts", "algorithms", "registry", "citations", "config", "models", "data",
          "experiment", "runs", "distributed", "executors", "evaluate", "flatness", "measures", "engine", "analysis",
-         "jobs", "report", "flower", "reproduce", "optim", "embed", "api", "cli"]  # fmt: skip
+         "jobs", "report", "flower", "reproduce", "optim", "embed", "api", "lab",
+         "testing", "cli"]  # fmt: skip
 # Rooms that are held to less than what stands before them.
 ONLY = {
     "core": [],

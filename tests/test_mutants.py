@@ -26,7 +26,7 @@ from steppe.data.partition import Partition, make
 from steppe.data.plan import plan
 from steppe.engine.early_stopping import Best
 from steppe.evaluate import client_tests
-from steppe.evaluate.personal import Client, personal_accuracy
+from steppe.evaluate.personal import Client, evaluate_personal
 from steppe.executors.batched import Batched
 from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
@@ -85,11 +85,11 @@ def test_a_model_is_judged_without_dropout() -> None:
 
 def test_neighbours_are_asked_without_dropout() -> None:
     """With weight 0 the neighbours have no say, and the model alone predicts."""
-    task = Task(forgetful().double(), metric=lambda outputs, _: outputs[:, 0])
+    task = Task(forgetful().double(), metric=steppe.Metric("first", lambda outputs, _: outputs[:, 0]))
     x, y, test_x, test_y = blobs()
     algorithm = steppe.Algorithm((NearestNeighbours(weight=0.0), SGD()))
     clients = [Client(x.double(), y, test_x.double(), test_y)]
-    found = personal_accuracy(algorithm, task, task.x0, clients, lr=0.1, epochs=(0,))
+    found = evaluate_personal(algorithm, task, task.x0, clients, lr=0.1, epochs=(0,))
     judged = task.module(task.x0).eval()(test_x.double()).softmax(1)
     assert found[0].mean == pytest.approx(judged[:, 0].mean().item(), abs=1e-12)
 
@@ -115,9 +115,9 @@ def test_fine_tuning_goes_on_with_the_rate_after_the_last_round(monkeypatch: pyt
 
     def personal(algorithm: Any, task: Any, x: Any, clients: Any, lr: float, *rest: Any, **more: Any) -> Any:
         rates.append(lr)
-        return personal_accuracy(algorithm, task, x, clients, lr, *rest, **more)
+        return evaluate_personal(algorithm, task, x, clients, lr, *rest, **more)
 
-    monkeypatch.setattr(client_tests, "personal_accuracy", personal)
+    monkeypatch.setattr(client_tests, "evaluate_personal", personal)
     launch(rounds=3, algorithm="fedavg", lr=0.1, lr_schedule="exponential", lr_decay=0.5, personal=[1])
     assert rates == [pytest.approx(0.1 * 0.5**3)]
 
@@ -126,10 +126,10 @@ def test_early_stopping_keeps_the_first_of_equals() -> None:
     server = Server(torch.zeros(1), {}, {})
     best = Best()
     for round_, loss in enumerate([0.5, 0.5, 0.6], start=1):
-        best.see({"round": round_, "validation_loss": loss}, server, None)
+        best.update({"round": round_, "validation_loss": loss}, server, None)
     assert (best.round, best.since) == (1, 2)
-    assert best.stopped(2)
-    assert not best.stopped(3)
+    assert best.is_over(2)
+    assert not best.is_over(3)
 
 
 # --- keyed randomness

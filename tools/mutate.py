@@ -101,7 +101,7 @@ COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.G
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
               ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}  # fmt: skip
 # Calls with two arguments of one kind, which are easily taken for each other.
-ALIKE = {"sub": (0, 1), "where": (1, 2), "ascended": (0, 1), "linspace": (0, 1), "lerp": (0, 1), "range": (0, 1),
+ALIKE = {"sub": (0, 1), "where": (1, 2), "ascend": (0, 1), "linspace": (0, 1), "lerp": (0, 1), "range": (0, 1),
          "fixed": (0, 1), "penalty": (0, 1), "Round": (1, 2), "Server": (1, 2), "play": (4, 5)}  # fmt: skip
 # Keywords whose values decide nothing, and calls that only format.
 IDLE_KEYWORDS = {"strict", "non_blocking", "maxsize", "indent", "timeout", "display", "repr", "default_factory"}

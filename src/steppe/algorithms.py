@@ -1,8 +1,8 @@
-"""The catalogue: one function a paper, each an expression over parts.
+"""The catalogue: one function per paper, each an expression over parts.
 
-A function's arguments are the algorithm's settings with their defaults; its docstring is what `steppe list`
-shows. Every public function here that returns `Parts` is in the catalogue. The local optimiser is not: it
-belongs to the experiment's recipe, and is put around these parts by `registry.make`.
+A function's arguments are the algorithm's settings with their defaults; `steppe list` shows its docstring. Every
+public function here that returns `Parts` is in the catalogue. The local optimiser belongs to the experiment's
+recipe, and `registry.make` puts it around these parts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Parts])
 
 
 def cites(*papers: str) -> Callable[[Function], Function]:
-    """Name the papers of an entry that are not those of its parts already, as BibTeX."""
+    """Add the papers of an entry that its parts do not cite already, as BibTeX."""
 
     def name(function: Function) -> Function:
         function.citation = "\n\n".join(papers)  # type: ignore[attr-defined]
@@ -166,8 +166,8 @@ def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
     """FedSoL (Lee et al., CVPR 2024): descend on the local loss where a proximal loss is higher."""
     if on == "head" and proximal == "moon":
         raise SettingError(
-            "on of algorithm 'fedsol' is 'head', which does nothing with proximal='moon': that "
-            "term acts on features, so take 'all' or 'body'"
+            "on of algorithm 'fedsol' is 'head', which has no effect with proximal='moon': that "
+            "term acts on features, so use 'all' or 'body'"
         )
     # A factor on the term cancels, so its own coefficient (mu, alpha, beta) does not matter.
     terms: dict[str, Part] = {
@@ -190,7 +190,7 @@ def fedsol_ablation(variant: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] =
     a6: g(w + ε) + β g_p(w)
     """
     if radius != "fixed" and variant in ("a0", "a4", "a5"):
-        raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} has none but 'fixed'")
+        raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} supports only 'fixed'")
     term, weighted = _term(proximal, prox_scale), _term(proximal, beta * prox_scale)
     ascent = ProximalAscent(rho, term, radius=radius)
     if variant in ("a2", "a6") or (variant == "a4" and beta != 1):
@@ -233,14 +233,14 @@ def local() -> Parts:
   year = {2022}, eprint = {2203.11751}, archiveprefix = {arXiv}
 }""")
 def feddc(alpha: Positive = 0.1, variant: Literal["paper", "official"] = "paper") -> Parts:
-    """FedDC (Gao et al., CVPR 2022): a drift variable for each client, and a correction of its gradient.
+    """FedDC (Gao et al., CVPR 2022): a drift variable per client, and a correction of its gradient.
 
     The drift of the paper, (α/2)‖w − x + h_i‖² in the loss and h_i += w_i − x, is FedDyn's dual divided by −α.
     `official` was confirmed in the released code (github.com/gaoliang13/FedDC): SCAFFOLD's control variates, and the
     mean drift of all clients on the server. `paper` compares the last updates themselves, and the server averages
-    w_i + h_i over the active: this was confirmed only in others' implementations that cite the paper.
+    w_i + h_i over the active clients: this was confirmed only in other implementations that cite the paper.
     Deviations: the released code also divides α and the mean variate by a client's relative size, and measures
-    the variates with the first round's learning rate; here clients count alike and each round has its own.
+    the variates with the first round's learning rate; here all clients have the same weight and each round its rate.
     """
     if variant == "official":
         return (ControlVariates(), _dynamic(alpha, "paper"))
@@ -248,7 +248,7 @@ def feddc(alpha: Positive = 0.1, variant: Literal["paper", "official"] = "paper"
 
 
 def fedcm(alpha: Share = 0.1) -> Parts:
-    """FedCM (Xu et al., 2021): each local step leans on the last global direction."""
+    """FedCM (Xu et al., 2021): each local step mixes in the last global direction."""
     return (ClientMomentum(alpha),)
 
 
@@ -296,7 +296,7 @@ Estimated = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 
 
 def fedlesam(rho: Amount = 0.1, variant: Estimated = "paper") -> Parts:
-    """FedLESAM (Fan et al., ICML 2024): SAM along an older global model, at one gradient a step."""
+    """FedLESAM (Fan et al., ICML 2024): SAM towards an older global model, at one gradient per step."""
     return (LocallyEstimatedSAM(rho, variant),)
 
 
@@ -358,7 +358,7 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
 def fedgf(rho: Amount = 0.05, rho_global: Amount | None = None, threshold: Bound = 0.2, window: FromOne = 30) -> Parts:
     """FedGF (Lee & Yoon, ICML 2024): SAM at a point between the client's own ascent and the server's.
 
-    `rho_global` is `rho` unless set. As released; of the paper only the abstract could be read.
+    `rho_global` is `rho` unless set. As released; only the abstract of the paper could be read.
     """
     return (MixedAscent(rho, rho_global, threshold, window),)
 
@@ -379,9 +379,9 @@ def fedmoswa(end: Amount | None = None, server_lr: Amount | None = None, gamma: 
     """FedMoSWA (Liu et al., ICML 2025): FedSWA with control variates whose mean is a momentum.
 
     `paper`: `end` = 0.1, `server_lr` = 1.5, `gamma` = 0.2. `official`, what the published command runs: no cycle
-    (`end` = 1), 1 and 0.4, and the first mean taken whole. Deviations of `official`: the released code adds the
-    variates after the clip, divides by 50 steps however many there were, and mixes the clients' variates up; here
-    they are inside the clip, the steps are counted, and every client keeps its own.
+    (`end` = 1), 1 and 0.4, and the first mean is used without damping. Deviations of `official`: the released code
+    adds the variates after the clip, always divides by 50 steps, and confuses the clients' variates; here they are
+    inside the clip, the steps are counted, and every client keeps its own.
     """
     end, server_lr, gamma = _first_set(variant == "paper", (end, 0.1, 1.0), (server_lr, 1.5, 1.0), (gamma, 0.2, 0.4))
     variates = ControlVariates(gain=gamma, jump=variant == "official")
@@ -389,16 +389,16 @@ def fedmoswa(end: Amount | None = None, server_lr: Amount | None = None, gamma: 
 
 
 def _first_set(paper: bool, *settings: tuple[float | None, float, float]) -> list[float]:
-    """Each setting as given, or else as the paper has it, or else the released code."""
+    """Return each setting as given; otherwise the paper's value, or that of the released code."""
     return [given if given is not None else printed if paper else released for given, printed, released in settings]
 
 
 def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, scale: Amount = 1.0,
              aligned: bool | None = None,
              variant: Literal["paper", "text", "official"] = "paper") -> Parts:  # fmt: skip
-    """FedWMSAM (Li et al., NeurIPS 2025): SAM along a momentum of the client's own, at one gradient a step.
+    """FedWMSAM (Li et al., NeurIPS 2025): SAM along a personal momentum, at one gradient per step.
 
-    `aligned`: α grows where clients agree with the momentum; unless set, yes, and no for `official`.
+    `aligned`: α grows if clients agree with the momentum; by default true, but false for `official`.
     """
     aligned = variant != "official" if aligned is None else aligned
     return (MomentumSAM(rho, alpha, adapt, scale, variant, aligned),)

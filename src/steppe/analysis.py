@@ -17,24 +17,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe import flatness
-from steppe.config import Config
+from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import partition, sampling
+from steppe.data.npz import write_arrays
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
 from steppe.engine.play_round import play_round
-from steppe.engine.resources import client_store
+from steppe.engine.resources import make_store
 from steppe.experiment import Experiment
 from steppe.flatness import Density, Landscape, free_memory
-from steppe.measures.client_models import UploadModel, uploading_models
+from steppe.measures.client_models import UploadModel, upload_models
 from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder
@@ -153,8 +153,7 @@ class Analysis:
             return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
         if isinstance(result, Density):
             file = self.folder.array_file(name, self.whose)
-            with (self.where / file).open("wb") as opened:
-                np.savez(opened, **flatness.as_arrays(result))  # type: ignore[arg-type]
+            write_arrays(self.where / file, flatness.as_arrays(result))
             grid = [float(result.grid[0]), float(result.grid[-1])]
             return {"file": str(file), "grid": grid, "sigma": result.sigma, "size": result.size,
                     "trace": flatness.as_json(result.trace)}  # fmt: skip
@@ -175,6 +174,11 @@ class Analysis:
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
         if changed := self.folder.changed_sources(config):
             raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
+        if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
+            # Most measures need no metric, so its absence is told and not refused.
+            log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
+                        "to use it for scores")  # fmt: skip
+            config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)
         now = json.loads(json.dumps(describe(built), default=str))
         about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
@@ -184,6 +188,8 @@ class Analysis:
             now["partition"]["by"] = by
         recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
         changed = [k for k in recorded if about.get(k) != now[k]]
+        was, is_ = ((a.get("model") or {}) for a in (about, now))
+        changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "
@@ -229,8 +235,8 @@ class Analysis:
         """
         if self.options.client is not None:
             raise SteppeError("Measures of the round's clients use the global loss: leave out --client.")
-        watched = replace(self.experiment, algorithm=uploading_models(self.experiment.algorithm))
-        store = client_store(watched, self.where)
+        watched = replace(self.experiment, algorithm=upload_models(self.experiment.algorithm))
+        store = make_store(watched, self.where)
         saved, complaints = checkpoint.load(self.folder.checkpoints, store)
         if saved is None:
             problem = " ".join(complaints) or f"{self.where} has no checkpoint."
@@ -245,7 +251,7 @@ class Analysis:
                             f"A round of {len(ids)} clients", "choose fewer --clients")  # fmt: skip
         executor = choose_executor(watched)
         try:
-            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).seen()
+            return play_round(watched, server, store, executor, t, ids, watched.lr(t - 1)).as_round()
         finally:
             executor.close()
 

@@ -17,25 +17,26 @@ from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
-from steppe.data import Data
 from steppe.data.divide import take_division
-from steppe.distributed.torchrun import agreed, first, join
+from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
-from steppe.engine.caller_state import keeping_caller_state
+from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
+from steppe.engine.objectives import either, split_objectives
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
-from steppe.measures.during_training import chosen
+from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
+from steppe.runs.trained import put_together
 from steppe.settings import tell_where
 
 
 def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
-        loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+        loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
         predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
         watch: Watch | Sequence[Watch] | None = None, track: str | Sequence[str | Tracker] = (),
         add: Added = (), progress: bool = True,
@@ -49,9 +50,11 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
                outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
-    data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
-    loss       "cross_entropy", "mse", or a function (outputs, targets) -> one value per sample
-    metric     "accuracy", "mse", or a function of the same form
+    data       a name, a Data, arrays (x, y, test_x, test_y), two data sets, loaders or tables (train, test), a dict of
+               splits, or steppe.from_clients([…])
+    loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
+    metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
+               functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
     head       the name of the module that is the classifier head (default: the last one with parameters)
     out        a folder for records, checkpoints and the model; without it, nothing is written
     resume     continue from the last checkpoint in that folder, if there is one
@@ -65,9 +68,10 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
-    chosen_model = take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own = take_objects(model, data, options)
+    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
+    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -75,52 +79,49 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
-    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
-    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
     call = read_call(algorithm, add, options)
     config = call.config
     if out is not None:
         check_place(out)
-    if agreed(lambda: out is not None and not resume and RunFolder(out).exists):
+    if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(say_options({**options, "add": add})), keeping_caller_state():
-        own_model = chosen_model if isinstance(chosen_model, nn.Module) else None
-        built = build_experiment(config, call.algorithm, own_model, own_data, loss, metric, head, split, add=call.add,
-                                 predict=predict)  # fmt: skip
-        with Progress(config.rounds, not (progress and first()), built.task.metric) as shown:
+    with tell_where(say_options({**options, "add": add})), keep_caller_state():
+        built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
+                                 predict=predict, **own)  # fmt: skip
+        with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:
             shown.begin(built.algorithm.name)
             return simulate(built, out, resume, shown.round, [*watchers, *own_trackers])
 
 
-def _data(given: Any) -> Data:
-    if isinstance(given, Data):
-        return given
-    if isinstance(given, tuple | list) and len(given) == 4:
-        return datasets.from_arrays(*given)
-    if isinstance(given, tuple | list) and len(given) == 2:
-        return datasets.from_dataset(*given)
-    raise SteppeError("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), or two torch data sets "
-                      "(train, test).")  # fmt: skip
+def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    chosen_model = model if own_model else take_model(model)
+    own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
+    own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
+    options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    found = {"model": chosen_model, "data": own_data, "split": split}
+    return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
-            loss: str | Each | None = None, metric: str | Each | None = None, head: str | None = None,
+            loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
             predict: Predict | None = None,
             samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data or loss, pass them again. `points` is the number of points per side of
-    a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss instead of the
-    global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
+    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
+    instead of the global one.
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
-           "data": None if data is None else _data(data), "loss": loss,
-           "metric": metric, "head": head, "predict": predict,
+           "data": None if data is None else datasets.as_data(data), "loss": loss,
+           "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
-    names = chosen([measures] if isinstance(measures, str) else measures)
-    with keeping_caller_state():
+    names = choose_measures([measures] if isinstance(measures, str) else measures)
+    with keep_caller_state():
         one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
         found: dict[str, Any] = one.measure(names)["measures"]
     return found
@@ -144,8 +145,13 @@ class Run(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
-        return Metric.from_record(self.about.get("metric"))
+        """Return what the model was judged by, the main one of its metrics."""
+        return RunFolder(self.folder).metric
+
+    @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return RunFolder(self.folder).metrics[1:]
 
     @property
     def model(self) -> nn.Module:
@@ -158,7 +164,8 @@ class Run(Outcome):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
-        return RunFolder(self.folder).model_state()
+        frozen = "base" in (self.about.get("model") or {})
+        return self.model.state_dict() if frozen else RunFolder(self.folder).model_state()
 
     def example(self) -> Any:
         """Return inputs of the recorded shape; None if the model is the user's own."""
@@ -169,8 +176,9 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. A run that has not
-    finished has records, but no module.
+    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
+    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
+    not finished has records, but no module.
     """
     folder = RunFolder(path)
     config, summary, where = folder.read("config.json"), folder.summary, folder.path
@@ -181,10 +189,6 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
             if about is None:
                 raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
             model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        model = take_module(model).to(getattr(torch, config["dtype"]))
-        try:
-            model.load_state_dict(run.state_dict())
-        except RuntimeError as error:
-            raise SteppeError(f"The weights in {where} do not fit this module: {error}") from error
-        run.module = model.eval()
+        dtype = getattr(torch, config["dtype"])
+        run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

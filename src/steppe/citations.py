@@ -18,7 +18,7 @@ SOFTWARE = f"""@software{{steppe,
 
 
 def cite(name: str) -> str:
-    """The BibTeX of the library, of an algorithm with its parts, or of a part.
+    """Return the BibTeX of the library, of an algorithm with its parts, or of a part.
 
     >>> cite("fedprox").splitlines()[0]
     '@inproceedings{fedprox,'

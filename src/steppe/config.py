@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.references import OWN as OWN
-from steppe.settings import explain, parse_assignment, split_algorithm, tell_where
+from steppe.settings import explain, parse_assignment, split, split_algorithm, tell_where
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -49,8 +49,14 @@ RECIPE_AUGMENTATION = {
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
+# What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
+                         "clip": 5.0}  # fmt: skip
+USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
+
+
 def _word(value: Any) -> str:
-    """A text; what is none is refused later."""
+    """Return a text; what is none is refused later."""
     return value if isinstance(value, str) else ""
 
 
@@ -112,7 +118,7 @@ Role = Literal["method", "recipe", "seed", "evaluation", "machine", "onlooker"]
 
 
 def key(default: Any, role: Role, description: str, **limits: Any) -> Any:
-    """A key of the configuration. Its role says what depends on it.
+    """Return a key of the configuration. Its role says what depends on it.
 
     method      what is compared: the algorithm
     recipe      the protocol, which runs must share to be compared
@@ -161,6 +167,11 @@ class Config(BaseModel):
     augmentation: str = key("auto", "recipe", "Augmentation of training images (auto: the recipe's for this data set, "
                             "or none)")  # fmt: skip
     model: str = key("cnn", "recipe", "Model, a name (steppe list models)")
+    loss: str | None = key(None, "recipe", "Loss: cross_entropy, bce, mse or dice, with settings such as "
+                           "cross_entropy:ignore_index=0 (default: cross_entropy for whole numbers as targets, else "
+                           "mse)")  # fmt: skip
+    metrics: list[str] = key([], "evaluation", "Metrics, such as accuracy,top5; the first is the main one (default: "
+                             "the usual one of the loss)", max_length=100)  # fmt: skip
 
     rounds: int = key(30, "recipe", "Rounds of training", ge=0, le=MANY)
     epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
@@ -188,6 +199,11 @@ class Config(BaseModel):
     )
 
     seed: int = key(0, "seed", "Seed of the initial model, the batch order and the augmentation", ge=0, le=2**53)
+    vary: Literal["all", "model"] | None = key(
+        None, "recipe", "What depends on the seed: all that is random, also the partition and the clients' schedule "
+        "unless they have seeds of their own; or model, which keeps the papers' (default: all in comparisons and "
+        "sweeps, model in a single run)"
+    )  # fmt: skip
     device: str = key("auto", "machine", "Device: cpu, cuda, cuda:1, mps or auto")
     dtype: Literal["float32", "float64"] = key("float32", "recipe", "Floating-point type of the computation")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
@@ -230,6 +246,7 @@ class Config(BaseModel):
     early_stopping: int | None = key(
         None, "recipe", "Evaluations without a better validation loss after which training stops", ge=1, le=MANY
     )
+    early_stopping_by: str = key("loss", "recipe", "What early stopping looks at: loss, or the name of a metric")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -240,6 +257,12 @@ class Config(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def split_names(cls, value: Any) -> Any:
+        """Read `accuracy,top5` as a list, as a command line writes it."""
+        return split_names(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def check_together(self) -> Config:
@@ -254,14 +277,46 @@ class Config(BaseModel):
         return self
 
     @property
+    def partition_stream(self) -> int | None:
+        """Return the seed of the partition; None: that of the rule's paper."""
+        return self._stream("partition") if self.partition_seed is None else self.partition_seed
+
+    @property
+    def sampling_stream(self) -> int | None:
+        """Return the seed of the clients' schedule; None: the papers' schedule."""
+        return self._stream("schedule") if self.sampling_seed is None else self.sampling_seed
+
+    def _stream(self, purpose: str) -> int | None:
+        """Return a seed that follows from the run's. Seed 0 has the papers' streams, so that it is the usual run."""
+        if self.vary != "all" or self.seed == 0:
+            return None
+        digest = hashlib.sha256(f"{purpose} of seed {self.seed}".encode()).digest()
+        return int.from_bytes(digest[:4], "little") >> 1
+
+    @property
     def hash(self) -> str:
         """Eight digits that name this configuration."""
         content = self.model_dump(mode="json", exclude=keys("onlooker"))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def split_names(text: str) -> list[str]:
+    """Return the names in a text, with their settings.
+
+    >>> split_names("accuracy, dice:ignore_index=0,axis=1,iou")
+    ['accuracy', 'dice:ignore_index=0,axis=1', 'iou']
+    """
+    found: list[str] = []
+    for word in split(text, ","):
+        if "=" in word and ":" not in word and found:  # a further setting of the last one
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
+
+
 def keys(*roles: Role) -> set[str]:
-    """The keys with one of these roles.
+    """Return the keys with one of these roles.
 
     >>> sorted(keys("seed", "onlooker"))
     ['seed', 'track']
@@ -281,7 +336,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = RECIPES.get(_word(values.get("recipe")), {})
+        recipe = USUAL_FOR.get(_word(values.get("data")), {}) | RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}
@@ -296,7 +351,7 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
 
 
 def find_key(name: str, own: Collection[str]) -> str:
-    """Where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
+    """Return where a key belongs: `settings.rho` for a setting of the algorithm (`own`), `lr` for a key of the run.
 
     >>> find_key("rho", {"rho"}), find_key("settings.rho", {"rho"}), find_key("lr", {"rho"})
     ('settings.rho', 'settings.rho', 'lr')
@@ -308,11 +363,13 @@ def find_key(name: str, own: Collection[str]) -> str:
         return name
     if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
         raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
-    raise SettingError(f"there is no key {quote(name)}{nearest(bare, {*Config.model_fields, *own})}", bare)
+    known = nearest(bare, {*Config.model_fields, *own})
+    more = "" if "did you mean" in known else f". The algorithm's own [settings]: {', '.join(sorted(own)) or 'none'}"
+    raise SettingError(f"there is no key {quote(name)}{known}{more}", bare)
 
 
 def own_settings(values: Mapping[str, Any]) -> Collection[str]:
-    """The names of the settings that the algorithm of a configuration has."""
+    """Return the names of the settings that the algorithm of a configuration has."""
     from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
 
     name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
@@ -336,7 +393,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The values with one more on top; a table of settings is merged with the one that is there."""
+    """Return the values with one more on top; a table of settings is merged with the one that is there."""
     if key != "settings":
         return {**values, key: value}
     for table in (value, values.get(key, {})):
@@ -346,7 +403,7 @@ def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The keys of a TOML file, or of a run's config.json."""
+    """Return the keys of a TOML file, or of a run's config.json."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
         with path.open("rb") as file:
@@ -380,7 +437,7 @@ def assign(text: str, own: Collection[str]) -> tuple[str, Any]:
 
 
 def as_option(text: str) -> str:
-    """How a setting was written on the command line.
+    """Return how a setting was written on the command line.
 
     >>> as_option("lr=0.1"), as_option("--lr=0.1")
     ('--set lr=0.1', '--lr 0.1')

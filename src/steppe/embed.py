@@ -29,42 +29,46 @@ from torch import Tensor, nn
 from steppe.config import Config
 from steppe.core import server as turn
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Live, Sent, begin, end, nobody, step
+from steppe.core.client import Live, Sent, begin, end, make_empty_replies, step
 from steppe.core.errors import RunFailed, SteppeError, quote
 from steppe.core.layout import Tensors
 from steppe.core.metric import Each
+from steppe.core.prediction import Predict
 from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.core.validate import faults, misfit
+from steppe.core.validate import find_faults, find_misfit
 from steppe.core.wire import list_reply, list_states, list_work, read_reply, read_sent, read_states
 from steppe.engine.build import build_algorithm
 from steppe.engine.calls import Added, Asked, read_call
+from steppe.engine.objectives import read_loss
 from steppe.experiment import find_rate
 
 
 def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | Each = "cross_entropy",
-           head: str | None = None, state: Mapping[str, Tensor] | None = None, **options: Any) -> Client:  # fmt: skip
+           head: str | None = None, predict: Predict | None = None, state: Mapping[str, Tensor] | None = None,
+           **options: Any) -> Client:  # fmt: skip
     """Make a client of a federation whose loop is yours.
 
-    algorithm, add, loss, head and options are as in `steppe.run`, and the same as the server's; keys about data are
-    not used. `state` is what an earlier client object of the same client had as `client.state`.
+    algorithm, add, loss, head, predict and options are as in `steppe.run`, and the same as the server's; keys about
+    data are not used. `state` is what an earlier client object of the same client had as `client.state`.
     """
-    return Client(*_build(algorithm, model, add, loss, head, options), state)
+    return Client(*_build(algorithm, model, add, loss, head, predict, options), state)
 
 
 def server(algorithm: Asked, model: nn.Module, *, clients: int, samples: float | None = None, add: Added = (),
-           loss: str | Each = "cross_entropy", head: str | None = None, **options: Any) -> Server:  # fmt: skip
+           loss: str | Each = "cross_entropy", head: str | None = None, predict: Predict | None = None,
+           **options: Any) -> Server:  # fmt: skip
     """Make the server of a federation whose loop is yours.
 
     clients  how many there are, not per round
     samples  the number of training samples of all clients; without it, absent ones are taken to have as many as others
     """
     options = {"clients": clients, "per_round": 1, **options}
-    return Server(*_build(algorithm, model, add, loss, head, options), samples)
+    return Server(*_build(algorithm, model, add, loss, head, predict, options), samples)
 
 
 def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, head: str | None,
-           options: dict[str, Any]) -> tuple[Config, Algorithm, Task]:  # fmt: skip
+           predict: Predict | None, options: dict[str, Any]) -> tuple[Config, Algorithm, Task]:  # fmt: skip
     if not isinstance(model, nn.Module):
         raise SteppeError(f"model is {quote(model)}: give an nn.Module.")
     first = next((p for p in model.parameters() if p.requires_grad), None)
@@ -72,7 +76,7 @@ def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, hea
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     call = read_call(algorithm, add, options)
     dtype = getattr(torch, call.config.dtype) if "dtype" in options else first.dtype
-    task = Task(model, loss, None, head).to(first.device, dtype)
+    task = Task(model, read_loss(loss), None, head, predict=predict).to(first.device, dtype)
     if task.buffers and call.config.buffers != "average":
         raise SteppeError(f"buffers is {call.config.buffers}, but running statistics are averaged here: leave it out, "
                           "or use a model with group norm.")  # fmt: skip
@@ -194,18 +198,18 @@ class Server:
         self._prepared, self.round = None, self.round + 1
 
     def _aggregated(self, prepared: turn.Server, sent: Sent, given: Sequence[Mapping[str, Tensor]]) -> turn.Server:
-        like = nobody(self.algorithm, self.task, sent)
+        like = make_empty_replies(self.algorithm, self.task, sent)
         read = []
         for place, tensors in enumerate(given):
             if lost := {"update", "samples", "loss", "drift"} - tensors.keys():
                 raise SteppeError(f"Reply {place} lacks {', '.join(sorted(lost))}: give what client.end() returned.")
             here = {k: v.to(sent.x.device) for k, v in tensors.items()}
             reply = read_reply(here, here["loss"].to(sent.x), here["drift"].to(sent.x), self.algorithm)
-            if why := misfit(reply, like):
+            if why := find_misfit(reply, like):
                 raise SteppeError(f"Reply {place} does not fit {self.algorithm.name} and this model: {why}.")
             read.append(reply)
         stacked = stack(read)
-        if refused := [k for k, why in enumerate(faults(stacked, self.config.refuse_above)) if why]:
+        if refused := [k for k, why in enumerate(find_faults(stacked, self.config.refuse_above)) if why]:
             raise RunFailed(f"Reply {refused[0]} is not finite, or longer than refuse_above: leave it out, or lower "
                             "lr.")  # fmt: skip
         by_samples = self.config.weighting == "samples"
@@ -219,7 +223,7 @@ class Server:
         """The global model, ready to predict; the one to judge, where a part such as EMA offers another."""
         t = max(self.round, 1) - 1
         now, rate = self.task.x0.new_tensor(float(t)), self.task.x0.new_tensor(find_rate(self.config, t))
-        x = turn.evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
+        x = turn.choose_evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
         return self.task.module(x, self._held.buffers)
 
     @property

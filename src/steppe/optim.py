@@ -55,7 +55,7 @@ class Optimiser(torch.optim.Optimizer):
         self.layout = Layout({name: p.shape for name, p in pairs}, head="")
         self.params = [p for _, p in pairs]
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step and return the loss at the parameters before it. The closure calls backward."""
         if closure is None:
             raise SteppeError("step needs a closure that computes the loss, calls backward and returns the loss, "

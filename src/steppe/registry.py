@@ -1,4 +1,4 @@
-"""Names to things: building an algorithm from its name, settings and further parts, with errors that help."""
+"""Build an algorithm from its name, settings and further parts, with helpful errors."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 from steppe.core.part import Part
-from steppe.core.ranges import checked, hints_of
+from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
 
 Given = Part | Sequence[Part] | Algorithm
 
 
 def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
-    """A catalogue entry, or the user's own, with its settings, further parts, and the local optimiser around all."""
+    """Build a catalogue entry, or a user's own, from its settings, with further parts and the local optimiser."""
     found = configured(find_entry(name), f"algorithm {name!r}", settings or {})
     return complete(found, optimiser, add, shorten(name))
 
 
 def find_entry(name: str) -> Callable[..., Any]:
-    """The function of this name, in the catalogue or of the user's own, that returns an algorithm's parts."""
+    """Return the function of this name, in the catalogue or of the user's own, that returns an algorithm's parts."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     return _own_function(name, "algorithm", references.ALGORITHMS, CATALOGUE)
 
 
 def find_part(name: str) -> Callable[..., Any]:
-    """The class of this name among the parts that can be added to any algorithm, or of the user's own."""
+    """Return the class of this name among the parts that can be added to any algorithm, or of the user's own."""
     return PARTS[name] if name in PARTS else _own_function(name, "part", references.PARTS, PARTS)
 
 
@@ -62,7 +62,7 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
 
 
 def complete(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
-    """An algorithm from its parts; a complete one has its optimiser already."""
+    """Return an algorithm from its parts; a complete one has its optimiser already."""
     if isinstance(given, Algorithm):
         return given.plus(*add)
     parts = check_parts(given)
@@ -70,7 +70,7 @@ def complete(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algor
 
 
 def check_parts(given: Any) -> Parts:
-    """One part or several as a tuple; refuse what is no part."""
+    """Return one part or several as a tuple; refuse what is no part."""
     parts = tuple(given) if isinstance(given, tuple | list) else (given,)
     for p in parts:
         if not isinstance(p, Part):
@@ -82,7 +82,7 @@ def check_parts(given: Any) -> Parts:
 
 
 def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
-    """Every part in its place: see `Part.outer` and `Part.around_optimiser`."""
+    """Put every part in its place: see `Part.outer` and `Part.around_optimiser`."""
     together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
     inside = [p for p in together if not p.around_optimiser]
     around = [p for p in together if p.around_optimiser]
@@ -92,7 +92,7 @@ def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm
 
 def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
     """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
-    defaults, hints = settings_of(function), hints_of(function)
+    defaults, hints = settings_of(function), read_hints(function)
     for key in settings:
         if key not in defaults:
             known = nearest(key, defaults) if defaults else "; it has none"
@@ -101,7 +101,7 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
         if default is inspect.Parameter.empty and key not in settings:
             name = what.partition("'")[2].rstrip("'")
             raise SettingError(f"{what} needs a value for {key}: write {name}:{key}=…")
-    given = {key: checked(what, key, value, hints.get(key, Any)) for key, value in settings.items()}
+    given = {key: check_setting(what, key, value, hints.get(key, Any)) for key, value in settings.items()}
     try:
         return function(**given)
     except Exception as error:
@@ -111,19 +111,19 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The settings of a catalogue entry or a part with their defaults, in order."""
+    """Return the settings of a catalogue entry or a part with their defaults, in order."""
     taken = inspect.signature(function).parameters.items()
     return {k: p.default for k, p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 def catalogue_settings(name: str) -> dict[str, Any]:
-    """The settings of an algorithm by name; none for an unknown one, which is refused later."""
+    """Return the settings of an algorithm by name; none for an unknown one, which is refused later."""
     known = name in CATALOGUE or references.locate(name, references.ALGORITHMS)
     return settings_of(find_entry(name)) if known else {}
 
 
 def _discovered() -> dict[str, type[Part]]:
-    """Every part of the package `steppe.parts` that says it is addable, by its name."""
+    """Return every part of the package `steppe.parts` that says it is addable, by its name."""
     modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
     return {c.name: c for c in sorted(classes, key=lambda c: getattr(c, "name", "")) if c.__dict__.get("addable")}
@@ -135,7 +135,7 @@ PARTS: dict[str, type[Part]] = _discovered()
 
 
 def parse_addition(text: str) -> Part:
-    """A part from its name and settings.
+    """Return a part from its name and settings.
 
     >>> parse_addition("ema"), parse_addition("sam:rho=0.05,eps=1e-7")
     (EMA(keep=0.99), SAM(rho=0.05, eps=1e-07, mix=1.0, ramp=0))
@@ -146,7 +146,7 @@ def parse_addition(text: str) -> Part:
         if len(found) != 1:
             raise SettingError(f"{name} is {len(found)} parts: add them one by one, or name it as the algorithm")
     except SettingError as error:
-        error.keys = ("add",)  # whatever the part calls its setting, the run knows it by this key
+        error.keys = ("add",)  # the run's key, whatever the part calls its setting
         raise
     return found[0]
 

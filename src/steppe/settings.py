@@ -1,4 +1,4 @@
-"""How settings are written, and what is said where one is wrong.
+"""How settings are written, and the errors if one is wrong.
 
     0.5, none, [1, 5], lda                  a value
     lr=0.1                                  an assignment
@@ -10,7 +10,7 @@
     rho=0.01..1:log                         a range
 
 Everything that reads text from a user uses these functions, so that a value means the same on the command line, in a
-file and in a part's settings. What is wrong is a `SettingError` that knows the key; `tell_where` adds how it was said.
+file and in a part's settings. Errors are `SettingError`s that know the key; `tell_where` adds how it was written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
 
-if TYPE_CHECKING:  # `steppe --help` does without
+if TYPE_CHECKING:  # `steppe --help` does not need it
     from pydantic import BaseModel, ValidationError
 
 WORDS: dict[str, Any] = {"none": None, "null": None, "true": True, "false": False}
@@ -34,7 +34,7 @@ LARGEST = 1e9  # of the numbers in a rule
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def parse_value(text: str) -> Any:
-    """A number, true, false, none, a list or a table as TOML writes them; everything else is text.
+    """Return a number, true, false, none, a list or a table as TOML writes them; everything else is text.
 
     >>> [parse_value(text) for text in ("1", "1e-3", ".5", "None", "[1, 'a']", "lda(0.1)", "2024-01-01")]
     [1, 0.001, 0.5, None, [1, 'a'], 'lda(0.1)', '2024-01-01']
@@ -78,7 +78,7 @@ def parse_named(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """A name, or the place of a thing of the user's own, and the settings behind it, still as text.
+    """Return a name, or the place of a thing of the user's own, and the settings behind it, still as text.
 
     >>> split_name("man:weight=0.1"), split_name("lookback.py:LookBack:rho=0.1"), split_name("package.module:Idea")
     (('man', 'weight=0.1'), ('lookback.py:LookBack', 'rho=0.1'), ('package.module:Idea', ''))
@@ -90,7 +90,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def shorten(text: str) -> str:
-    """What to call a name, a thing of the user's own, or an object, without its place and settings.
+    """Return what to call a name, a thing of the user's own, or an object, without its place and settings.
 
     >>> [shorten(text) for text in ("man:weight=0.1", "ideas/lookback.py:LookBack:rho=0.1", "own:__main__.LookBack")]
     ['man', 'LookBack', 'LookBack']
@@ -114,7 +114,7 @@ def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
 
 def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any], str]], given: int,
                more: int = 0) -> tuple[Callable[..., Any], list[float]]:  # fmt: skip
-    """A rule such as `lda(0.1)` as its function and its numbers.
+    """Return a rule such as `lda(0.1)` as its function and its numbers.
 
     `rules` are functions with an example each. Their first `given` arguments come from elsewhere; up to `more` numbers
     may follow those that a function takes.
@@ -167,7 +167,7 @@ def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The pieces of a text; a separator within brackets or quotes divides nothing.
+    """Split a text, except at separators within brackets or quotes.
 
     >>> split("0.1, lda(1,2),[3,4]", ","), split("", ",")
     (['0.1', 'lda(1,2)', '[3,4]'], [])
@@ -191,7 +191,7 @@ def _is_number(value: Any) -> bool:
 # ----------------------------------------------------------------------------------------------------------- explaining
 @contextmanager
 def tell_where(said: dict[str, str]) -> Iterator[None]:
-    """Add to an error about some keys how the user said the last of them: `--set rho=-1`, or the name of a file."""
+    """Add to an error how the user wrote the last of its keys: `--set rho=-1`, or the name of a file."""
     try:
         yield
     except SteppeError as error:
@@ -203,7 +203,7 @@ def tell_where(said: dict[str, str]) -> Iterator[None]:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
-    """A sentence about the first key that is wrong, with the nearest known name where there is no such key."""
+    """Return a sentence about the first wrong key; for an unknown key, with the nearest known name."""
     first, *others = error.errors(include_url=False)
     place = _place(first, model)
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
@@ -211,7 +211,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
         return SettingError(f"there is no key {where!r}{nearest(str(place[-1]), _fields_at(model, place[:-1]))}", key)
     if first["type"] == "missing":
         return SettingError(f"{where} is missing", key)
-    if first["type"] == "value_error":  # a sentence of ours
+    if first["type"] == "value_error":  # our own sentence
         ours = first["ctx"]["error"]
         return ours if isinstance(ours, SettingError) else SettingError(f"{where}: {ours}" if where else str(ours), key)
     reasons = dict.fromkeys(_reason(e) for e in (first, *others) if _place(e, model) == place)
@@ -219,7 +219,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
 
 
 def _reason(error: Any) -> str:
-    """What a value must be."""
+    """Return what a value must be."""
     limits, kind = error.get("ctx", {}), error["type"]
     limit = next((_number(limits[word]) for word in ("gt", "ge", "lt", "le") if word in limits), "")
     if kind == "literal_error":
@@ -245,7 +245,7 @@ def _number(value: float) -> str:
 
 
 def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
-    """The path of a value, without the names that pydantic gives to the members of a union."""
+    """Return the path of a value, without the names that pydantic gives to the members of a union."""
     place: tuple[int | str, ...] = ()
     for step in error["loc"]:
         if isinstance(step, int) or error["type"] == "extra_forbidden" or step in _fields_at(model, place):
@@ -254,7 +254,7 @@ def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
 
 
 def _fields_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The names that are known at a place of nested models."""
+    """Return the names that are known at a place of nested models."""
     for step in place:
         if isinstance(step, int):
             continue

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import steppe
@@ -103,3 +107,126 @@ def test_a_class_is_built_or_refused_and_so_is_none() -> None:
         with pytest.raises(SteppeError, match=r"give an nn\.Module or the name of a model"):
             steppe.run("fedavg", wrong, blobs(), **FEW)  # type: ignore[arg-type]
     assert steppe.run("fedavg", **{**FEW, "rounds": 0}).config.model == "cnn"  # no argument is no mistake
+
+
+# --- frozen parameters
+
+
+class Adapted(nn.Module):
+    """A frozen base with an adapter of rank two beside its first layer, and a head: LoRA without a library."""
+
+    def __init__(self, width: int = 64, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.base = nn.Sequential(nn.Linear(6, width), nn.LayerNorm(width), nn.Linear(width, width)).to(dtype)
+        self.base.requires_grad_(False)
+        self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, width, bias=False)
+        self.last = nn.Linear(width, 3)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.base(x.to(self.base[0].weight.dtype))
+        return self.last(torch.relu(inner + self.up(self.down(x))).to(self.last.weight.dtype))
+
+
+def adapted(dtype: torch.dtype = torch.float32, seed: int = 0) -> Adapted:
+    torch.manual_seed(seed)
+    return Adapted(dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_base_is_shared_kept_in_its_type_and_saved_by_reference(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = adapted(dtype)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    result = steppe.run("fedsam", model, blobs(), out=tmp_path / "run", lr=0.1, **FEW)
+    task, matrix = result.experiment.task, "base.0.weight"
+    assert task.layout.names == ["down.weight", "up.weight", "last.weight", "last.bias"]
+    for module in (task.learner, task.judge, result.model):
+        assert module.get_parameter(matrix).data_ptr() == model.get_parameter(matrix).data_ptr()
+        assert module.get_parameter(matrix).dtype == dtype
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())  # the user's module is as it was
+    assert {k: v.dtype for k, v in result.model.state_dict().items()} == {k: v.dtype for k, v in before.items()}
+    assert result.experiment.cost.bytes_up == 4 * task.layout.size
+    kept = load_file(tmp_path / "run" / "model.safetensors")
+    assert sorted(kept) == sorted(task.layout.names)
+    about = steppe.load(tmp_path / "run", adapted(dtype)).about["model"]["base"]
+    assert about["parameters"] == sum(p.numel() for p in model.base.parameters())
+
+    back = steppe.load(tmp_path / "run", model=adapted(dtype))
+    x = blobs()[2]
+    assert torch.equal(back.model(x), result.model(x))
+    assert torch.equal(back.state_dict()[matrix], before[matrix])
+    again = steppe.run("fedsam", adapted(dtype), blobs(), out=tmp_path / "run", resume=True, lr=0.1,
+                       **{**FEW, "rounds": 3})  # fmt: skip
+    whole = steppe.run("fedsam", adapted(dtype), blobs(), lr=0.1, **{**FEW, "rounds": 3})
+    assert torch.equal(again.x, whole.x)
+    assert steppe.analyze(tmp_path / "run", "lambda1", model=adapted(dtype), data=blobs())["lambda1"]
+
+    other = adapted(dtype, seed=1)
+    with pytest.raises(SteppeError, match="frozen parameters of this module are not those on which"):
+        steppe.load(tmp_path / "run", model=other)
+    with pytest.raises(SteppeError, match="frozen parameters are not the run's"):
+        steppe.run("fedsam", other, blobs(), out=tmp_path / "run", resume=True, lr=0.1, **{**FEW, "rounds": 4})
+    with pytest.raises(SteppeError, match="with your own"):
+        steppe.analyze(tmp_path / "run", "trace", model=other, data=blobs())
+
+
+def test_a_narrow_base_computes_as_in_torch() -> None:
+    """One step of one client against autograd, with the base in bfloat16 and everything that is trained in float32."""
+    once = {**FEW, "clients": 1, "per_round": 1, "rounds": 1, "batch": 90, "lr": 0.5, "weight_decay": 0.0}
+    result = steppe.run("fedavg", adapted(torch.bfloat16), blobs(), **once)
+    batched = steppe.run("fedavg", adapted(torch.bfloat16), blobs(), executor="batched", **once)
+    torch.testing.assert_close(batched.x, result.x, rtol=0, atol=2e-2)
+    assert batched.notes == []
+    model, (x, y, *_) = adapted(torch.bfloat16), blobs()
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = model(x)
+    nn.functional.cross_entropy(outputs.float(), y).backward()
+    wanted = torch.cat([(p - 0.5 * p.grad).flatten() for p in model.parameters() if p.requires_grad])
+    torch.testing.assert_close(result.x, wanted.detach(), rtol=0, atol=2e-3)
+    exact = steppe.run("fedavg", adapted(torch.bfloat16), blobs(), dtype="float64", **once)
+    assert exact.experiment.task.constants["base.0.weight"].dtype == torch.float64  # asked for
+
+
+MEMORY = """
+    import resource, torch, steppe
+    from torch import nn
+    torch.set_num_threads(1)
+
+    class Base(nn.Module):
+        def __init__(self, width=1024, layers=48):
+            super().__init__()
+            self.base = nn.Sequential(*[nn.Linear(width, width, dtype=torch.bfloat16) for _ in range(layers)])
+            self.base.requires_grad_(False)
+            self.first, self.last = nn.Linear(6, width), nn.Linear(width, 3)
+
+        def forward(self, x):
+            return self.last(self.base(self.first(x)))
+
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    y = torch.arange(24) % 3
+    data = (torch.randn(24, 6), y, torch.randn(6, 6), y[:6])
+    options = dict(clients=2, per_round=2, rounds=1, epochs=1, batch=4, partition="iid", progress=False)
+    steppe.run("scaffold", Base(layers=1), data, out={small!r}, workers={workers}, **options)  # what libraries need
+    torch.zeros(4 << 20).sum()
+    before = peak()
+    model = Base()
+    base = sum(p.nbytes for p in model.base.parameters()) / 2**20
+    built = peak()
+    steppe.run("scaffold", model, data, out={large!r}, workers={workers}, **options)
+    print(base, built - before, peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_peak_memory_of_a_frozen_base(workers: int, tmp_path: Path) -> None:
+    places = {"small": str(tmp_path / "small"), "large": str(tmp_path / "large"), "workers": workers}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY.format(**places))], capture_output=True,
+                          text=True, timeout=200)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    base, built, peak = map(float, done.stdout.split())
+    assert base > 90
+    assert peak <= 1.3 * base, f"the base has {base:.0f} MiB; it was built with {built:.0f} and trained with {peak:.0f}"
+    assert (tmp_path / "large" / "model.safetensors").stat().st_size < 2**20 / 8

@@ -44,8 +44,6 @@ def test_commands(clone: Steppe) -> None:
         words = shlex.split(line)
         if words[0] == "federate":  # needs processes and time: tests/flower
             continue
-        if words[0] == "report":
-            pytest.importorskip("plotly", reason="the extra `report` is not installed")
         more = ["--rounds", "2"] if "--resume" in words else LESS.get(words[0], [])
         said = clone(*words, *more)
         assert said.code == 0, f"{line}: {said.err}"

@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_map
 from steppe.algorithms import CATALOGUE
 from steppe.config import resolve
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import uploads
+from steppe.core.client import list_uploads
 from steppe.core.part import Part
-from steppe.core.ranges import Range, hints_of
-from steppe.core.server import Server, evaluated
+from steppe.core.ranges import Range, read_hints
+from steppe.core.server import Server, choose_evaluated
 from steppe.core.task import Outputs, Task
 from steppe.data import Data, Partition, augmentation
 from steppe.data.federation import Federation
@@ -120,7 +120,7 @@ def tame(hint: Any) -> list[Any]:
 
 
 def literals(name: str) -> dict[str, list[Any]]:
-    return {k: tame(h) for k, h in hints_of(CATALOGUE[name]).items() if get_origin(h) is Literal}
+    return {k: tame(h) for k, h in read_hints(CATALOGUE[name]).items() if get_origin(h) is Literal}
 
 
 @st.composite
@@ -137,7 +137,7 @@ def parts(draw: st.DrawFn, names: tuple[str, ...]) -> Part:
     """Any addable part, each of its settings at the default or at some value of its declared type and range."""
     name = draw(st.sampled_from(names))
     kind, settings = PARTS[name], {}
-    for key, hint in hints_of(kind).items():
+    for key, hint in read_hints(kind).items():
         must = inspect.signature(kind).parameters[key].default is inspect.Parameter.empty
         if key not in {"eps", *RUN.get(name, {})} and tame(hint) and (must or draw(st.booleans())):
             settings[key] = draw(st.sampled_from(tame(hint)))
@@ -245,7 +245,7 @@ class Seen(NamedTuple):
     server: Server
     rows: dict[int, States]
     judged: Tensor
-    uploads: frozenset[str]
+    list_uploads: frozenset[str]
 
 
 def play(algorithm: Algorithm, schedule: list[Turn], problem: Problem = PROBLEM, until: Any = None) -> list[Seen]:
@@ -260,9 +260,9 @@ def play(algorithm: Algorithm, schedule: list[Turn], problem: Problem = PROBLEM,
         if turn.called:  # an empty round is none, as in a run
             executor.turn = turn
             played = play_round(experiment, server, store, executor, t, turn.called, rate)
-            server, sent = played.after, frozenset(uploads(algorithm, played.replies))
+            server, sent = played.after, frozenset(list_uploads(algorithm, played.replies))
         now, lr = task.x0.new_tensor(float(t)), task.x0.new_tensor(rate)
-        judged = evaluated(algorithm, task.layout, server, lr, now, len(given.clients))
+        judged = choose_evaluated(algorithm, task.layout, server, lr, now, len(given.clients))
         seen.append(Seen(server, dict(store.rows), judged, sent))
         if until is not None and until(seen):
             break

@@ -31,7 +31,7 @@ def test_a_dual_inside_a_part_that_asks_twice_is_refused():
 
 
 def test_two_judged_models_are_refused():
-    with pytest.raises(CompositionError, match="'ema' and 'swa' both say which model is judged"):
+    with pytest.raises(CompositionError, match="'ema' and 'swa' both define which model is evaluated"):
         built("fedavg", "ema", "swa:rounds=2")
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 import steppe
 from steppe.cli import arguments
 from steppe.core.errors import SteppeError
-from steppe.distributed.ranks import Ranks, placed
+from steppe.distributed.ranks import Ranks, assign_clients
 from tests.conformance.problem import entries, label
 from tests.distributed.parity import RUNS, SCHEDULE, SOME, ended, run
 from tests.scene import records, remains
@@ -35,6 +35,7 @@ TOLERANCE = 1e-9  # in float64, relative to the largest number of a vector
 
 def torchrun(ranks: int, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone"]  # on a free port, for several launches may be alive
+    launcher += ["--log-dir", str(options["cwd"])] if options.get("cwd") not in (None, ROOT) else []
     command = [sys.executable, *launcher, "--nproc-per-node", str(ranks), *arguments]
     paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -123,9 +124,9 @@ def test_each_vector_is_summed_once_a_round(name: str, vectors: int, monkeypatch
     """FedSMOO: the update, the ascents and the moves. No part's second hook sums again."""
     sizes: list[int] = []
     monkeypatch.setattr(Ranks, "on", property(lambda self: True, lambda self, value: None), raising=False)
-    monkeypatch.setattr(Ranks, "summed", lambda self, v: sizes.append(v.numel()) or v)
-    monkeypatch.setattr(Ranks, "gathered", lambda self, tree, owners: tree)
-    monkeypatch.setattr(Ranks, "listed", lambda self, own, owners: own)
+    monkeypatch.setattr(Ranks, "sum", lambda self, v: sizes.append(v.numel()) or v)
+    monkeypatch.setattr(Ranks, "gather", lambda self, tree, owners: tree)
+    monkeypatch.setattr(Ranks, "gather_objects", lambda self, own, owners: own)
     monkeypatch.setattr("steppe.distributed.ranks.dist.get_rank", lambda group: 0)
     monkeypatch.setattr("steppe.distributed.ranks.dist.get_world_size", lambda group: 1)
     found = ended((name, {}), "sum")
@@ -142,11 +143,11 @@ def test_torchrun_is_for_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_work_is_spread_longest_first() -> None:
     work = [3, 9, 1, 4, 4, 7, 2]
-    owners = placed(work, 3, [None] * len(work))
+    owners = assign_clients(work, 3, [None] * len(work))
     loads = [sum(w for w, o in zip(work, owners, strict=True) if o == r) for r in range(3)]
     assert sorted(loads) == [10, 10, 10]
-    assert placed([5, 5, 5], 3, [2, 2, 0])[:1] == [2]  # at equal load, where its state is
-    assert set(placed([1], 3, [None])) == {0}
+    assert assign_clients([5, 5, 5], 3, [2, 2, 0])[:1] == [2]  # at equal load, where its state is
+    assert set(assign_clients([1], 3, [None])) == {0}
 
 
 SETTINGS = {"model": "mlp", "clients": 8, "per_round": 3, "epochs": 1, "batch": 40, "max_steps": 2,

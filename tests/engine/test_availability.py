@@ -127,9 +127,9 @@ def test_time_is_speed_times_steps_times_passes() -> None:
     distilling = _built(speed="constant(2)", algorithm="fedntd")  # a gradient and a forward pass a step
     for i, size in enumerate(plain.federation.sizes):
         steps = plain.config.epochs * math.ceil(size / plain.config.batch)
-        assert availability.times(plain, 0, [i]) == {i: 2.0 * steps}
-        assert availability.times(sam, 0, [i]) == {i: 4.0 * steps}
-        assert availability.times(distilling, 0, [i])[i] == pytest.approx(2 * steps * 4 / 3)
+        assert availability.draw_times(plain, 0, [i]) == {i: 2.0 * steps}
+        assert availability.draw_times(sam, 0, [i]) == {i: 4.0 * steps}
+        assert availability.draw_times(distilling, 0, [i])[i] == pytest.approx(2 * steps * 4 / 3)
 
 
 def test_speeds_are_spread_as_the_rule_says_and_stay_with_their_clients() -> None:
@@ -140,8 +140,10 @@ def test_speeds_are_spread_as_the_rule_says_and_stay_with_their_clients() -> Non
     assert availability.between(u, 1.0, 3.0).aminmax() == pytest.approx((1.0, 3.0), rel=1e-3)
     assert bool(availability.lognormal(torch.zeros(1, dtype=torch.float64), 1.0).isfinite().all())
     calm, nervous = _built(speed="uniform(1, 3)"), _built(speed="uniform(1, 3, 0.3)")
-    assert availability.times(calm, 0, [0, 1, 2]) == availability.times(calm, 7, [0, 1, 2])
-    ratios = [availability.times(nervous, t, [0])[0] / availability.times(calm, t, [0])[0] for t in range(2000)]
+    assert availability.draw_times(calm, 0, [0, 1, 2]) == availability.draw_times(calm, 7, [0, 1, 2])
+    ratios = [
+        availability.draw_times(nervous, t, [0])[0] / availability.draw_times(calm, t, [0])[0] for t in range(2000)
+    ]
     logs = torch.tensor(ratios).log()
     assert abs(float(logs.mean())) < 5 * 0.3 / math.sqrt(2000)
     assert float(logs.std()) == pytest.approx(0.3, rel=0.1)
@@ -149,7 +151,7 @@ def test_speeds_are_spread_as_the_rule_says_and_stay_with_their_clients() -> Non
 
 def test_who_is_late_and_how_long_a_round_takes() -> None:
     free = _built(speed="uniform(1, 9)")
-    took = availability.times(free, 0, [0, 1, 2, 3, 4])
+    took = availability.draw_times(free, 0, [0, 1, 2, 3, 4])
     assert len(set(took.values())) == 5
     order = sorted(took, key=lambda i: took[i])
     everybody = [0, 1, 2, 3, 4]
@@ -174,7 +176,7 @@ def test_one_that_fails_is_not_late_too_and_is_waited_for() -> None:
         found, everybody = availability.find_available(built, t, list(range(6))), list(range(6))
         dropped = found.facts.get("dropped", [])
         assert sorted([*found.ids, *dropped]) == everybody
-        last = max(availability.times(built, t, everybody).values())
+        last = max(availability.draw_times(built, t, everybody).values())
         assert found.facts["simulated_seconds"] == (1e9 if dropped else last)
         assert availability.find_available(free, t, everybody).facts["simulated_seconds"] == last
     tight = _built(speed="uniform(1, 9)", deadline=1e-9, dropout=0.5)
@@ -207,7 +209,7 @@ def test_reports_count_what_was_sent_for_nothing(tmp_path: Path) -> None:
 def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> None:
     """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
     from steppe.config import resolve
-    from steppe.core.task import METRICS
+    from steppe.core.named_metrics import METRICS
     from steppe.jobs.compare import compare
     from steppe.report import charts, compare_table, reading
 

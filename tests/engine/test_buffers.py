@@ -104,12 +104,12 @@ def test_recalibrated_statistics_are_the_exact_mean_over_batches() -> None:
 
 def test_recalibration_over_several_batches() -> None:
     from steppe.core.task import Task
-    from steppe.evaluate.accuracy import recalibrated
+    from steppe.evaluate.accuracy import recalibrate
 
     model = seeded(NormNet).double()
     task = Task(model)
     batches = [torch.randn(20, 6, dtype=torch.float64) + i for i in range(4)]
-    found = recalibrated(task, task.x0, task.buffers, batches)
+    found = recalibrate(task, task.x0, task.buffers, batches)
     with torch.no_grad():
         hidden = [model.first(b) for b in batches]
     mean, var = torch.stack([h.mean(0) for h in hidden]).mean(0), torch.stack([h.var(0) for h in hidden]).mean(0)

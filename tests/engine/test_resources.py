@@ -30,13 +30,13 @@ def built(**options: Any) -> Experiment:
 
 def test_the_numbers_are_those_of_the_run() -> None:
     """SCAFFOLD keeps one vector and uploads two; five rounds of three clients meet all six."""
-    in_memory = resources.needs(built(), disk=False)
+    in_memory = resources.estimate_needs(built(), disk=False)
     assert in_memory.states == 6 * MODEL
     assert in_memory.round == 3 * (2 * (2 * MODEL + MODEL) + MODEL)  # stacked replies, and states before
-    on_disk = resources.needs(built(rounds=50), disk=True)
+    on_disk = resources.estimate_needs(built(rounds=50), disk=True)
     assert on_disk.states == 0
     assert on_disk.disk >= 3 * 6 * MODEL
-    assert resources.needs(built(rounds=1), disk=False).states == 3 * MODEL  # nobody else can have one
+    assert resources.estimate_needs(built(rounds=1), disk=False).states == 3 * MODEL  # nobody else can have one
 
 
 def test_it_is_told_before_the_first_round(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_it_is_told_before_the_first_round(tmp_path: Path) -> None:
 
 
 def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
-    whole = resources.needs(built(), disk=False)
+    whole = resources.estimate_needs(built(), disk=False)
     enough, too_little = (2 * whole.states + whole.round) / GIB, (whole.round + whole.states) / GIB
-    assert not resources.on_disk(built(memory=enough), tmp_path)
-    assert resources.on_disk(built(memory=too_little), tmp_path)
+    assert not resources.is_on_disk(built(memory=enough), tmp_path)
+    assert resources.is_on_disk(built(memory=too_little), tmp_path)
     assert launch(tmp_path / "run", memory=too_little).folder is not None  # on disk it fits
     with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .*, but memory = .*or raise memory"):
         launch(tmp_path / "other", memory=too_little, store="memory")
@@ -62,17 +62,17 @@ def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
 
 def test_without_a_limit_and_a_folder_there_is_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """No checkpoint is written then, so the states are there once; nothing else is in the way of a large federation."""
-    whole = resources.needs(built(), disk=False)
-    monkeypatch.setattr(resources, "free", lambda device: whole.states + whole.round)
+    whole = resources.estimate_needs(built(), disk=False)
+    monkeypatch.setattr(resources, "find_free_memory", lambda device: whole.states + whole.round)
     assert launch(None).summary["rounds"] == USUAL["rounds"]
-    monkeypatch.setattr(resources, "free", lambda device: whole.states + whole.round - 1)
+    monkeypatch.setattr(resources, "find_free_memory", lambda device: whole.states + whole.round - 1)
     with pytest.raises(SteppeError, match="are free"):
         launch(None)
 
 
 def test_what_is_not_there_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(resources, "free", lambda device: 100)
+        patch.setattr(resources, "find_free_memory", lambda device: 100)
         with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .* but 1 MiB are free: "):
             launch(tmp_path / "run")
     with monkeypatch.context() as patch:
@@ -140,4 +140,6 @@ def test_a_round_and_its_checkpoint_touch_the_clients_of_the_round_alone(
     # a slot and a checksum for each client, the server's three vectors, and headers
     sizes = [f.stat().st_size for f in (tmp_path / "run/checkpoints/round-000020").iterdir()]
     assert sum(sizes) < 200 * 9 + 3 * MODEL + 4096
-    assert (tmp_path / "run/clients.bin").stat().st_blocks * 512 <= resources.needs(result.experiment, disk=True).disk
+    assert (tmp_path / "run/clients.bin").stat().st_blocks * 512 <= resources.estimate_needs(
+        result.experiment, disk=True
+    ).disk

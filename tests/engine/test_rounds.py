@@ -101,10 +101,10 @@ def test_a_bad_update_can_be_dropped(executor: str, tmp_path: Path) -> None:
     assert [[f["client"] for f in r.get("refused", [])] for r in result.history] == [[], [worst]]
     assert result.history[1]["clients"] == 5
     assert bool(result.x.isfinite().all())
-    from steppe.engine.resources import client_store
+    from steppe.engine.resources import make_store
     from steppe.runs import checkpoint
 
-    store = client_store(result.experiment, tmp_path / "run")
+    store = make_store(result.experiment, tmp_path / "run")
     checkpoint.load(tmp_path / "run/checkpoints", store)
     kept = [float(row["poison"]["rounds"]) for row in store.gather(range(6))]
     assert kept == [1.0 if i == worst else 2.0 for i in range(6)]  # as if it had not taken part

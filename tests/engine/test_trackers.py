@@ -109,7 +109,7 @@ def test_unknown_trackers(track: list[str], told: str, tmp_path: Path) -> None:
 def test_a_missing_package_is_a_sentence_with_the_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda _: None)
     with pytest.raises(SteppeError, match=rf"pip install 'steppe\[{name}\]'"):
-        trackers.check([name])
+        trackers.check_trackers([name])
 
 
 def test_a_named_tracker_needs_a_folder() -> None:

@@ -382,11 +382,11 @@ def test_bad_input_is_answered_in_words(dense):
 
 def test_a_model_too_large_for_memory(monkeypatch, dense):
     loss, w, _ = dense
-    monkeypatch.setattr("steppe.flatness.free_memory.free", lambda device: 1000)
+    monkeypatch.setattr("steppe.flatness.free_memory.find_free_memory", lambda device: 1000)
     for call in (spectrum, density, hutch_plus_plus):
         with pytest.raises(SteppeError, match="GiB are free"):
             call(loss.hessian(w))
-    monkeypatch.setattr("steppe.flatness.free_memory.free", lambda device: 10)
+    monkeypatch.setattr("steppe.flatness.free_memory.find_free_memory", lambda device: 10)
     with pytest.raises(SteppeError, match="graph of 1 example needs"):  # halved until there is nothing left to halve
         make("mlp", memory_limit=0)[0].gradient(w)
 
@@ -398,7 +398,7 @@ def test_a_containers_limit_counts(tmp_path):
     assert free_memory.in_container(tmp_path) == 450
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory.in_container(tmp_path) == math.inf
-    assert 0 < free_memory.free(torch.device("cpu")) < 1 << 50
+    assert 0 < free_memory.find_free_memory(torch.device("cpu")) < 1 << 50
 
 
 def test_a_loss_that_is_linear_is_flat():

@@ -28,7 +28,7 @@ from steppe.data import load
 from steppe.data.partition import make as make_partition
 from steppe.engine.build import build_experiment
 from steppe.engine.play_round import play_round
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.executors.sequential import Sequential
 from steppe.flower import federation_file
 from steppe.flower.client_app import make_app
@@ -168,7 +168,7 @@ def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None
     settings, config = settings_of(run, **(terms or {}))
     grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil, settings.own)
     told: list[str] = []
-    with _quietly(), handling(Into(told)):
+    with _quietly(), handle_logs(Into(told)):
         return federated(grid, settings, config, out, resume, keys), grid, told
 
 

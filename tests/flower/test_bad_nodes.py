@@ -157,8 +157,10 @@ def test_introductions_of_all_kinds_are_survived(tmp_path):
         result, _, said = launch(tmp_path, RUN, grid=grid)
     assert [r["clients"] for r in result.history] == [3, 3, 3]
     assert same(result)
-    named = " ".join(line for line in said if "takes no part: " in line)
-    assert not [kind for node, kind in zip(bad, ANSWERS, strict=True) if f"node {node} takes no part: " not in named]
+    named = " ".join(line for line in said if "does not take part: " in line)
+    assert not [
+        kind for node, kind in zip(bad, ANSWERS, strict=True) if f"node {node} does not take part: " not in named
+    ]
     assert not [line for line in said if len(line) > 500 or not line.isprintable()]
 
 
@@ -405,7 +407,7 @@ def test_max_samples_bounds_a_claim(tmp_path):
     most = sorted(sizes.values())[1]
     grid = MemoryGrid(node_folders(tmp_path / "again", settings_of(RUN)[1]))
     result, _, said = launch(tmp_path, RUN, grid=grid, terms={"max_samples": most, "enough": 2})
-    assert [line for line in said if f"it tells of {max(sizes.values())} samples, but max_samples is {most}" in line]
+    assert [line for line in said if f"it reports {max(sizes.values())} samples, but max_samples is {most}" in line]
     assert [r["clients"] for r in result.history] == [2, 2, 2]
 
 

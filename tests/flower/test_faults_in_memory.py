@@ -80,7 +80,7 @@ BAD = {
     "inf beside the update": (arrays(inf), "its update is not finite"),
     "wrong shape": (arrays(lambda r: r | {"update": r["update"][:-1]}), "must have (55210,) and float64"),
     "wrong type": (arrays(lambda r: r | {"update": r["update"].astype("float32")}), "type 'float32'"),
-    "a shape that is not what its header says": (lies_about_shape, "not what its header says"),
+    "a shape that is not what its header says": (lies_about_shape, "does not match its header"),
     "an array too many": (arrays(lambda r: r | {"x": r["update"]}), "not those of the algorithm: 'x'"),
     "an array too few": (arrays(lambda r: {"update": r["update"]}), "not those of the algorithm"),
     "a stale round": (changed(round=0), "is for round 0, but 1 was asked for"),
@@ -129,7 +129,7 @@ def test_a_late_reply_is_dropped_and_leaves_no_trace(tmp_path, algorithm):
 
 def test_an_error_of_flower_is_told(tmp_path):
     result, _, told = launch(tmp_path, ALL, Spoiler(1, 1, instead(Error(3, "out of memory"))))
-    assert "round 2: client 1: Flower says: message unavailable" in told  # never Flower's text, which quotes the node
+    assert "round 2: client 1: Flower reports: message unavailable" in told  # never the text of Flower, which quotes it
     assert [r.get("dropped") for r in result.history] == [None, [1], None]
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_was_away_when_it_was_asked_is_asked_again(tmp_path):
     result, grid, told = launch(tmp_path, ALL, spoil)
     assert [kind for kind, _ in grid.log].count("query") == 4
     assert [r["clients"] for r in result.history] == [3, 3, 3]
-    assert not [t for t in told if "takes no part" in t]
+    assert not [t for t in told if "does not take part" in t]
 
 
 class Dies(BaseException):
@@ -201,7 +201,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path):
     out.mkdir()
     with lock(out):
         assert is_alive(out)
-        with pytest.raises(SteppeError, match="Another server is at work"):
+        with pytest.raises(SteppeError, match="Another server is running"):
             serve(grid, app, [], str(out))
     serve(grid, app, [], str(out))
     with pytest.raises(SteppeError, match="already holds a run"):
@@ -342,11 +342,11 @@ def _other(text):
     ({"data": {"shape": [1], "inputs": "float32", "classs": 3}}, "no key 'data.classs'; did you mean 'classes'"),
     ({"data": {"shape": [1, 8, 8], "classes": 3}}, "images need mean and std"),
     ({"name": "../up"}, "name is '../up', but must be of the form"),
-    ({"run": {"validation": 0.1}}, "validation needs training data where the server is"),
-    ({"run": {"measure": ["lambda1"]}}, "measure needs training data where the server is"),
-    ({"run": {"dropout": 0.5}}, "dropout, speed and deadline are for simulated failures"),
+    ({"run": {"validation": 0.1}}, "validation needs training data on the server"),
+    ({"run": {"measure": ["lambda1"]}}, "measure needs training data on the server"),
+    ({"run": {"dropout": 0.5}}, "dropout, speed and deadline simulate failures"),
     ({"run": {"buffers": "local"}}, "buffers = local measures batch norm's statistics"),
-    ({"run": {"add": ["dp:noise=1"]}}, "dp without a secret makes its noise from the seed, which every node is told"),
+    ({"run": {"add": ["dp:noise=1"]}}, "dp without a secret derives its noise from the seed, which every node knows"),
     ({"run": {"algorithmm": "fedavg"}}, "there is no key 'algorithmm'"),
     ({"enough": 5, "run": {"clients": 3, "per_round": 3}}, "enough is 5, but there are only 3 clients"),
 ])  # fmt: skip

@@ -5,7 +5,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
-from steppe.runs.client_store import flat
+from steppe.runs.client_store import flatten_states
 from tests.flower.memory import launch, replay, settings_of, states_on_disk
 
 FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
@@ -27,7 +27,7 @@ def test_equals_the_simulator(name, settings, tmp_path):
         close(mine, theirs)
     kept = states_on_disk(tmp_path / "nodes")
     for client in store.known():
-        theirs = flat(store.gather([client])[0])
+        theirs = flatten_states(store.gather([client])[0])
         mine = kept[client][max(kept[client])] if theirs else {}
         assert set(mine) == set(theirs)
         for key, value in theirs.items():

@@ -16,7 +16,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.jobs import search
 from steppe.jobs.places import Here
-from steppe.jobs.points import Point, best, choose_measure, run_points
+from steppe.jobs.points import Point, choose_measure, find_best, run_points
 from steppe.jobs.queue import Queue
 from steppe.report import sweep_table
 from steppe.runs.folder import RunFolder
@@ -38,7 +38,7 @@ def test_points_are_run_with_every_seed(tmp_path: Path, performed: Started) -> N
     assert [sorted(p.results) for p in points] == [[0, 1], []]
     assert points[0].results[1]["validation"] == pytest.approx(0.901)
     assert points[1].failed == {0: "it diverged.", 1: "it diverged."}
-    assert best(points) is points[0]
+    assert find_best(points) is points[0]
     assert RunFolder(tmp_path / "lr=0.1,rho=0.1" / "seed-1").finished
     assert [[r["round"] for r in history] for history in points[0].histories] == [[1, 2], [1, 2]]
     more = [_point(lr=0.1, rho=0.1), _point(lr=0.2, rho=0.1)]
@@ -71,7 +71,7 @@ def test_validation_chooses_where_there_is_validation() -> None:
     a = _ended({0: 0.9, 1: 0.8}, {0: 0.5, 1: 0.6}, rho=0.1)
     b = _ended({0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.7}, rho=0.2)
     assert choose_measure([a, b]) == "validation"
-    assert best([a, b]) is b
+    assert find_best([a, b]) is b
     told = sweep_table.summarize_points([a, b])
     assert told["best"]["settings"] == {"rho": 0.2}
     assert told["points"][0]["last"] == pytest.approx((0.85, math.sqrt(0.005)))
@@ -85,7 +85,7 @@ def test_validation_chooses_where_there_is_validation() -> None:
 
 def test_without_validation_it_says_that_the_test_set_chose() -> None:
     a, b = _ended({0: 0.9}, rho=0.1), _ended({0: 0.7}, rho=0.2)
-    assert best([a, b]) is a
+    assert find_best([a, b]) is a
     assert "chosen by test accuracy" in sweep_table.explain_table([a, b], 1)
     assert sweep_table.summarize_points([a, b])["chosen_by"] == "last"
 
@@ -93,16 +93,16 @@ def test_without_validation_it_says_that_the_test_set_chose() -> None:
 def test_lower_is_better_where_the_metric_says_so() -> None:
     error = Metric("mse", lower=True)
     a, b = (replace(_ended({0: v}, rho=r), metric=error) for v, r in ((0.9, 0.1), (0.7, 0.2)))
-    assert best([a, b]) is b
+    assert find_best([a, b]) is b
     assert sweep_table.make_cells([a, b], ["rho"], 1)[1][0][1] == "0.9"
     assert "mse (lower is better), one seed; the best is chosen by test mse" in sweep_table.explain_table([a, b], 1)
 
 
 def test_a_point_with_failed_runs_is_not_the_best_if_another_is_whole() -> None:
     lucky, whole = _ended({0: 0.9}, failed=1, rho=0.1), _ended({0: 0.5, 1: 0.5}, rho=0.2)
-    assert best([lucky, whole]) is whole
-    assert best([lucky]) is lucky
-    assert best([_ended({}, failed=2, rho=0.1)]) is None
+    assert find_best([lucky, whole]) is whole
+    assert find_best([lucky]) is lucky
+    assert find_best([_ended({}, failed=2, rho=0.1)]) is None
     assert sweep_table.summarize_points([_ended({}, failed=2, rho=0.1)])["best"] is None
 
 
@@ -150,7 +150,7 @@ def test_a_search_finds_the_best_by_validation_and_goes_on(tmp_path: Path, perfo
     assert values == pytest.approx(
         [sum(r["validation"] for r in p.results.values()) / 2 for p in again.points.values()]
     )
-    winner = best(list(again.points.values()))
+    winner = find_best(list(again.points.values()))
     assert winner is not None
     assert abs(math.log10(winner.settings["rho"] / 0.1)) < 0.7
 
@@ -168,7 +168,7 @@ def test_a_failed_trial_is_no_result(tmp_path: Path, performed: Started) -> None
     found.make = lambda v: _point(rho=v["rho"], lr=float(v["lr"]))
     run_points(found, 1, tmp_path, Queue([Here]), found.tell)
     assert [t.state.name for t in found.study.trials] == ["FAIL"] * 3
-    assert best(list(found.points.values())) is None
+    assert find_best(list(found.points.values())) is None
 
 
 def test_a_search_for_the_lowest_is_told_the_opposite(tmp_path: Path) -> None:

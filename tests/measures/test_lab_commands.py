@@ -164,7 +164,7 @@ def test_a_model_that_is_not_finite(steppe: Steppe, runs: Path, measure: str) ->
 @pytest.mark.parametrize("free", [100_000, 5_000_000])
 def test_a_model_too_large_for_memory(steppe: Steppe, runs: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     """Even the model, or Lanczos' basis of 60 vectors."""
-    monkeypatch.setattr(free_memory, "free", lambda device: free)
+    monkeypatch.setattr(free_memory, "find_free_memory", lambda device: free)
     said = refused(steppe, "analyze", "cmp/fedavg/seed-0", *SMALL, "--measures", "lambda1")
     assert "GiB are free" in said
     assert ("The model in" if free < 1_000_000 else "A basis of") in said

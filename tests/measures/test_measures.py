@@ -15,7 +15,7 @@ from steppe import analyze
 from steppe.analysis import Analysis, Options
 from steppe.core.errors import SteppeError
 from steppe.flatness import Landscape, Sample
-from steppe.measures.during_training import MEASURES, chosen, schedule
+from steppe.measures.during_training import MEASURES, choose_measures, parse_schedule
 from steppe.report.formats import format_number
 from steppe.report.measure_tables import (
     COLUMNS,
@@ -107,7 +107,7 @@ def test_the_witness_sees_local_models(tmp_path: Path) -> None:
 
 def test_what_local_training_forgets(tmp_path: Path) -> None:
     result = finished(tmp_path, algorithm="fedavg")
-    found = analyze(tmp_path, ["local_accuracy", "forgetting"], **own())
+    found = analyze(tmp_path, ["local_score", "forgetting"], **own())
     extra, task = opened(tmp_path).extra_round(), result.experiment.task
     x, y = blobs()[2:]
 
@@ -116,9 +116,9 @@ def test_what_local_training_forgets(tmp_path: Path) -> None:
         return float((logits.argmax(1) == y).double().mean())
 
     each = [accuracy(w) for w in extra.local]
-    assert found["local_accuracy"]["each"] == pytest.approx(each)
-    assert found["local_accuracy"]["mean"]["value"] == pytest.approx(np.mean(each))
-    assert found["local_accuracy"]["given"] == pytest.approx(accuracy(extra.x))
+    assert found["local_score"]["each"] == pytest.approx(each)
+    assert found["local_score"]["mean"]["value"] == pytest.approx(np.mean(each))
+    assert found["local_score"]["given"] == pytest.approx(accuracy(extra.x))
     assert found["forgetting"]["value"] == pytest.approx(accuracy(extra.x) - np.mean(each))
 
 
@@ -144,8 +144,8 @@ def test_clients_curvature_looks_at_no_more_than_the_sample(tmp_path: Path) -> N
 def test_every_measure_ends_up_in_the_folder(tmp_path: Path) -> None:
     finished(tmp_path)
     found = analyze(tmp_path, "numbers", **own())
-    assert list(found) == chosen(["numbers"])
-    drawn = [n for n in chosen(["drawn"]) if n != "line"]  # that one starts at a model that is not kept here
+    assert list(found) == choose_measures(["numbers"])
+    drawn = [n for n in choose_measures(["drawn"]) if n != "line"]  # that one starts at a model that is not kept here
     found = analyze(tmp_path, drawn, points=5, **own())
     content = json.loads((tmp_path / "analysis.json").read_text())
     assert content["measures"] == found
@@ -336,7 +336,7 @@ def test_a_folder_from_before_the_key_goes_on(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_bad_words(words: list[str], said: str) -> None:
     with pytest.raises(SteppeError, match=said):
-        schedule(words)
+        parse_schedule(words)
     with pytest.raises(SteppeError, match=said):
         launch(measure=words)
 

@@ -12,7 +12,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
 from steppe.core.errors import CompositionError, SettingError
 from steppe.engine.quadratics import Problem, trace
-from steppe.evaluate.personal import Client, fine_tune, personal_accuracy, shuffled, spread, tuner
+from steppe.evaluate.personal import Client, average_clients, evaluate_personal, fine_tune, make_tuner, shuffle_batches
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
@@ -166,7 +166,7 @@ def by_hand(task, w, client, epochs, lr, size=10, seed=0, index=0, decay=1.0, fr
     """torch.optim, as anyone would write it."""
     model = task.module(w).train()
     optimiser = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=0.01)
-    stream = shuffled(client.inputs, client.targets, size, seed, index, lambda v, _: v)
+    stream = shuffle_batches(client.inputs, client.targets, size, seed, index, lambda v, _: v)
     for _ in range(epochs):
         for _ in range(-(-len(client.targets) // size)):
             batch = next(stream)
@@ -180,7 +180,7 @@ def by_hand(task, w, client, epochs, lr, size=10, seed=0, index=0, decay=1.0, fr
 
 def test_shuffled_batches():
     client = clients()[0]
-    stream = shuffled(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
+    stream = shuffle_batches(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
     epochs = [[next(stream) for _ in range(3)] for _ in range(2)]
     for epoch in epochs:
         assert [len(b["y"]) for b in epoch] == [10, 10, 3]
@@ -191,7 +191,7 @@ def test_shuffled_batches():
 @pytest.mark.parametrize("name", ["fedavg", "fedsol", "fedsam", "scaffold", "fedbabu"])
 def test_fine_tuning_is_plain_sgd_with_fresh_momentum(name):
     task, everyone = perceptron(), clients()
-    got = personal_accuracy(make(name, MOMENTUM), task, task.x0, everyone, lr=0.05, batch_size=10)
+    got = evaluate_personal(make(name, MOMENTUM), task, task.x0, everyone, lr=0.05, batch_size=10)
     for epochs in (1, 5):
         want = [by_hand(task, task.x0, c, epochs, 0.05, index=i)[1] for i, c in enumerate(everyone)]
         assert got[epochs].each == pytest.approx(want)
@@ -200,8 +200,8 @@ def test_fine_tuning_is_plain_sgd_with_fresh_momentum(name):
 
 def test_fine_tune_gives_the_models_on_the_way():
     task, client = perceptron(), clients()[0]
-    stream = shuffled(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
-    algorithm = tuner(make("fedsol", MOMENTUM))
+    stream = shuffle_batches(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
+    algorithm = make_tuner(make("fedsol", MOMENTUM))
     (start, _), (one, _), (two, _) = fine_tune(algorithm, task, task.x0, stream, [0, 3, 6], lambda _: 0.05)
     assert torch.equal(start, task.x0)
     same(one, by_hand(task, task.x0, client, 1, 0.05)[0])
@@ -211,7 +211,7 @@ def test_fine_tune_gives_the_models_on_the_way():
 def test_local_only_from_the_start():
     """Many epochs, the rate decaying with each, the momentum going on."""
     task, everyone = perceptron(), clients()
-    got = personal_accuracy(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (20,), 10, lr_decay=0.9)
+    got = evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (20,), 10, lr_decay=0.9)
     want = [by_hand(task, task.x0, c, 20, 0.05, index=i, decay=0.9)[1] for i, c in enumerate(everyone)]
     assert got[20].each == pytest.approx(want)
 
@@ -219,7 +219,7 @@ def test_local_only_from_the_start():
 def test_local_judges_the_clients_own_models():
     task, everyone = perceptron(), clients()
     models = torch.stack([by_hand(task, task.x0, c, 5, 0.05, index=i)[0] for i, c in enumerate(everyone)])
-    got = personal_accuracy(make("local", MOMENTUM), task, models, everyone, lr=0.05)
+    got = evaluate_personal(make("local", MOMENTUM), task, models, everyone, lr=0.05)
     assert list(got) == [0]
     assert got[0].each == pytest.approx(
         [by_hand(task, w, c, 0, 0.05)[1] for w, c in zip(models, everyone, strict=True)]
@@ -228,9 +228,9 @@ def test_local_judges_the_clients_own_models():
 
 def test_fedbabu_unfreezes_the_head():
     task, client = perceptron(), clients()[0]
-    algorithm = tuner(make("fedbabu", MOMENTUM))
+    algorithm = make_tuner(make("fedbabu", MOMENTUM))
     assert not any(isinstance(p, FrozenHead) for p in algorithm.parts)
-    stream = shuffled(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
+    stream = shuffle_batches(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
     ((w, _),) = fine_tune(algorithm, task, task.x0, stream, [3], lambda _: 0.05)
     assert bool((w != task.x0)[task.layout.mask("head")].any())
 
@@ -241,19 +241,19 @@ def test_perfedavg_tunes_by_its_own_steps(variant):
     task, everyone = perceptron(), clients()
     algorithm = make("perfedavg", MOMENTUM, {"outer_lr": 0.05, "variant": variant})
     taken = []
-    personal_accuracy(algorithm, task, task.x0, everyone[:1], 0.1, (1, 5), 10, round_epochs=2,
+    evaluate_personal(algorithm, task, task.x0, everyone[:1], 0.1, (1, 5), 10, round_epochs=2,
                       augment=lambda v, _: taken.append(len(v)) or v)  # fmt: skip
     assert len(taken) == 2 * 2 * 5
-    tuned = tuner(algorithm)
+    tuned = make_tuner(algorithm)
     assert [p.name for p in tuned.parts] == [p.name for p in algorithm.parts]
 
 
 def test_knnper_mixes_in_the_neighbours():
     task, everyone = perceptron(), clients()
-    alone = personal_accuracy(make("knnper", MOMENTUM, {"weight": 0.0}), task, task.x0, everyone, 0.05, (0, 1))
-    plain = personal_accuracy(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (0, 1))
+    alone = evaluate_personal(make("knnper", MOMENTUM, {"weight": 0.0}), task, task.x0, everyone, 0.05, (0, 1))
+    plain = evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (0, 1))
     assert alone == plain
-    mixed = personal_accuracy(make("knnper", MOMENTUM, {"weight": 1.0}), task, task.x0, everyone, 0.05, (0,))
+    mixed = evaluate_personal(make("knnper", MOMENTUM, {"weight": 1.0}), task, task.x0, everyone, 0.05, (0,))
     client, body = everyone[0], frozenset({"features"})
     memory, query = (task.forward(task.x0, v, {}, body).features for v in (client.inputs, client.test_inputs))
     votes = NearestNeighbours(weight=1.0).predict(torch.zeros(40, 4).double(), query, memory, client.targets)
@@ -263,10 +263,10 @@ def test_knnper_mixes_in_the_neighbours():
 def test_the_same_key_gives_the_same_numbers():
     task, everyone = perceptron(), clients()
     a, b = (
-        personal_accuracy(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (1,), 10, seed=s) for s in (0, 0)
+        evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (1,), 10, seed=s) for s in (0, 0)
     )
     assert a == b
 
 
 def test_spread_is_over_the_population():
-    assert spread([0.0, 1.0]) == (0.5, 0.5, (0.0, 1.0))
+    assert average_clients([0.0, 1.0]) == (0.5, 0.5, (0.0, 1.0))

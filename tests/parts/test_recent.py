@@ -16,7 +16,7 @@ from torch import nn
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import begin, end, step
 from steppe.core.errors import SettingError
-from steppe.core.server import Server, aggregate, broadcast, evaluated
+from steppe.core.server import Server, aggregate, broadcast, choose_evaluated
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.engine.quadratics import Problem, trace
@@ -256,7 +256,7 @@ def judged(text, rounds=12):
     schedule = ([[0, 1], [1, 2], [0, 2], [2]] * 3)[:rounds]
     seen = []
     for t, (server, _, _, locals_) in enumerate(federate(algorithm, problem, [2, 1, 1], schedule)):
-        shown = evaluated(algorithm, softmax_task(problem["W"]).layout, server, number(0), number(t))
+        shown = choose_evaluated(algorithm, softmax_task(problem["W"]).layout, server, number(0), number(t))
         seen.append((shown, server.x, locals_))
     return tensor(problem["W"]).flatten(), seen
 

@@ -127,7 +127,7 @@ def test_per_fedavg_with_client_momentum_keeps_the_mean_direction():
     ],
 )
 def test_adamw_hides_the_gradients(name, settings):
-    with pytest.raises(CompositionError, match=f"{name}: .* reads gradients .* take the optimiser sgd"):
+    with pytest.raises(CompositionError, match=f"{name}: .* derives gradients .* use the optimiser sgd"):
         make(name, AdamW(), settings)
 
 
@@ -137,7 +137,7 @@ def test_adamw_goes_with_the_others():
 
 
 def test_a_momentum_of_inner_gradients_hides_them_too():
-    with pytest.raises(CompositionError, match="take variant=clean"):
+    with pytest.raises(CompositionError, match="use variant=clean"):
         make("perfedavg", SGD(0.9), {"variant": "official"}, (ControlVariates(),))
 
 
@@ -231,7 +231,7 @@ def test_fednova_without_steps_stays_where_it_is():
 
 def test_fednova_refuses_a_bound_on_its_uploads():
     for text in ("norm_bound:limit=1", "dp:clip=1,noise=0"):
-        with pytest.raises(CompositionError, match="twice: take fedavg with max_steps"):
+        with pytest.raises(CompositionError, match="twice: use fedavg with max_steps"):
             make("fednova", SGD(), {}, (parse_addition(text),))
 
 
@@ -262,11 +262,11 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize("add", ["ema:keep=0.9", "swa:start_at=0,cycle=1", "latest_mean"])
 def test_a_mean_of_models_is_judged_with_statistics_of_its_own(add):
-    from steppe.evaluate.global_model import judged_model
+    from steppe.evaluate.global_model import choose_evaluated_model
 
     torch.manual_seed(0)
     result = steppe.run("fedavg", model=Normed(), rounds=4, clients=4, per_round=2, add=[add], lr=0.3)
-    x, buffers = judged_model(result.experiment, result.server, 3)
+    x, buffers = choose_evaluated_model(result.experiment, result.server, 3)
     assert not torch.equal(x, result.server.x)
     task, federation = result.experiment.task, result.experiment.federation
     inputs = federation.plain(federation.data.train_inputs)
@@ -279,8 +279,8 @@ def test_a_mean_of_models_is_judged_with_statistics_of_its_own(add):
 
 
 def test_the_trained_model_keeps_its_averaged_statistics():
-    from steppe.evaluate.global_model import judged_model
+    from steppe.evaluate.global_model import choose_evaluated_model
 
     torch.manual_seed(0)
     result = steppe.run("fedavg", model=Normed(), rounds=2, clients=4, per_round=2, add=["ema:keep=0"])
-    assert judged_model(result.experiment, result.server, 1)[1] is result.server.buffers
+    assert choose_evaluated_model(result.experiment, result.server, 1)[1] is result.server.buffers

@@ -12,7 +12,7 @@ from steppe.core.client import begin, by_autograd, by_transform, end, step
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
-from steppe.core.stacking import row, stack
+from steppe.core.stacking import stack, take_row
 from steppe.core.task import Task
 
 CLIENTS, STEPS, BATCH, CLASSES = 3, 3, 6, 4
@@ -60,7 +60,7 @@ def train(algorithm: Algorithm, task=None, rounds=2, batched=False, lr=0.1, diff
             if batched:
                 replies = vmap(lambda s, b: local(sent, s, b))(states, everything)  # noqa: B023
             else:
-                replies = stack([local(sent, row(states, i), row(everything, i)) for i in range(CLIENTS)])
+                replies = stack([local(sent, take_row(states, i), take_row(everything, i)) for i in range(CLIENTS)])
         states = replies.state
         shares, everyone = torch.tensor(weights).double(), lambda part, name: states[part][name]  # noqa: B023
         server = aggregate(algorithm, task.layout, server, sent, replies, shares, CLIENTS, everyone)

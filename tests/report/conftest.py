@@ -48,7 +48,6 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def html(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     path = tmp_path_factory.mktemp("page") / "report.html"
     write([compared], path)
     return path

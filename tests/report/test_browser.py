@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from steppe.report.write import write
 from tests.report.conftest import FIGURES
-from tests.report.test_report import change
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -21,7 +20,6 @@ CHROMEDRIVER = shutil.which("chromedriver")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--enable-unsafe-swiftshader", "--use-gl=angle", "--use-angle=swiftshader",  # WebGL without a graphics card
 ]  # fmt: skip
 
 
@@ -69,26 +67,36 @@ def complaints(browser: Any) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
-def cameras(browser: Any) -> list[dict[str, Any]]:
+def views(browser: Any) -> list[dict[str, float]]:
+    """From where each surface is seen."""
     return browser.execute_script(
-        "return [...document.querySelectorAll('.plot')].filter(p => p._fullLayout.scene)"
-        ".map(p => p._fullLayout.scene._scene.getCamera().eye)"
+        "return [...document.querySelectorAll('.plot canvas')].map(c => JSON.parse(c.dataset.view))"
     )
 
 
 def test_every_figure_is_drawn_and_nothing_is_fetched(browser: Any, html: Path) -> None:
     opened(browser, html)
     drawn = browser.execute_script("""
-        return [...document.querySelectorAll('.plot')].map(p => ({
-          kinds: p.data.map(t => t.type),
-          marks: p.querySelectorAll(p.data.some(t => t.type === 'contour') ? '.contourlayer path'
-            : '.scatterlayer path.js-line, .scatterlayer .point, .heatmaplayer image').length,
-          canvas: p.querySelectorAll('.gl-container canvas').length,
+        const charts = JSON.parse(document.getElementById('charts').textContent);
+        return [...document.querySelectorAll('.plot')].map((p, i) => ({
+          kind: charts[i].traces[0].type,
+          lines: charts[i].traces.filter(t => t.meta && t.meta.role === 'line').length,
+          drawn: [...p.querySelectorAll('.line')].filter(l => l.getAttribute('d').length > 10).length,
+          marks: p.querySelectorAll('.line, .dot, .column, image[href^="data:image/png"]').length,
+          contours: [...p.querySelectorAll('.contours')].map(c => c.getAttribute('d').length).join(),
+          ticks: p.querySelectorAll('.ticks text').length,
+          canvas: p.querySelectorAll('canvas').length,
           size: [p.clientWidth, p.clientHeight]}))""")
     assert len(drawn) == FIGURES
     for one in drawn:
         assert min(one["size"]) > 80, one
-        assert one["canvas"] == 1 if "surface" in one["kinds"] else one["marks"] > 0, one
+        if one["kind"] == "surface":
+            assert one["canvas"] == 1, one
+            continue
+        assert one["marks"] > 0, one
+        assert one["ticks"] >= 4, one
+        assert one["drawn"] >= one["lines"], one
+        assert one["kind"] != "contour" or int(one["contours"]) > 100, one
     assert complaints(browser) == []
     sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [m["params"]["request"]["url"] for m in sent if m["method"] == "Network.requestWillBeSent"]
@@ -101,70 +109,66 @@ def test_every_figure_is_drawn_and_nothing_is_fetched(browser: Any, html: Path) 
 def test_a_surface_shows_its_landscape(browser: Any, html: Path) -> None:
     """Not only a canvas: pixels of many colours on it."""
     opened(browser, html)
-    colours = browser.execute_async_script("""
-        const done = arguments[0], plot = [...document.querySelectorAll('.plot')].find(p => p._fullLayout.scene);
-        Plotly.toImage(plot, {format: 'png', width: 300, height: 300}).then(url => {
-          const image = new Image();
-          image.onload = () => {
-            const canvas = document.createElement('canvas');
-            canvas.width = canvas.height = 300;
-            const pen = canvas.getContext('2d');
-            pen.drawImage(image, 0, 0);
-            const seen = new Set(), data = pen.getImageData(0, 0, 300, 300).data;
-            for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255)
-              seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
-            done(seen.size);
-          };
-          image.src = url;
-        });""")
+    colours = browser.execute_script("""
+        const canvas = document.querySelector('.plot canvas'), seen = new Set();
+        const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        for (let i = 0; i < data.length; i += 4)
+          if (data[i + 3] === 255) seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+        return seen.size""")
     assert colours > 200
+
+
+def test_values_are_shown_under_the_pointer(browser: Any, html: Path) -> None:
+    """The numbers of the data, on lines, maps, contours and surfaces; and names are text, not markup."""
+    opened(browser, html)
+    found = browser.execute_script("""
+        const charts = JSON.parse(document.getElementById('charts').textContent), said = {};
+        charts.forEach((chart, i) => {
+          const trace = chart.traces[0], kind = trace.type;
+          if (kind in said) return;
+          const place = document.getElementById(`plot-${i}`), drawing = place.firstChild;
+          place.scrollIntoView({block: 'center'});
+          const box = drawing.getBoundingClientRect();
+          const over = (x, y) => drawing.dispatchEvent(new PointerEvent('pointermove', {clientX: x, clientY: y}));
+          over(box.left + 0.55 * box.width, box.top + 0.5 * box.height);
+          const tip = document.querySelector('.tip');
+          said[kind] = tip.hidden ? '' : tip.innerText;
+          drawing.dispatchEvent(new PointerEvent('pointerleave'));
+          if (!tip.hidden) said[kind] = 'it stays';
+        });
+        return [said, charts[0].traces.filter(t => t.hover)]""")
+    said, lines = found
+    round_, *values = said["scatter"].splitlines()
+    at = int(round_.removeprefix("round ")) - 1
+    assert len(values) == 2
+    for text, trace in zip(values, lines, strict=True):
+        assert text.startswith(f"{trace['name']}: {trace['y'][at]:.4g} ± "), text
+    assert re.fullmatch(r"client \d, class \d: \d+ samples", said["heatmap"])
+    assert re.fullmatch(r"loss \d[\d.]*", said["contour"])
+    assert re.fullmatch(r"loss \d[\d.]*", said["surface"])
 
 
 def test_the_landscape_turns_and_the_others_follow(browser: Any, html: Path) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
 
     opened(browser, html)
-    before = cameras(browser)
+    before = views(browser)
     assert len(before) == 2
     assert before[0] == before[1]
-    surface = next(p for p in browser.find_elements(By.CSS_SELECTOR, ".plot")
-                   if browser.execute_script("return Boolean(arguments[0]._fullLayout.scene)", p))  # fmt: skip
+    surface = browser.find_element(By.CSS_SELECTOR, ".plot canvas")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", surface)
     drag = ActionChains(browser, duration=100).move_to_element(surface).click_and_hold()
     for _ in range(5):
         drag = drag.move_by_offset(16, 4)
     drag.release().perform()
-
-    def moved(eye: dict[str, float]) -> float:
-        return sum(abs(eye[k] - before[0][k]) for k in "xyz")
-
-    WebDriverWait(browser, 60).until(lambda b: moved(cameras(b)[0]) > 0.1, "the surface did not turn")
-    WebDriverWait(browser, 60).until(
-        lambda b: sum(abs(cameras(b)[0][k] - cameras(b)[1][k]) for k in "xyz") < 1e-6, "the other did not follow"
+    until(
+        browser,
+        f"JSON.parse(document.querySelector('.plot canvas').dataset.view).azimuth < {before[0]['azimuth'] - 0.3}",
     )
-    assert complaints(browser) == []
-
-
-def test_many_surfaces_are_drawn_when_they_are_seen(browser: Any, copy: Path, tmp_path: Path) -> None:
-    """A browser has few contexts for them, so that a page with more draws what is on the screen."""
-    runs = [tmp_path / f"lr-{i}" for i in range(9)]
-    for i, run in enumerate(runs):
-        shutil.copytree(copy / "fedavg/seed-0", run)
-        change(run / "config.json", lr=0.01 * (i + 1))
-    write(runs, tmp_path / "many.html")
-    opened(browser, tmp_path / "many.html")
-    places = browser.execute_script(
-        "return JSON.parse(document.getElementById('charts').textContent)"
-        ".map((c, i) => c.layout.scene ? i : -1).filter(i => i >= 0)"
-    )
-    assert len(places) == 9
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    for i in places:
-        browser.execute_script(f"document.getElementById('plot-{i}').scrollIntoView({{block: 'center'}})")
-        until(browser, f"document.querySelectorAll('#plot-{i} .gl-container canvas').length === 1")
-    assert browser.execute_script("return document.documentElement.scrollHeight") == height  # nothing jumps
+    after = views(browser)
+    assert after[0] == after[1]
+    assert after[0]["elevation"] > before[0]["elevation"]
     assert complaints(browser) == []
 
 
@@ -172,20 +176,24 @@ def colours(browser: Any) -> tuple[str, str, list[str]]:
     """Of the page, of the figures' text, and of the first figure's lines."""
     return tuple(browser.execute_script("""
         const plot = document.querySelector('.plot');
-        return [getComputedStyle(document.body).backgroundColor, plot._fullLayout.font.color,
-                plot.data.filter(t => t.meta.role === 'line').map(t => t.line.color)]"""))  # fmt: skip
+        return [getComputedStyle(document.body).backgroundColor, getComputedStyle(plot.querySelector('.ticks')).fill,
+                [...plot.querySelectorAll('.line')].map(l => getComputedStyle(l).stroke)]"""))  # fmt: skip
+
+
+LIGHT, DARK = "rgb(90, 100, 112)", "rgb(159, 169, 179)"  # --muted
+TEXT = "getComputedStyle(document.querySelector('.plot .ticks')).fill"
 
 
 def test_light_and_dark(browser: Any, html: Path) -> None:
     opened(browser, html, scheme="dark")
     dark = colours(browser)
     assert dark[0] == "rgb(20, 23, 26)"
-    assert dark[1] == "#e7eaed"
+    assert dark[1] == DARK
     prefers(browser, "light")  # while the page is open
-    until(browser, "document.querySelector('.plot')._fullLayout.font.color === '#1b1f24'")
+    until(browser, f"{TEXT} === '{LIGHT}'")
     light = colours(browser)
     assert light[0] == "rgb(255, 255, 255)"
-    assert light[2] == ["#0072B2", "#D55E00"]
+    assert light[2] == ["rgb(0, 114, 178)", "rgb(213, 94, 0)"]
     assert not set(light[2]) & set(dark[2])
     assert complaints(browser) == []
 
@@ -195,8 +203,7 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Any, html: Path, width: 
     opened(browser, html, width)
     assert browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]") == [width, width]
     widest = browser.execute_script(
-        "return Math.max(...[...document.querySelectorAll('.plot .main-svg')]"
-        ".map(s => s.getBoundingClientRect().right))"
+        "return Math.max(...[...document.querySelectorAll('.plot svg')].map(s => s.getBoundingClientRect().right))"
     )
     assert widest <= width
     browser.execute_script("document.querySelectorAll('details').forEach(d => { d.open = true; })")
@@ -206,10 +213,10 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Any, html: Path, width: 
 def test_paper_is_light_and_complete(browser: Any, html: Path) -> None:
     opened(browser, html, scheme="dark")
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-    until(browser, "document.querySelector('.plot')._fullLayout.font.color === '#1b1f24'")
+    until(browser, f"{TEXT} === '{LIGHT}'")
     assert browser.execute_script("return document.querySelectorAll('details:not([open])').length") == 0
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
-    until(browser, "document.querySelector('.plot')._fullLayout.font.color === '#e7eaed'")
+    until(browser, f"{TEXT} === '{DARK}'")
     assert browser.execute_script("return document.querySelectorAll('details[open]').length") == 0
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")

@@ -24,7 +24,7 @@ from steppe.report.reading import read
 from steppe.report.repeat import Repeat, explain_repeat
 from steppe.report.write import write
 from steppe.runs.folder import RunFolder
-from tests.report.test_report import change, page_without_library
+from tests.report.test_report import change
 
 QUICK: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 2, "epochs": 1, "workers": 0, "progress": False}
 SAID_FALSELY = re.compile(r"fedavg|digits|\bcnn\b|accuracy", re.I)
@@ -83,7 +83,7 @@ def named(out: Path, **more: Any) -> Run:
 
 def visible(path: Path) -> str:
     """What a reader can see of a page, and the data of its figures."""
-    text = page_without_library(path) if path.suffix == ".html" else path.read_text("utf-8")
+    text = path.read_text("utf-8")
     return unescape(re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S))
 
 
@@ -102,7 +102,6 @@ def test_a_run_of_own_objects_is_told_truly(tmp_path: Path) -> None:
     for fact in (f"{where}.LookBack", f"{where}.Ramp", f"{where}.absolute_error", about["data"]["hash"],
                  about["model"]["structure"], "48 training and 12 test examples", "clients=4", "rounds=2"):  # fmt: skip
         assert fact in said.sentence
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     for page in (tmp_path / "r.md", tmp_path / "r.tex", tmp_path / "r.html"):
         write([tmp_path / "r"], page)
         text = visible(page)
@@ -117,7 +116,6 @@ def test_a_run_of_own_objects_is_told_truly(tmp_path: Path) -> None:
 def test_a_regression_has_no_percentages(tmp_path: Path) -> None:
     run = launch(tmp_path / "r", loss="mse", metric=None)
     assert (run.metric.name, run.metric.lower) == ("mse", True)
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     for page in (tmp_path / "r.md", tmp_path / "r.html"):
         write([tmp_path / "r"], page, figures=tmp_path / "figures")
         text = visible(page)
@@ -144,7 +142,7 @@ def test_a_named_run_has_its_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "fact"), [
     ({"loss": "mse", "model": Ramp(), "data": arrays()}, "Ramp"),
-    ({"metric": top_two}, "the metric top_two"),
+    ({"metric": top_two}, f"the metric {__name__}.top_two"),
     ({"loss": lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")}, "the loss "),
     ({"head": "0"}, "a head chosen by the user"),
     ({"algorithm": LookBack()}, "LookBack"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 import shlex
@@ -73,8 +71,9 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
 def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
     for run in read([compared]).runs:
         held = [len(c) for c in json.loads((run.folder.path / "partition.json").read_text())["clients"]]
-        chosen = [np.random.RandomState(t).choice(6, 3, replace=False) for t in range(4)]  # one epoch, batches of 20
-        assert [r["participants"] for r in run.records] == [ids.tolist() for ids in chosen]
+        chosen = [r["participants"] for r in run.records]  # one epoch, batches of 20
+        if run.seed == 0:
+            assert chosen == [np.random.RandomState(t).choice(6, 3, replace=False).tolist() for t in range(4)]
         steps = sum(-(-held[i] // 20) for ids in chosen for i in ids)
         assert run.gradients is not None
         assert run.gradients[-1] == steps * (2 if run.config["algorithm"] == "fedsam" else 1)
@@ -209,13 +208,12 @@ def test_many_classes_become_a_map(copy: Path) -> None:
 
 
 def test_sections_without_data_are_left_out(copy: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     for run in copy.glob("*/seed-*"):
         shutil.rmtree(run / "analysis", ignore_errors=True)  # the second seed has no arrays
         (run / "analysis.json").unlink()
         (run / "partition.json").unlink()
     write([copy], tmp_path / "bare.html")
-    text = page_without_library(tmp_path / "bare.html")
+    text = (tmp_path / "bare.html").read_text("utf-8")
     found = set(re.findall(r'<section id="(\w+)"', text))
     assert found == {"results", "curves", "cost", "classes", "runs", "flatness"}  # the last: during training
 
@@ -244,24 +242,17 @@ def test_the_command_makes_the_same_run(chosen: Any) -> None:
 # --- the page
 
 
-def page_without_library(path: Path) -> str:
-    from plotly.offline import get_plotlyjs
-
-    before, _, rest = path.read_text("utf-8").partition('id="library">')
-    packed, _, after = rest.partition("<")
-    assert gzip.decompress(base64.b64decode(packed)).decode() == get_plotlyjs()
-    return f'{before}id="library"><{after}'
-
-
 def test_the_page_needs_nothing_else(html: Path) -> None:
-    text = page_without_library(html)
-    assert not re.search(r"https?://|//cdn|@import|<link|<img|<iframe|src=", text)
+    text = html.read_text("utf-8")
+    assert not re.search(r"//cdn|@import|<link|<img|<iframe|src=", text)
+    assert set(re.findall(r"https?://[^\"]*", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert len(text) < 500_000
     assert "default-src 'none'" in text
-    assert len(re.findall(r"<script", text)) == 3  # data, library, ours
+    assert len(re.findall(r"<script", text)) == 3  # data, colours, ours
 
 
 def test_every_figure_has_words(html: Path) -> None:
-    text = page_without_library(html)
+    text = html.read_text("utf-8")
     data = json.loads(text.split('id="charts">')[1].split("</script>")[0])
     labels = re.findall(r'class="plot" id="plot-\d+" role="img" aria-label="([^"]*)"', text)
     assert len(labels) == len(data) == FIGURES
@@ -378,7 +369,7 @@ def test_over_the_last_rounds(compared: Path) -> None:
 
 
 def test_every_run_has_its_command_and_config(html: Path, compared: Path) -> None:
-    text = page_without_library(html)
+    text = html.read_text("utf-8")
     for run in read([compared]).runs:
         assert explain_repeat(run).sentence == ""
         assert f"<pre>{explain_repeat(run).command}</pre>" in unescape(text)
@@ -391,12 +382,11 @@ def test_the_page_is_the_same_every_time(html: Path, compared: Path, tmp_path: P
 
 
 def test_names_are_escaped(compared: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the extra `report` is not installed")
     strange = '<b>&"$x_y^{$</b>'.replace("/", "∕")
     shutil.copytree(compared / "fedsam/seed-0", tmp_path / strange / "seed-0")
     for kind in ("html", "md", "tex"):
         write([tmp_path / strange], tmp_path / f"r.{kind}", figures=tmp_path if kind == "md" else None)
-    text = page_without_library(tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text("utf-8")
     assert "<b>" not in text
     assert "&lt;b&gt;&amp;&#34;$x_y^{$" in text
     assert "\\u003cb>" in text  # in the data of the figures
@@ -601,12 +591,6 @@ def test_formats_that_do_not_exist(compared: Path, tmp_path: Path) -> None:
     assert "--figure-format gif" in sentence(compared, kind="md", figures=tmp_path, picture="gif")
 
 
-def test_without_plotly_there_is_a_sentence(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    assert "pip install 'steppe[report]'" in sentence(compared)
-
-
 def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
@@ -615,7 +599,7 @@ from steppe.cli.app import main
 try:
     main()
 finally:
-    print("heavy:", sorted({"torch", "numpy", "matplotlib", "plotly"} & set(sys.modules)))
+    print("heavy:", sorted({"torch", "numpy", "matplotlib"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "heavy: []" in done.stdout

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import steppe
 from steppe.core.client import Live, Sent, begin, by_autograd, step
 from steppe.core.errors import RunFailed
-from steppe.core.validate import finite
+from steppe.core.validate import find_finite
 from steppe.engine.rounds import simulate
 from steppe.executors import sequential
 from steppe.executors.executor import Answers
@@ -107,11 +107,11 @@ def test_pooling_keeps_its_order_and_its_gradient() -> None:
 def test_rows_that_are_finite() -> None:
     big = torch.finfo(torch.float32).max
     rows = torch.tensor([[1.0, 2.0], [big, big], [1.0, torch.nan], [torch.inf, -torch.inf], [-big, -big]])
-    assert finite(rows).tolist() == [True, True, False, False, True]
-    assert finite(rows[[0, 0]]).tolist() == [True, True]
-    assert finite(rows[:, :1, None]).tolist() == [True, True, True, False, True]
-    assert finite(rows[2, :1]).tolist() == [True]
-    assert finite(rows[:0]).tolist() == []
+    assert find_finite(rows).tolist() == [True, True, False, False, True]
+    assert find_finite(rows[[0, 0]]).tolist() == [True, True]
+    assert find_finite(rows[:, :1, None]).tolist() == [True, True, True, False, True]
+    assert find_finite(rows[2, :1]).tolist() == [True]
+    assert find_finite(rows[:0]).tolist() == []
 
 
 class Spoils:

@@ -107,8 +107,6 @@ def test_another_module_is_refused(old: Path) -> None:
 @pytest.mark.parametrize("name", ["named", "comparison"])
 @pytest.mark.parametrize("kind", ["html", "md", "tex"])
 def test_reports(old: Path, tmp_path: Path, name: str, kind: str) -> None:
-    if kind == "html":
-        pytest.importorskip("plotly", reason="the extra `report` is not installed")
     call("report", old / name, "--format", kind, "--out", tmp_path / f"r.{kind}")
     text = (tmp_path / f"r.{kind}").read_text("utf-8")
     label = {"named": "fedsam", "comparison": "fedprox"}[name]

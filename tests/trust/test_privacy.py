@@ -17,12 +17,12 @@ from torch.utils._pytree import tree_leaves
 import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.core.algorithm import Algorithm
-from steppe.core.client import Reply, Sent, nobody, uploads
+from steppe.core.client import Reply, Sent, list_uploads, make_empty_replies
 from steppe.core.errors import SteppeError
 from steppe.core.noise import gaussian, uniform
 from steppe.core.server import Server, aggregate
-from steppe.core.stacking import joint_norms, scaled
-from steppe.engine.accountant import epsilon
+from steppe.core.stacking import joint_norms, scale_rows
+from steppe.engine.accountant import compute_epsilon
 from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
 from steppe.parts.sgd import SGD
@@ -92,7 +92,7 @@ def spent_at(epsilon_: float, sigma: float, rate: float, rounds: int, up: bool) 
 def test_epsilon_of_the_sampled_mechanism_is_above_the_true_one_and_near(
     sigma: float, rate: float, rounds: int
 ) -> None:
-    found = epsilon(sigma, rate, rounds, DELTA)
+    found = compute_epsilon(sigma, rate, rounds, DELTA)
     assert spent_at(found, sigma, rate, rounds, up=True) <= DELTA * 1.02  # rounded up itself
     assert spent_at(found * 0.98, sigma, rate, rounds, up=False) > DELTA
     assert found < by_quadrature(sigma, rate, rounds, list(range(2, 13)), "new")
@@ -100,7 +100,12 @@ def test_epsilon_of_the_sampled_mechanism_is_above_the_true_one_and_near(
 
 def test_a_tiny_delta_is_left_to_the_renyi_bound() -> None:
     """Its rounding is relative; that of a transform is not."""
-    assert epsilon(1.0, 0.1, 30, 1e-9) < epsilon(1.0, 0.1, 30, 1e-11) < epsilon(1.0, 0.1, 30, 1e-200) < math.inf
+    assert (
+        compute_epsilon(1.0, 0.1, 30, 1e-9)
+        < compute_epsilon(1.0, 0.1, 30, 1e-11)
+        < compute_epsilon(1.0, 0.1, 30, 1e-200)
+        < math.inf
+    )
 
 
 def test_the_integral_gives_published_values() -> None:
@@ -108,9 +113,9 @@ def test_the_integral_gives_published_values() -> None:
     al. (CCS 2016): q = 0.01, σ = 4, 10000 steps: ε = 1.26. Both by an older conversion than ours, which is tighter.
     """
     assert by_quadrature(1.12, 256 / 60000, 14062, list(range(2, 31)), "old") == pytest.approx(2.92, abs=0.01)
-    assert 2.2 < epsilon(1.12, 256 / 60000, 14062, DELTA) < 2.52
+    assert 2.2 < compute_epsilon(1.12, 256 / 60000, 14062, DELTA) < 2.52
     assert by_quadrature(4.0, 0.01, 10000, list(range(2, 31)), "old") == pytest.approx(1.26, abs=0.01)
-    assert 0.9 < epsilon(4.0, 0.01, 10000, DELTA) < 1.04
+    assert 0.9 < compute_epsilon(4.0, 0.01, 10000, DELTA) < 1.04
 
 
 @pytest.mark.parametrize(("sigma", "rounds"), [(1.0, 1), (1.0, 30), (5.0, 100)])
@@ -121,15 +126,19 @@ def test_epsilon_without_sampling_is_above_the_exact_one_and_near(sigma: float, 
     def delta(e: float) -> float:
         return stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu)
 
-    found = epsilon(sigma, 1.0, rounds, DELTA)
+    found = compute_epsilon(sigma, 1.0, rounds, DELTA)
     assert delta(found) <= DELTA
     assert delta(found * 0.999) > DELTA
 
 
 def test_epsilon_at_its_limits() -> None:
-    assert epsilon(1.0, 0.1, 0, DELTA) == 0
-    assert epsilon(0.0, 0.1, 1, DELTA) == math.inf
-    assert epsilon(1.0, 0.1, 10, DELTA) < epsilon(1.0, 0.1, 11, DELTA) < epsilon(1.0, 1.0, 11, DELTA)
+    assert compute_epsilon(1.0, 0.1, 0, DELTA) == 0
+    assert compute_epsilon(0.0, 0.1, 1, DELTA) == math.inf
+    assert (
+        compute_epsilon(1.0, 0.1, 10, DELTA)
+        < compute_epsilon(1.0, 0.1, 11, DELTA)
+        < compute_epsilon(1.0, 1.0, 11, DELTA)
+    )
 
 
 # --- the noise
@@ -150,7 +159,7 @@ def test_noise_is_normal_and_a_function_of_its_key() -> None:
 def test_the_noise_that_is_added_has_the_scale_that_is_counted() -> None:
     dp = DifferentialPrivacy(clip=0.5, noise=3.0, per_round=4, seed=1)
     rows = {"update": torch.zeros(2, 100_000).double(), "p.c": torch.zeros(2, 50_000).double()}
-    out = dp.reduce(scaled(rows, dp.screen(joint_norms(rows))), scope())
+    out = dp.reduce(scale_rows(rows, dp.screen(joint_norms(rows))), scope())
     for value in out.values():
         assert float(value.std()) == pytest.approx(3.0 * 0.5 / 4, rel=0.02)
     assert abs(float(np.corrcoef(out["update"][:50_000], out["p.c"])[0, 1])) < 0.02
@@ -212,7 +221,7 @@ def random_replies(alg: Algorithm, n: int, seed: int) -> tuple[Sent, Reply]:
     x0, g = task().x0, torch.Generator().manual_seed(seed)
     down = {p.name: {k: p.server_state(x0)[k] for k in p.down} for p in alg.parts if p.down}
     sent = Sent(x0, down, {}, x0.new_tensor(LR), x0.new_tensor(2.0))
-    empty = nobody(alg, task(), sent)
+    empty = make_empty_replies(alg, task(), sent)
 
     def filled(v: torch.Tensor) -> torch.Tensor:
         return torch.randn(n, *v.shape[1:], generator=g, dtype=v.dtype) * 10 ** torch.empty(1).uniform_(
@@ -231,11 +240,11 @@ def test_one_client_moves_what_is_released_by_the_clip_at_most(name: str) -> Non
     """All sums together, of every upload: with and without each of the clients in turn."""
     alg = private(name, clip=0.7)
     dp = next(p for p in alg.parts if isinstance(p, DifferentialPrivacy))
-    rows = uploads(alg, random_replies(alg, 5, seed=1)[1])
+    rows = list_uploads(alg, random_replies(alg, 5, seed=1)[1])
 
     def released(keep: list[int]) -> torch.Tensor:
         kept = {k: v[keep] for k, v in rows.items()}
-        out = dp.reduce(scaled(kept, dp.screen(joint_norms(kept))), scope())
+        out = dp.reduce(scale_rows(kept, dp.screen(joint_norms(kept))), scope())
         return torch.cat([3 * v.reshape(-1) for v in out.values()])  # the sums themselves
 
     whole = released([0, 1, 2, 3, 4])
@@ -268,7 +277,7 @@ class Curious(steppe.Part):
     def server(self, delta: torch.Tensor, s: steppe.Aggregation) -> torch.Tensor:
         assert s.active == 3
         with pytest.raises(SteppeError, match="does not see"):
-            s.everyone("own")
+            s.states_of_all("own")
         return delta
 
 
@@ -319,7 +328,7 @@ QUIET: dict[str, Any] = {"algorithm": "fedavg", "clients": 30, "per_round": 10, 
 def test_epsilon_is_in_every_record_and_in_the_summary(tmp_path: Path) -> None:
     result = launch(tmp_path / "run", add=["dp:clip=0.5,noise=0.8"], rounds=4, **QUIET)
     told = [r["epsilon"] for r in records(tmp_path / "run")]
-    assert told == [epsilon(0.8, 1 / 3, t, DELTA) for t in (1, 2, 3, 4)]
+    assert told == [compute_epsilon(0.8, 1 / 3, t, DELTA) for t in (1, 2, 3, 4)]
     assert (result.summary["epsilon"], result.summary["delta"]) == (told[-1], DELTA)
     assert (result.config.sampling, result.config.weighting) == ("bernoulli", "uniform")
     notes = " ".join(result.notes)
@@ -357,7 +366,7 @@ def test_it_learns_with_enough_clients() -> None:
     common = {**QUIET, "per_round": 30, "rounds": 12, "lr": 0.3, "epochs": 2, "partition": "iid"}
     noisy = launch(**common, add=["dp:clip=1,noise=0.5"])
     assert noisy.accuracy > 0.6
-    assert noisy.summary["epsilon"] == pytest.approx(epsilon(0.5, 1.0, 12, DELTA))
+    assert noisy.summary["epsilon"] == pytest.approx(compute_epsilon(0.5, 1.0, 12, DELTA))
     assert launch(**common, add=["dp:clip=1,noise=50"]).accuracy < 0.6
 
 
@@ -387,7 +396,7 @@ def test_a_run_that_cannot_keep_the_promise_is_refused(options: dict[str, Any], 
 
 def test_any_sampling_where_nothing_is_claimed_from_it() -> None:
     result = launch(add=["dp:noise=2,amplified=false"], sampling="fixed", rounds=2, **QUIET)
-    assert result.summary["epsilon"] == epsilon(2.0, 1.0, 2, DELTA) > epsilon(2.0, 1 / 3, 2, DELTA)
+    assert result.summary["epsilon"] == compute_epsilon(2.0, 1.0, 2, DELTA) > compute_epsilon(2.0, 1 / 3, 2, DELTA)
 
 
 def test_running_statistics_are_refused() -> None:

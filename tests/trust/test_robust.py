@@ -11,7 +11,7 @@ from steppe.core.client import begin, end, step
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.scopes import ServerTurn
 from steppe.core.server import Server, aggregate, broadcast
-from steppe.core.stacking import joint_norms, scaled, stack
+from steppe.core.stacking import joint_norms, scale_rows, stack
 from steppe.core.task import Task
 from steppe.engine.quadratics import Quadratic
 from steppe.parts.control_variates import ControlVariates
@@ -75,7 +75,7 @@ def test_krum_looks_at_every_upload_whatever_its_size():
 
 def test_krum_needs_enough_replies():
     one = torch.ones(())
-    with pytest.raises(RunFailed, match=r"round 2: krum.* needs 5 replies or more, and this round has 4"):
+    with pytest.raises(RunFailed, match=r"round 2: krum.* needs 5 replies or more, but this round has 4"):
         Krum(1).reduce({"update": rows(4)}, ServerTurn(None, one, one, one, {}, 4))
 
 
@@ -84,7 +84,7 @@ def test_norm_bound_scales_all_uploads_of_a_client_together():
     uploads["update"][0] *= 1e-3
     uploads["part.c"][0], uploads["part.scalar"][0] = 0.001, 0.0
     uploads["update"][1], uploads["part.c"][1], uploads["part.scalar"][1] = 0.0, 0.0, 0.0
-    found = scaled(uploads, NormBound(2.0).screen(joint_norms(uploads)))
+    found = scale_rows(uploads, NormBound(2.0).screen(joint_norms(uploads)))
     for i in range(6):
         before, after = (np.concatenate([v[i].reshape(-1).numpy() for v in u.values()]) for u in (uploads, found))
         np.testing.assert_allclose(after, before * min(1, 2 / max(np.linalg.norm(before), 1e-30)), rtol=1e-14)
@@ -162,7 +162,7 @@ def test_a_norm_bound_limits_the_damage_and_goes_with_the_median():
     "pair", list(itertools.combinations(["median", "krum", "trimmed_mean", "dp"], 2)), ids="+".join
 )
 def test_one_reduction_at_a_time(pair):
-    with pytest.raises(SteppeError, match="both say how the clients' uploads become one: keep one of them"):
+    with pytest.raises(SteppeError, match="both define how the clients' uploads are combined: keep one of them"):
         algorithm("fedavg", add=tuple(map(parse_addition, pair)))
 
 
@@ -180,7 +180,7 @@ def test_where_nothing_travels_or_states_are_read(text):
 @pytest.mark.parametrize(("text", "told"), [("trimmed_mean:cut=0.6", "cut .* is 0.6"), ("krum:bad=-1", "bad .* is -1"),
                                             ("norm_bound:limit=0", "limit .* is 0"), ("dp:noise=-1", "noise .* is -1"),
                                             ("norm_bound", "needs a value for limit"),
-                                            ("dp:clip=inf", "no noise is enough")])  # fmt: skip
+                                            ("dp:clip=inf", "no noise is sufficient")])  # fmt: skip
 def test_settings_out_of_range(text, told):
     with pytest.raises(SteppeError, match=told):
         parse_addition(text)

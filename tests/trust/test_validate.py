@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import steppe
-from steppe.core.client import Reply, Sent, nobody
+from steppe.core.client import Reply, Sent, list_uploads, make_empty_replies
 from steppe.core.errors import RunFailed
-from steppe.core.validate import faults, misfit, sifted
+from steppe.core.validate import find_faults, find_misfit, sift_replies
 from tests.conformance.problem import algorithm, run, task
 from tests.scene import launch, records
 
@@ -33,41 +33,45 @@ LIKE = reply(torch.zeros(0, 3), c=torch.zeros(0, 2))
     (reply(torch.ones(3), c=torch.ones(2).half()), "its part.c has type torch.float16 where torch.float32 is expected"),
     (reply(torch.ones(3).long(), c=torch.ones(2)), "its update has type torch.int64 where torch.float32 is expected"),
     (reply(torch.ones(3)), "it lacks part.c"),
-    (reply(torch.ones(3), c=torch.ones(2), d=torch.ones(2)), "it has part.d, which nobody asked for"),
-    (reply([1.0, 2.0, 3.0], c=torch.ones(2)), "its update is no tensor"),
+    (reply(torch.ones(3), c=torch.ones(2), d=torch.ones(2)), "it has part.d, which was not asked for"),
+    (reply([1.0, 2.0, 3.0], c=torch.ones(2)), "its update is not a tensor"),
 ])  # fmt: skip
 def test_a_reply_of_another_kind(sent: Reply, why: str) -> None:
-    assert misfit(sent, LIKE) == why
+    assert find_misfit(sent, LIKE) == why
 
 
 def test_numbers_and_norms() -> None:
     update, c = torch.tensor([[3.0, 0, 0]] * 5), torch.tensor([[4.0, 0]] * 5)
     update[1, 2], c[2, 0], c[3, 1] = math.nan, math.inf, 1e-3
     many = reply(update, c=c)
-    assert faults(many) == ["", "is not finite", "is not finite", "", ""]
-    assert faults(many, 5.0) == ["", "is not finite", "is not finite", "has norm 5, above the limit of 5", ""]
+    assert find_faults(many) == ["", "is not finite", "is not finite", "", ""]
+    assert find_faults(many, 5.0) == ["", "is not finite", "is not finite", "has norm 5, above the limit of 5", ""]
     many.state["part"]["kept"][4] = -math.inf  # what a client keeps would spoil its next round
-    assert faults(many)[4] == "is not finite"
-    ids, kept, refused = sifted([7, 8, 9, 10, 11], many, faults(many))
+    assert find_faults(many)[4] == "is not finite"
+    ids, kept, refused = sift_replies([7, 8, 9, 10, 11], many, find_faults(many))
     assert (ids, refused) == ([7, 10], {8: "is not finite", 9: "is not finite", 11: "is not finite"})
     assert torch.equal(kept.up["part"]["c"], c[[0, 3]])
-    assert faults(reply(torch.zeros(0, 3))) == []
+    assert find_faults(reply(torch.zeros(0, 3))) == []
 
 
 def test_known_lengths_spare_a_look_and_hide_nothing() -> None:
     update, c = torch.ones(4, 3), torch.ones(4, 2)
     c[1, 0] = math.nan
     looked_away = reply(torch.full((4, 3), math.nan), c=c)  # lengths are believed: a caller must have measured them
-    assert faults(looked_away, lengths=torch.ones(4)) == ["", "is not finite", "", ""]
+    assert find_faults(looked_away, lengths=torch.ones(4)) == ["", "is not finite", "", ""]
     update[0], update[2, 1], update[3, 2] = 3e38, math.nan, -math.inf
     many = reply(update, c=c)
     lengths = torch.linalg.vector_norm(update, dim=1)
     assert lengths[0] == math.inf  # although each of its numbers is finite
-    assert faults(many, lengths=lengths) == faults(many) == ["", "is not finite", "is not finite", "is not finite"]
+    assert (
+        find_faults(many, lengths=lengths)
+        == find_faults(many)
+        == ["", "is not finite", "is not finite", "is not finite"]
+    )
 
 
 def test_huge_numbers_have_a_norm() -> None:
-    assert faults(reply(torch.full((1, 3), 3e38)), 1e30)[0].startswith("has norm 5.196e+38")
+    assert find_faults(reply(torch.full((1, 3), 3e38)), 1e30)[0].startswith("has norm 5.196e+38")
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsmoo", "fednova", "feddc"])
@@ -86,10 +90,8 @@ def test_nobody_shows_what_is_expected(name: str) -> None:
 
     run(steppe.Algorithm((*alg.parts, Look())), rounds=1)
     down = {p.name: {k: p.server_state(x0)[k] for k in p.down} for p in alg.parts if p.down}
-    empty = nobody(alg, task(), Sent(x0, down, {}, x0.new_tensor(0.1), x0.new_tensor(0.0)))
-    from steppe.core.server import uploads
-
-    expected = uploads(alg, empty)
+    empty = make_empty_replies(alg, task(), Sent(x0, down, {}, x0.new_tensor(0.1), x0.new_tensor(0.0)))
+    expected = list_uploads(alg, empty)
     assert expected.keys() == seen[0].keys()
     assert all(expected[k].shape[1:] == v.shape[1:] and expected[k].dtype == v.dtype for k, v in seen[0].items())
     assert all(len(v) == 0 for v in expected.values())

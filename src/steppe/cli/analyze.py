@@ -37,12 +37,12 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
     from steppe.analysis import Options
     from steppe.engine.progress import Progress
-    from steppe.measures.during_training import MEASURES, chosen
+    from steppe.measures.during_training import MEASURES, choose_measures
     from steppe.report import measure_tables as shown
     from steppe.runs.folder import RunFolder
 
     asked = [name.strip() for name in measures.split(",") if name.strip()]
-    names = chosen([*asked, *(["landscape"] if landscape is not None else [])])
+    names = choose_measures([*asked, *(["landscape"] if landscape is not None else [])])
     folders = [one.path for one in RunFolder.find(runs)]
     if client is not None:
         names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
@@ -72,7 +72,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
 
 def measure_runs(folders: list[Path], names: list[str], options: Options,
              clients: str | None = None) -> tuple[dict[Target, Any], dict[Target, str]]:  # fmt: skip
-    """Every run's analysis, and what went wrong with some: one bad run does not stop the others."""
+    """Return every run's analysis, and what went wrong with some: one bad run does not stop the others."""
     from steppe.analysis import Analysis
     from steppe.measures.during_training import MEASURES
 

@@ -47,7 +47,7 @@ def main() -> None:
         code = _exit_code(error)
         if code is None:  # a mistake of ours: all that is known about it must be seen
             raise
-        if arguments.under_torchrun() and not arguments.may_speak():
+        if arguments.is_under_torchrun() and not arguments.should_report():
             sys.exit(code)
         if "--debug" in words:
             import traceback
@@ -99,5 +99,17 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 
 
 # Their commands join these, in the order in which --help shows them.
-for name in ("run", "compare", "analyze", "sweep", "report", "list", "cost", "partition", "reproduce", "federate"):
+for name in (
+    "run",
+    "compare",
+    "analyze",
+    "sweep",
+    "report",
+    "list",
+    "cost",
+    "new",
+    "partition",
+    "reproduce",
+    "federate",
+):
     import_module(f"steppe.cli.{name}")

@@ -62,7 +62,7 @@ def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
 
 
 def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
-    """Every `key=value,value` as a key and its values.
+    """Return every `key=value,value` as a key and its values.
 
     >>> read_grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
     {'rho': ['0.1', '0.5'], 'partition': ['lda(0.1)', 'dirichlet(1,2)']}
@@ -115,7 +115,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
-    """What `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
+    """Return what `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
     from steppe.runs.folder import RunFolder, check_place
 
     if out is not None:
@@ -165,20 +165,20 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
     return done
 
 
-def under_torchrun() -> bool:
-    """Whether torchrun started this process, and others beside it."""
+def is_under_torchrun() -> bool:
+    """Return whether torchrun started this process, and others beside it."""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def check_torchrun(arguments: list[str]) -> None:
     """Refuse commands that work in one process."""
-    if under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
+    if is_under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
         raise SteppeError(f"steppe {arguments[0]} works in one process: call it without torchrun, which is for "
                           "steppe run.")  # fmt: skip
 
 
-def may_speak() -> bool:
-    """Whether this one of torchrun's processes is the one to print an error."""
+def should_report() -> bool:
+    """Return whether this one of torchrun's processes is the one to print an error."""
     from steppe.distributed import torchrun
 
-    return torchrun.may_speak()
+    return torchrun.claim_report()

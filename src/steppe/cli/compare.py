@@ -40,19 +40,21 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.engine.progress import Progress
     from steppe.jobs.compare import compare as run_all
     from steppe.jobs.places import find_places
+    from steppe.jobs.points import find_others
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
-    from steppe.measures.during_training import chosen
+    from steppe.measures.during_training import choose_measures
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
+    from steppe.report.seeds import describe_variation
     from steppe.runs.folder import RunFolder
 
     names = list(CATALOGUE) if everything else algorithms or []
     if not names:
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
     asked = [name.strip() for name in measures.split(",") if name.strip()]
-    to_measure = [] if asked == ["none"] else chosen(asked)
+    to_measure = [] if asked == ["none"] else choose_measures(asked)
     spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
     shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
     configs = {name: arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
@@ -75,14 +77,23 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     histories = {p.label: p.histories for p in points if p.results}
     if histories:
-        draw_histories(histories, where / "curves.png", metric, title)
-    found = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
+        draw_histories(histories, where / "curves.png", metric, title, find_others(points))
+    variation = describe_variation(points[0].config.model_dump())
+    found = {
+        "variation": variation,
+        "lines": [asdict(one) for one in lines],
+        "failed": failed,
+        **({"flatness": flat} if flat else {}),
+    }
     RunFolder(where).write("comparison.json", found)
     if as_json:
         print(json.dumps({"folder": str(where), **found}))
     else:
-        _show_comparison(title, lines, metric, flat)
-        terminal.show(f"runs, comparison.json and curves.png are in {where}")
+        _show_comparison(title, lines, [metric, *find_others(points)], flat, variation if seeds > 1 else "")
+        if histories:
+            _say_what_was_found(points, flat)
+            terminal.show(f"picture: {where / 'curves.png'}; one page with everything: steppe report {where}")
+        terminal.show(f"runs and comparison.json are in {where}")
     for reason in trouble:
         print(f"not measured: {reason}", file=sys.stderr)
     report_failures(points)
@@ -91,7 +102,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
-    """The sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    """Return the sample, and for each algorithm every column's mean over seeds with its standard deviation."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 
@@ -104,13 +115,26 @@ def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tupl
     return {"sample": "; ".join(samples_), "rows": rows}, list(dict.fromkeys(failed.values()))
 
 
-def _show_comparison(title: str, lines: list[Any], metric: Metric, flat: dict[str, Any] | None) -> None:
+def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
+    """Say in sentences who is ahead, at what price, and whose minimum is the flattest."""
+    from steppe.report.findings import find_flattest, write_headline, write_summary
+    from steppe.report.reading import read
+
+    found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
+    flattest = find_flattest(flat["rows"]) if flat else ""
+    terminal.show(f"\n[bold]{terminal.escaped(write_headline(found))}[/] {terminal.escaped(write_summary(found))}"
+                  f"{' ' * bool(flattest)}{terminal.escaped(flattest)}\n")  # fmt: skip
+
+
+def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: dict[str, Any] | None,
+                     variation: str) -> None:  # fmt: skip
     from steppe.report import measure_tables as shown
     from steppe.report.compare_table import SPARE, explain_columns, make_cells
 
-    columns, rows = make_cells(lines, metric)
+    metric, *others = metrics
+    columns, rows = make_cells(lines, metric, others)
     terminal.print_table(title, columns, rows, SPARE)
-    terminal.show(explain_columns(columns, metric))
+    terminal.show(explain_columns(columns, metric, variation))
     if flat and flat["rows"]:
         over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")

@@ -117,7 +117,7 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
 
 
 def read_folder(folder: Path) -> Config:
-    """A federation's configuration; an error where the folder is none."""
+    """Return a federation's configuration; an error where the folder is none."""
     from steppe.flower.federation_file import read
 
     return read(folder / "app")[1]
@@ -127,8 +127,9 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
             rounds: int | None) -> Config:  # fmt: skip
     """Of a federation, a client is a node; all take part in every round unless something else is asked for."""
     from steppe.config import read
+    from steppe.settings import parse_assignment
 
-    given = {text.partition("=")[0].strip() for text in sets} | set(read(path) if path else ())
+    given = {parse_assignment(text)[0] for text in sets} | set(read(path) if path else ())
     if nodes is not None or "clients" not in given:
         sets = [*sets, f"clients={nodes or 3}"]
     if "per_round" not in given:

@@ -10,7 +10,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
-from steppe.engine.progress import Progress, privacy_text
+from steppe.engine.progress import Progress, format_privacy
 
 
 @app.command()
@@ -25,7 +25,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
                          "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
-    from steppe.distributed.torchrun import agreed, first, join
+    from steppe.distributed.torchrun import is_first, join, run_on_first
     from steppe.engine.build import build_experiment
     from steppe.engine.rounds import simulate
     from steppe.report.figures import draw_histories
@@ -33,21 +33,21 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     join()
     for key, names in (("measure", measure), ("track", track)):
         sets = [*sets, f"--{key}={json.dumps(names, ensure_ascii=False)}"] if names else sets
-    chosen, label, where = agreed(lambda: arguments.choose_run(algorithm, config, sets, add, rounds, out, resume))
+    chosen, label, where = run_on_first(lambda: arguments.choose_run(algorithm, config, sets, add, rounds, out, resume))
     built = build_experiment(chosen)
     metric = built.task.metric
     try:
-        with Progress(chosen.rounds, quiet=not first(), metric=metric) as progress:
+        with Progress(chosen.rounds, quiet=not is_first(), metric=metric) as progress:
             progress.begin(label)
             result = simulate(built, where, resume, progress.round)
     except KeyboardInterrupt:
-        if first():
+        if is_first():
             print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    if not first():
+    if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return
@@ -56,8 +56,11 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
            f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    for other in built.task.metrics[1:]:
+        if found := s["metrics"].get(other.name):
+            terminal.show(f"{other.text(found['last'])} (best {other.number(found['best'])})")
     if "epsilon" in s:
-        terminal.show(f"privacy spent: {privacy_text(s)} at δ = {s['delta']:g} (one client added or removed)")
+        terminal.show(f"privacy spent: {format_privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
     if "refused" in s:
         terminal.show(f"{s['refused']} replies were refused: {where / 'rounds.jsonl'} says whose and why")
     if "missing" in s or "simulated_seconds" in s:

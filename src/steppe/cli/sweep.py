@@ -118,7 +118,7 @@ def _named_in(path: Path | None) -> str:
 
 
 def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, Range]:
-    """The ranges by key; whole numbers only for settings that are whole."""
+    """Return the ranges by key; whole numbers only for settings that are whole."""
     from dataclasses import replace
     from typing import get_args
 
@@ -146,7 +146,7 @@ def _check_key(text: str, key: str, names: list[str], option: str) -> None:
 
 
 def _shared_hash(point: Point) -> str:
-    """A name for what all points share, so that a wider grid finds the runs of a narrower one."""
+    """Return a name for what all points share, so that a wider grid finds the runs of a narrower one."""
     plain = {k: v.default for k, v in type(point.config).model_fields.items() if k in point.settings or k == "rounds"}
     settings = {k: v for k, v in point.config.settings.items() if k not in point.settings}
     return point.config.model_copy(update={**plain, "settings": settings}).hash

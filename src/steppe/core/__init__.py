@@ -1,1 +1,1 @@
-"""The heart: algorithms as stacks of parts around a gradient oracle. Imports torch and nothing of ours."""
+"""The core: algorithms as stacks of parts around a gradient oracle. It imports only torch."""

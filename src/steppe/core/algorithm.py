@@ -16,7 +16,7 @@ States = dict[str, Tensors]  # part name -> its tensors
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Parts, innermost first: each wraps the gradient oracle of those before it. Order is meaning."""
+    """Parts, innermost first: each wraps the gradient oracle of those before it, so their order matters."""
 
     parts: tuple[Part, ...]
     name: str = "custom"
@@ -27,10 +27,10 @@ class Algorithm:
         if twice:
             self._refuse(
                 f"two parts are named {', '.join(map(repr, twice))}, so they would share one state: "
-                "keep one of them, or give your own part a name of its own"
+                "keep one of them, or give your own part another name"
             )
         for i, inner in enumerate(self.parts):
-            # A part around the optimiser that asks twice means to repeat its step.
+            # A part around the optimiser that asks twice repeats the optimiser's step on purpose.
             outer = [p.name for p in self.parts[i + 1 :] if p.asks > 1 and not p.around_optimiser]
             if inner.once and outer:
                 self._refuse(
@@ -41,16 +41,16 @@ class Algorithm:
             self._refuse("one part freezes the head and another the body: nothing would be trained")
         reducing = [p.name for p in self.using("reduce")]
         if len(reducing) > 1:
-            self._refuse(f"'{reducing[0]}' and '{reducing[1]}' both say how the clients' uploads become one: "
+            self._refuse(f"'{reducing[0]}' and '{reducing[1]}' both define how the clients' uploads are combined: "
                          "keep one of them")  # fmt: skip
         judging = [p.name for p in self.using("evaluated")]
         if len(judging) > 1:
-            self._refuse(f"'{judging[0]}' and '{judging[1]}' both say which model is judged, and one would not be "
-                         "heard: keep one of them")  # fmt: skip
+            self._refuse(f"'{judging[0]}' and '{judging[1]}' both define which model is evaluated: "
+                         "keep one of them")  # fmt: skip
         if self.guards and self.alone:
             self._refuse(f"clients that train alone upload nothing for '{self.guards[0].name}' to act on: leave it out")
         if self.alone and (served := [p.name for p in self.parts if p.down or p.has("server")]):
-            self._refuse(f"clients that train alone have no server for '{served[0]}' to work on: leave it out, or take "
+            self._refuse(f"clients that train alone have no server for '{served[0]}' to act on: leave it out, or use "
                          "fedavg")  # fmt: skip
         for p in self.parts:
             if why := p.objection(tuple(other for other in self.parts if other is not p)):
@@ -60,12 +60,12 @@ class Algorithm:
         raise CompositionError(f"{self.name}: {why}")
 
     def plus(self, *parts: Part, outermost: bool = False) -> Algorithm:
-        """The same algorithm with these parts closest to the loss, or around everything."""
+        """Return the algorithm with these parts added: closest to the loss, or around everything."""
         together = self.parts + parts if outermost else parts + self.parts
         return Algorithm(together, self.name)
 
     def using(self, hook: str) -> tuple[Part, ...]:
-        """The parts that have something to say at this hook."""
+        """Return the parts that implement this hook."""
         if hook not in self._using:
             self._using[hook] = tuple(p for p in self.parts if p.has(hook))
         return self._using[hook]
@@ -87,12 +87,12 @@ class Algorithm:
         return any(p.alone for p in self.parts)
 
     def update_differs(self, part: Part) -> bool:
-        """Whether a client's update is not w − x, or another part moves its start."""
+        """Return whether a client's update is not w − x, or a part other than this one moves its start."""
         return any(p is not part for p in self.using("start")) or any(p.alters_update for p in self.parts)
 
     @cached_property
     def guards(self) -> tuple[Part, ...]:
-        """The parts that stand between single clients' uploads and the server's rules."""
+        """The parts that act on single clients' uploads before the server's rules do."""
         return (*self.using("reduce"), *self.using("screen"))
 
     @cached_property

@@ -1,7 +1,7 @@
 """One client's round as three pure functions: begin, step, end.
 
-`step` is what is vmapped over clients, compiled and captured; `begin` and `end` frame it. None of them
-knows whether it runs in a simulator, on another rank, or on the far side of a message.
+`step` is vmapped over clients, compiled and captured; `begin` runs before the first step, `end` after the last. None
+of them knows whether it runs in a simulator, on another rank, or on a node of a real federation.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Live(NamedTuple):
     w: Tensor
     parts: States
     buffers: Tensors
-    core: Tensors  # the sums of the batches' losses and of the strides; where a part moved it, the starting point
+    core: Tensors  # sums of the batches' losses and of the strides; the starting point, if a part moved it
 
 
 class Reply(NamedTuple):
-    """What a client uploads, what it tells of its round (loss, drift), and what it keeps (state)."""
+    """What a client uploads, what it reports about its round (loss, drift), and what it keeps (state)."""
 
     update: Tensor
     up: States
@@ -53,13 +53,13 @@ class Reply(NamedTuple):
     state: States
 
 
-# In a client's state beside its parts: running statistics that stay with the client instead of being shared.
+# In a client's state, next to its parts: running statistics that the client keeps instead of sharing.
 OWN_BUFFERS = "@buffers"
 
 
 @dataclass
 class Meter:
-    """Counts what a step asks for; Python runs once however many clients are batched."""
+    """Counts the passes of a step; Python runs once, however many clients are batched."""
 
     gradients: int = 0  # a forward and a backward pass of the student
     forwards: int = 0  # forward passes alone, of teachers
@@ -71,7 +71,7 @@ Differentiate = Callable[[Objective, Tensor], tuple[Tensor, Tensor, Any]]  # -> 
 
 
 def by_autograd(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """For one client at a time: the cheapest way."""
+    """Differentiate for one client at a time, in the cheapest way."""
     with torch.enable_grad():
         leaf = at.detach().requires_grad_()
         value, rest = objective(leaf)
@@ -81,10 +81,10 @@ def by_autograd(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
 
 
 def _keep_pooling_in_order(value: Tensor) -> None:
-    """Let gradients reach max-pooling in the order of what was pooled.
+    """Give max-pooling its gradient in the memory format of its input.
 
-    Out of a flatten they come in the other order, and PyTorch then copies the large input to that order and the
-    result back: 1 ms of a 40 ms step of the FedAvg paper's CNN.
+    A flatten returns the other format, and PyTorch then copies the large input to that format and the result back:
+    1 ms of a 40 ms step of the FedAvg paper's CNN.
     """
     todo, seen = [value.grad_fn], set()
     while todo:
@@ -100,13 +100,13 @@ def _keep_pooling_in_order(value: Tensor) -> None:
 
 
 def by_transform(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """For use under vmap."""
+    """Differentiate under vmap."""
     gradient, (value, rest) = torch.func.grad_and_value(objective, has_aux=True)(at)
     return gradient, value, rest
 
 
 def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Tensor) -> Live:
-    """A client's parameters and states at the start of its round."""
+    """Return a client's parameters and states at the start of its round."""
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("receive"):
@@ -126,9 +126,9 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
 def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tuple[Tensors, ...], index: Tensor,
          steps: Tensor, differentiate: Differentiate = by_autograd, meter: Meter | None = None,
          spend: bool = False) -> Live:  # fmt: skip
-    """One local step of one client: w ← w − lr · oracle(w), the parts wrapped around the plain gradient.
+    """Take one local step of one client: w ← w − lr · oracle(w), with the parts wrapped around the plain gradient.
 
-    Pure, unless the caller lets it `spend` what `live` holds: then new vectors may take the memory of old ones.
+    Pure, unless the caller sets `spend`: then new vectors may reuse the memory of those in `live`.
     """
     meter = Meter() if meter is None else meter
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
@@ -151,7 +151,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         return gradient if trained is None else gradient * trained, value
 
     def head_gradient_of(term: Term, at: Tensor, features: Tensor) -> Tensor:
-        """With respect to the head alone, from features that are there already: no pass through the body."""
+        """Differentiate with respect to the head alone, from given features: no pass through the body."""
 
         def objective(v: Tensor) -> tuple[Tensor, Tensors]:
             return term(v, Outputs(task.head_forward(v, features), features, (), {})), {}
@@ -162,7 +162,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     def scopes_for(batch: Tensors) -> dict[str, LocalStep]:
         cache: dict[int, tuple[Tensor, Outputs]] = {}
 
-        def forward(at: Tensor) -> Outputs:  # several observers of one model share its pass
+        def forward(at: Tensor) -> Outputs:  # parts that observe the same model share its pass
             if id(at) not in cache:
                 meter.forwards += 1
                 out = task.forward(at, batch["x"], live.buffers, algorithm.needs, learning=False)
@@ -204,7 +204,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         oracle = _wrapped(p, oracle, scopes)
     direction = oracle(live.w)
     direction = direction if trained is None else direction * trained
-    overwrite = spend and not memory(live.w) & memory(*vectors(parts))  # a part may hold on to w
+    overwrite = spend and not find_storages(live.w) & find_storages(*list_tensors(parts))  # a part may hold w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
     core = {**live.core, "loss": live.core["loss"] + losses[0]}
     if "strides" in core:
@@ -212,17 +212,17 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     return Live(w, parts, statistics[0], core)
 
 
-def memory(*tensors: Tensor) -> set[int]:
-    """Where the numbers of these tensors lie."""
+def find_storages(*tensors: Tensor) -> set[int]:
+    """Return the addresses of these tensors' memory."""
     return {t.untyped_storage().data_ptr() for t in tensors}
 
 
-def vectors(states: States) -> list[Tensor]:
+def list_tensors(states: States) -> list[Tensor]:
     return [t for tensors in states.values() for t in tensors.values()]
 
 
 def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, LocalStep]]) -> Oracle:
-    """The part's oracle. What it is asked beyond w is passed on: which of the step's batches, and a head shift."""
+    """Wrap the oracle in a part. Further arguments are passed on: which of the step's batches, and a head shift."""
 
     def oracle(w: Tensor, on: int = 0, head: HeadShift | None = None) -> Tensor:
         return part.gradient(lambda v, on=on, head=head: inner(v, on, head), w, scopes[on][part.name])
@@ -231,7 +231,7 @@ def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, LocalStep]]) -> O
 
 
 def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor, into: Tensor | None = None) -> Reply:
-    """What the client uploads and what it keeps. The update is written `into` a place, if one is given."""
+    """Return what the client uploads and what it keeps. The update is written to `into`, if that is given."""
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
     start, worth = live.core.get("start", sent.x), live.core.get("strides", steps)
@@ -251,11 +251,11 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     return Reply(update, up, live.buffers, live.core["loss"] / steps.clamp(min=1), drift, kept)
 
 
-def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
-    """All that the server's rules are made of, one row a client: the update, what parts sent, running statistics.
+def list_uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
+    """Return all that the server's rules use, one row per client: the update, the parts' uploads, running statistics.
 
     Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
-    What only looks on (a part without a rule on the server) is not among them.
+    Uploads of parts without a rule on the server are left out.
     """
     rows = {"update": replies.update}
     for p in algorithm.parts:
@@ -269,16 +269,16 @@ def uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
 
 
 def _taken(algorithm: Algorithm, reply: Reply) -> Tensor:
-    """What share of a reply the server will take, where parts bound its norm."""
-    norm = joint_norms(uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
+    """Return the share of a reply that the server will accept if parts bound its norm."""
+    norm = joint_norms(list_uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
     taken = torch.ones_like(norm)
     for p in algorithm.using("screen"):
         taken = taken * p.screen(norm * taken)
     return taken.to(reply.update.dtype)
 
 
-def nobody(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
-    """The replies of a round without clients: no rows, of the shapes and types that every reply must have."""
+def make_empty_replies(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
+    """Return the replies of a round without clients: no rows, of the shapes and types that every reply must have."""
     one = torch.ones_like(sent.lr)
     state = algorithm.client_state(sent.x) if state is None else state
     reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)

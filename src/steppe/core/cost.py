@@ -1,4 +1,4 @@
-"""What an algorithm costs, found by tracing one round on tensors without data, never by declaration."""
+"""Costs of an algorithm, found by tracing one round on tensors without data, never declared."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Cost:
     bytes_down: int
     bytes_up: int
     bytes_kept: int
-    gradients: int  # forward and backward passes a step
-    forwards: int  # further forward passes a step
-    flops: int  # a step's, convolutions and matrix products
+    gradients: int  # forward and backward passes per step
+    forwards: int  # further forward passes per step
+    flops: int  # per step, of convolutions and matrix products
 
 
 def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:

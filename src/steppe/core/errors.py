@@ -1,4 +1,4 @@
-"""The exceptions that a user is meant to read."""
+"""Exceptions whose text is written for the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 class SteppeError(Exception):
     """A problem the user can fix; its text is a full sentence that says what is wrong and what to do.
 
-    `keys` are the settings that it is about. Whoever read them from the user adds how they were written.
+    `keys` are the settings that it is about. The code that read them from the user adds how they were written.
     """
 
     exit_code = 2
@@ -22,7 +22,7 @@ class SteppeError(Exception):
 
 
 class SettingError(SteppeError, ValueError):
-    """A setting has the wrong type, or is out of its range; the text names it and whose it is."""
+    """A setting has the wrong type or is out of range; the text names the setting and its owner."""
 
     def __init__(self, text: str, *keys: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class SettingError(SteppeError, ValueError):
 
 
 class CompositionError(SteppeError, ValueError):
-    """These parts make no sense together; the text says why and what to choose instead."""
+    """These parts cannot be combined; the text says why and what to choose instead."""
 
 
 class RunFailed(SteppeError):
@@ -40,7 +40,7 @@ class RunFailed(SteppeError):
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """What to append to a sentence about an unknown word. A long list is told only if nothing in it is close.
+    """Return an ending for a sentence about an unknown word. A long list appears only if nothing in it is close.
 
     >>> nearest("ldaa", ["iid", "lda"])
     "; did you mean 'lda'? Known: iid, lda"
@@ -56,7 +56,7 @@ def nearest(word: str, options: Iterable[str]) -> str:
 
 
 def quote(value: Any) -> str:
-    """A value as a sentence quotes it: short, whatever it is.
+    """Quote a value in a sentence, shortened if it is long.
 
     >>> quote("lda"), quote(10**5000), quote([1] * 1000)[-9:]
     ("'lda'", 'a whole number of about 5000 digits', '1, 1, 1…]')
@@ -71,9 +71,9 @@ def quote(value: Any) -> str:
 
 
 def missing(what: str, extra: str, otherwise: str = "") -> SteppeError:
-    """What to raise where an optional package is not installed: what needs it, and the command that installs it.
+    """Return an error for an optional package that is not installed, with the command that installs it.
 
-    The command is for the Python that is running; the pip on the path may be another's.
+    The command is for the running Python; `pip` on the path may belong to another one.
     """
     python, found = Path(sys.executable), shutil.which("pip")
     short = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python

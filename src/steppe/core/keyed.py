@@ -2,8 +2,8 @@
 
 A shared stream would tie a client's batches to who else was sampled, and to the executor. Here every
 draw is a hash of (seed, round, client, …), computed in integer arithmetic that is the same on every
-device, so executors, ranks and federated nodes agree to the bit and a resumed run goes on as if
-nothing had happened.
+device. Executors, ranks and federated nodes therefore agree to the bit, and a resumed run continues as
+if it had not been interrupted.
 
     >>> a = uniform(key(0, 3, 7), 4)
     >>> bool((a == uniform(key(0, 3, 7), 4)).all()), bool((a == uniform(key(0, 3, 8), 4)).any())
@@ -23,14 +23,14 @@ _MIX2 = -7723592293110705685
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The splitmix64 finaliser; int64 products wrap, and the masks make the shifts logical."""
+    """Apply the splitmix64 finaliser; int64 products wrap, and the masks make the shifts logical."""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _MIX1
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _MIX2
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
 def key(*parts: int | Tensor) -> Tensor:
-    """One int64 key from any integers; tensors broadcast, so a batch of clients gets a batch of keys."""
+    """Return one int64 key from any integers; tensors broadcast, so a batch of clients gets a batch of keys."""
     state = torch.zeros((), dtype=torch.int64)
     for part in parts:
         part = torch.as_tensor(part, dtype=torch.int64)
@@ -39,22 +39,22 @@ def key(*parts: int | Tensor) -> Tensor:
 
 
 def bits(k: Tensor, n: int) -> Tensor:
-    """n independent 63-bit non-negative integers for each key: shape (*k.shape, n)."""
-    # The sum with a zero made of the keys keeps the compiler from multiplying 32-bit positions by a 64-bit constant.
+    """Return n independent 63-bit non-negative integers for each key: shape (*k.shape, n)."""
+    # Adding a zero made of the keys keeps the compiler from multiplying 32-bit positions by a 64-bit constant.
     counter = torch.arange(1, n + 1, device=k.device, dtype=torch.int64) + (k[..., None] & 0)
     return _mix(_mix(k)[..., None] + counter * _GOLDEN) & ((1 << 63) - 1)
 
 
 def uniform(k: Tensor, n: int) -> Tensor:
-    """n float64 numbers in [0, 1) for each key."""
+    """Return n float64 numbers in [0, 1) for each key."""
     return (bits(k, n) >> 10).to(torch.float64) / (1 << 53)
 
 
 def permutation(k: Tensor, n: int) -> Tensor:
-    """A random order of range(n) for each key."""
+    """Return a random order of range(n) for each key."""
     return torch.argsort(bits(k, n), dim=-1, stable=True)
 
 
 def as_seed(k: Tensor) -> int:
-    """A Python integer for libraries that want a seed of their own."""
+    """Return a Python integer for libraries that need their own seed."""
     return int(k) & ((1 << 63) - 1)

@@ -1,4 +1,4 @@
-"""Where each parameter of a model lies in its flat vector."""
+"""The place of each parameter of a model in its flat vector."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Tensors = dict[str, Tensor]
 class Layout:
     """Names, shapes and places of the parameters, and which of them are the head.
 
-    Convolution weights are stored in channels-last order, which is what CPU and GPU kernels want; the
-    views that `unflatten` gives keep their logical shape, so nobody else has to know.
+    Convolution weights are stored in channels-last order, which CPU and GPU kernels prefer; the views that
+    `unflatten` returns keep their logical shape, so no other code depends on it.
 
         >>> layout = Layout({"body.weight": (2, 3), "head.weight": (1, 2)}, head="head")
         >>> layout.size, layout.mask("head").tolist()
@@ -32,11 +32,11 @@ class Layout:
         self._masks: dict[tuple[str, torch.device], Tensor] = {}
 
     def pieces(self, v: Tensor) -> list[Tensor]:
-        """The parameters of a flat vector as views of their own shapes."""
+        """Return the parameters of a flat vector as views with their shapes."""
         return [_shaped(p, s) for p, s in zip(torch.split(v, self.sizes), self.shapes, strict=True)]
 
     def join(self, pieces: Iterable[Tensor]) -> Tensor:
-        """The inverse of `pieces`."""
+        """Invert `pieces`."""
         return torch.cat([_flat(p) for p in pieces])
 
     def unflatten(self, v: Tensor) -> Tensors:
@@ -46,7 +46,7 @@ class Layout:
         return self.join(params[name] for name in self.names)
 
     def mask(self, on: str, device: torch.device | str = "cpu") -> Tensor:
-        """True where a coordinate is of the `head`, the `body`, `all`, or of tensors with `on` in their names."""
+        """Mark the coordinates of the `head`, the `body`, `all`, or of tensors with `on` in their names."""
         wanted = (on, torch.device(device))
         if wanted not in self._masks:
             groups = {"all": [True] * len(self.names), "head": self.in_head, "body": [not h for h in self.in_head]}

@@ -1,4 +1,4 @@
-"""What a model is judged by: a value per example, with the name and the direction that records keep."""
+"""How a model is judged: a number, with the name and the direction that records keep."""
 
 from __future__ import annotations
 
@@ -6,27 +6,78 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the command line's help needs metrics, and should not wait for torch
+from steppe.core.errors import SteppeError, quote
+
+if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait for torch
     from torch import Tensor
 
-Each = Callable[["Tensor", "Tensor"], "Tensor"]  # (outputs, targets) -> one value per example
+Each = Callable[["Tensor", "Tensor"], Any]  # (outputs, targets) -> `Values` of core/losses.py
+TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
+         "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
+         "best"}  # fmt: skip
+SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names that everybody reads as "more is better"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A mean over examples. Its name is its key in records; `each` is missing where it was read from a record."""
+    """A number that judges a model. Its name is its key in records; a metric that was read from one has no function.
 
-    name: str
+    each    (outputs, targets) -> one value per example, token or pixel; the metric is their mean. A pair of values and
+            weights is a weighted mean: ignored tokens have weight 0
+    tally   (outputs, targets) -> counts per example, (N, k); `finish` makes the metric of their sums
+    on_all  (outputs, targets) -> the metric, called once with everything, as a ranking needs it
+    finish  applied to the mean of `each` (exp for perplexity), or to the sums of `tally`
+
+    >>> def distance(outputs, targets):
+    ...     return (outputs - targets).abs()
+    >>> Metric(distance, lower=True).record
+    {'name': 'distance', 'direction': 'lower', 'percent': False}
+    """
+
+    name: str  # or the function itself, whose name is then taken
     each: Each | None = None
     lower: bool = False  # whether lower is better
     percent: bool = False  # whether it is a share, shown as a percentage
+    finish: Callable[[Any], float] | None = None
+    tally: Each | None = None
+    on_all: Each | None = None
+
+    def __post_init__(self) -> None:
+        if callable(self.name):
+            object.__setattr__(self, "each", self.name)
+            object.__setattr__(self, "name", getattr(self.name, "__name__", type(self.name).__name__))
+        given = [k for k in ("each", "tally", "on_all") if getattr(self, k) is not None]
+        if given:  # what is read from a record is taken as it is
+            self._check(given)
+
+    def _check(self, given: list[str]) -> None:
+        if not isinstance(self.name, str) or not self.name or "<" in self.name or self.name != self.name.strip():
+            raise SteppeError(f'{quote(self.name)} cannot be the name of a metric: write steppe.Metric("name", f).')
+        if self.name in TAKEN or self.name.startswith("validation_"):
+            raise SteppeError(f"A metric cannot be called {self.name}, because records use that name: choose another.")
+        if self.lower and self.name in SHARES:
+            raise SteppeError(f"{self.name} cannot be better when lower, because everybody reads it the other way: "
+                              'give it another name, such as steppe.Metric("error", f, lower=True).')  # fmt: skip
+        if len(given) > 1:
+            raise SteppeError(f"The metric {self.name} has {' and '.join(given)}: give it one of them.")
+        wrong = next((k for k in (*given, "finish") if not callable(getattr(self, k) or abs)), None)
+        if wrong is not None:
+            raise SteppeError(f"{wrong} of the metric {self.name} is {quote(getattr(self, wrong))}, but must be a "
+                              "function.")  # fmt: skip
+        if self.tally is not None and self.finish is None:
+            raise SteppeError(f"The metric {self.name} counts, but has no finish, which makes a number of the sums.")
 
     def best(self, values: Sequence[float]) -> float:
-        """The best of several values."""
-        return min(values) if self.lower else max(values)
+        """Return the best of several values; those that are no number do not count."""
+        there = [v for v in values if v == v] or list(values)
+        return min(there) if self.lower else max(there)
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Return whether a value is better than another."""
+        return value < than if self.lower else value > than
 
     def number(self, value: float, sign: bool = False) -> str:
-        """A value without its unit.
+        """Return a value without its unit.
 
         >>> Metric("accuracy", percent=True).number(0.5), Metric("mse", lower=True).number(0.5, sign=True)
         ('50.00', '+0.5')
@@ -35,7 +86,7 @@ class Metric:
         return f"{100 * value:{plus}.2f}" if self.percent else f"{value:{plus}.4g}"
 
     def pair(self, mean: float, spread: float, count: int) -> str:
-        """A mean with its spread over `count` runs."""
+        """Return a mean with its spread over `count` runs."""
         return f"{self.number(mean)} ± {self.number(spread)}" if count > 1 else self.number(mean)
 
     @property
@@ -43,7 +94,7 @@ class Metric:
         return " %" if self.percent else ""
 
     def text(self, value: float) -> str:
-        """A value with its name and unit.
+        """Return a value with its name and unit.
 
         >>> Metric("accuracy", percent=True).text(0.5)
         'accuracy 50.00 %'
@@ -52,12 +103,12 @@ class Metric:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run's folder says about it."""
+        """Return what a run's folder records about it."""
         return {"name": self.name, "direction": "lower" if self.lower else "higher", "percent": self.percent}
 
     @staticmethod
     def from_record(record: dict[str, Any] | None) -> Metric:
-        """The metric of a run's folder; version 0.1.0 wrote no name, and called all of them accuracy."""
+        """Read the metric from a run's folder; version 0.1.0 wrote no name and called every metric accuracy."""
         if record is None:
             return Metric("accuracy", percent=True)
         return Metric(record["name"], None, record["direction"] == "lower", record["percent"])

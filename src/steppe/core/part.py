@@ -8,146 +8,146 @@ import torch
 from torch import Tensor
 
 from steppe.core.layout import Tensors
-from steppe.core.ranges import checked, hints_of
+from steppe.core.ranges import check_setting, read_hints
 from steppe.core.scopes import Aggregation, ClientRound, Forward, LocalStep, Oracle, ServerTurn
 from steppe.core.task import Outputs
 
 
 class Part:
-    """One idea of one paper. Subclasses are frozen dataclasses whose fields are its hyper-parameters.
+    """One idea of one paper. Subclasses are frozen dataclasses whose fields are hyper-parameters.
 
-    Every hook is optional, and its default does nothing. Parts never differentiate by themselves: every
-    gradient comes from the oracle or the scope, which is how costs can be derived.
+    Every hook is optional; its default does nothing. Parts never differentiate by themselves: every gradient
+    comes from the oracle or the scope, so that costs can be derived.
     """
 
     name: ClassVar[str]  # the namespace of its state and messages, and its name for `--add`
-    citation: ClassVar[str] = ""  # BibTeX of the papers that the idea is from
-    addable: ClassVar[bool] = False  # whether it can be added to any algorithm by its name
-    outer: bool = False  # where it then goes: around the algorithm's parts, not closest to the loss
+    citation: ClassVar[str] = ""  # BibTeX of the papers that introduced the idea
+    addable: ClassVar[bool] = False  # whether it can be added to any algorithm by name
+    outer: bool = False  # if added: around the algorithm's parts, not closest to the loss
     around_optimiser: bool = False  # belongs outside the local optimiser, not inside it
     down: tuple[str, ...] = ()  # entries of the server's state that are broadcast
     reduction: ClassVar[dict[str, str]] = {}  # upload -> "weights" (default), "mean", or "sum" (over all N)
     times: tuple[str, ...] = ()  # scalar uploads that only serve `mean_times`
-    needs: frozenset[str] = frozenset()  # of the model: "logits", "features", "activations"
+    needs: frozenset[str] = frozenset()  # outputs of the model: "logits", "features", "activations"
     asks: int = 1  # how often `gradient` calls the oracle that it wraps
     once: bool = False  # `gradient` writes state, so it must be called once per step
-    alters_update: bool = False  # `finish` uploads something else than how far the client moved
-    batches_per_step: int = 1  # batches that a step takes
-    needs_plain_steps: bool = False  # reads gradients off the way that the client went, so steps must be along them
-    frozen: str = ""  # "head" or "body": parameters that stay as they are
-    alone: bool = False  # clients keep to themselves: nothing travels, a round goes on where the last one stopped
+    alters_update: bool = False  # `finish` uploads something other than the client's displacement
+    batches_per_step: int = 1  # batches per step
+    needs_plain_steps: bool = False  # derives gradients from displacements, so steps must be along gradients
+    frozen: str = ""  # "head" or "body": parameters that are not trained
+    alone: bool = False  # clients train alone: nothing is sent, a round continues from the client's last one
 
     def __post_init__(self) -> None:
         """Check the type and range of every setting. A subclass with further checks calls this first."""
         what = f"part {getattr(self, 'name', type(self).__name__)!r}"
-        for key, hint in hints_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
-            object.__setattr__(self, key, checked(what, key, getattr(self, key), hint))
+        for key, hint in read_hints(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
+            object.__setattr__(self, key, check_setting(what, key, getattr(self, key), hint))
 
     def objection(self, others: tuple[Part, ...]) -> str:
-        """Why this part makes no sense with the others of an algorithm, and what to take instead; empty if it does."""
+        """Return why this part cannot be combined with the others, and what to use instead; empty if it can."""
         return ""
 
     def has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Part, hook)
 
     def server_state(self, x: Tensor) -> Tensors:
-        """What the server keeps, at the start; x is the initial model."""
+        """Return the server's initial state; x is the initial model."""
         return {}
 
     def client_state(self, x: Tensor) -> Tensors:
-        """What a client keeps between its rounds, before the first; x is the initial model."""
+        """Return the initial state that a client keeps between its rounds; x is the initial model."""
         return {}
 
     def round_state(self, x: Tensor) -> Tensors:
-        """What a client keeps for one round only."""
+        """Return the initial state that a client keeps for one round only."""
         return {}
 
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
         """On the server, after `send`: may write s.state; rows are this part's states of the round's clients.
 
-        s.x is the model that is sent. Only a simulation knows these states, and who will reply.
+        s.x is the model that is sent. Only a simulation knows these states, and which clients will reply.
         """
 
     def send(self, x: Tensor, s: ServerTurn) -> Tensor:
-        """What is broadcast instead of x."""
+        """Return the model to broadcast instead of x."""
         return x
 
     def receive(self, s: ClientRound) -> None:
-        """On a client, before its first step: may write s.state, for what stays as it is during the round."""
+        """Prepare a client before its first step: may write s.state, for what stays constant during the round."""
 
     def start(self, w: Tensor, s: ClientRound) -> Tensor:
-        """Where a client begins."""
+        """Return the point from which a client starts its round."""
         return w
 
     def observe(self, forward: Forward, s: LocalStep) -> Tensors:
-        """Once per batch, outside any gradient: what teachers say about it."""
+        """Return what teachers predict for a batch: called once per batch, outside any gradient."""
         return {}
 
     def penalty(self, w: Tensor, out: Outputs, s: LocalStep) -> Tensor:
-        """Added to the loss."""
+        """Return a term to add to the loss."""
         return torch.zeros_like(s.lr)
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
-        """Wraps the oracle: where the gradient is taken, and what is done to it."""
+        """Wrap the oracle: choose where the gradient is taken, and what is done to it."""
         return grad(w)
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
-        """After the last step: may write s.up and s.state; returns the update to upload."""
+        """Return the update to upload, after the last step; may write s.up and s.state."""
         return delta
 
     def screen(self, norms: Tensor) -> Tensor:
-        """Before anything is averaged: what each reply is multiplied by, from its norm over all its uploads."""
+        """Return a factor for each reply, from the norm over all its uploads, before anything is averaged."""
         return torch.ones_like(norms)
 
     def shrink(self, share: Tensor, s: ClientRound) -> None:
-        """On a client, after `finish`: the server takes this share of what it sent, because a part screens replies.
+        """Correct a client's state after `finish`: the server uses this share of its reply, because a part screens it.
 
-        States of which the server keeps a running mean must not run ahead of it.
+        A state whose running mean the server keeps must change by no more than the server's mean does.
         """
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
-        """Instead of the mean over clients: one value for each upload. At most one part of an algorithm does this."""
+        """Combine each upload over clients in place of the mean. At most one part of an algorithm does this."""
         raise NotImplementedError
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
-        """The server's rule: from the clients' mean update to the change of the global model."""
+        """Apply the server's rule: turn the clients' mean update into the change of the global model."""
         return delta
 
     def settle(self, x: Tensor, s: Aggregation) -> None:
-        """On the server, when every part's rule has been applied: x is the new global model; may write s.state."""
+        """Update s.state on the server after all rules have been applied; x is the new global model."""
 
     def evaluated(self, x: Tensor, s: ServerTurn) -> Tensor:
-        """The model that is judged, where it is not the one that is trained."""
+        """Return the model to evaluate, if it is not the one that is trained."""
         return x
 
     def local_steps(self, epochs: int, batches: int) -> int:
-        """Steps of a client's round, from its epochs and the batches of one epoch."""
+        """Return the number of steps in a client's round, from its epochs and the batches per epoch."""
         return epochs * batches
 
     def counted(self, replies: int) -> int:
-        """What the server's rules take for the number of replies."""
+        """Return the number of replies that the server's rules assume."""
         return replies
 
     def stride(self, s: LocalStep) -> Tensor:
-        """How far this step goes along a direction that stays the same, in plain steps at the round's learning rate.
+        """Return how far this step moves along a constant direction, in plain steps at the round's learning rate.
 
-        Momentum makes it longer, a rate of the part's own scales it. Several parts' strides multiply, and their sum
-        over the round is `effective_steps`, by which whoever reads a gradient off a displacement must divide.
+        Momentum lengthens it; a part with its own rate scales it. The strides of several parts multiply. Their sum over
+        the round is `effective_steps`, by which a displacement must be divided to give a mean gradient.
         """
         return torch.ones_like(s.lr)
 
 
-def nothing(x: Tensor) -> Tensor:
-    """Zeros of x's shape that take no memory: for a `round_state` that the first step replaces. Not to be written to.
+def make_placeholder(x: Tensor) -> Tensor:
+    """Return read-only zeros of x's shape that use no memory, for a `round_state` that the first step replaces.
 
-    >>> nothing(torch.ones(3)).tolist()
+    >>> make_placeholder(torch.ones(3)).tolist()
     [0.0, 0.0, 0.0]
     """
     return x.new_zeros(()).expand_as(x)
 
 
 def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
-    """v at length one; zero where its norm is at most `floor`, because noise must not become an ascent.
+    """Scale v to length one, or to zero if its norm is at most `floor`, because noise must not become an ascent.
 
     >>> unit(torch.tensor([3.0, 4.0])).tolist(), unit(torch.zeros(2)).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.0, 0.0])
@@ -155,11 +155,11 @@ def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     return v * _to_length_one(v, eps, floor)
 
 
-def ascended(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
-    """w + radius · unit(v), in one pass after the norm."""
+def ascend(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+    """Return w + radius · unit(v), in one pass after the norm."""
     return torch.addcmul(w, v, radius * _to_length_one(v, eps, floor))
 
 
 def _to_length_one(v: Tensor, eps: float, floor: float) -> Tensor:
-    norm = v.square().sum().sqrt()  # not vector_norm: on a CPU it adds in a row, and is off by 4e-5 in float32
+    norm = v.square().sum().sqrt()  # not vector_norm: on a CPU it adds sequentially, with an error of 4e-5 in float32
     return torch.where(norm > floor, 1 / (norm + eps), 0.0)

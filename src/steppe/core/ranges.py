@@ -1,7 +1,7 @@
-"""The range of a setting, written beside its type and checked in one place.
+"""The range of a setting, written next to its type and checked in one place.
 
     rho: Amount = 0.1                       a number between 0 and 1e9
-    cut: Annotated[float, Range(0, 0.5)]    a range of its own
+    cut: Annotated[float, Range(0, 0.5)]    its own range
 
 A part's fields and a catalogue function's arguments are settings. A number without a range must be finite.
 """
@@ -19,7 +19,7 @@ from steppe.core.errors import SettingError, nearest, quote
 
 @dataclass(frozen=True)
 class Range:
-    """From `low` to `high`, both included unless `below` is set, which leaves `high` out.
+    """Numbers from `low` to `high`, both included unless `below` is set, which excludes `high`.
 
     >>> 0.5 in Range(0, 1), 1 in Range(0, 1, below=True), float("nan") in Range(0, 1), str(Range(0, 1))
     (True, False, False, 'between 0 and 1')
@@ -41,7 +41,7 @@ class Range:
 
 
 Amount = Annotated[float, Range(0, 1e9)]  # a radius, a weight, a learning rate
-Positive = Annotated[float, Range(1e-9, 1e9)]  # what is divided by
+Positive = Annotated[float, Range(1e-9, 1e9)]  # a divisor
 Share = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, below=True)]
 Epsilon = Annotated[float, Range(0, 1)]  # added to a norm
@@ -52,15 +52,15 @@ FINITE = Range(-1.7976931348623157e308, 1.7976931348623157e308)
 WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
 
 
-def checked(what: str, key: str, value: Any, hint: Any) -> Any:
-    """The value in the type of its hint; SettingError if it is of another type or outside its range.
+def check_setting(what: str, key: str, value: Any, hint: Any) -> Any:
+    """Return the value in the type of its hint; raise SettingError if its type or range is wrong.
 
-    >>> checked("part 'sam'", "rho", -1, Amount)
+    >>> check_setting("part 'sam'", "rho", -1, Amount)
     Traceback (most recent call last):
     steppe.core.errors.SettingError: rho of part 'sam' is -1, but must be between 0 and 1e+09
     """
     if get_origin(hint) is Literal:
-        value = "none" if value is None and "none" in get_args(hint) else value  # how a command line reads none
+        value = "none" if value is None and "none" in get_args(hint) else value  # how the command line reads none
         if not isinstance(value, str) or value not in get_args(hint):
             raise SettingError(f"{key} of {what} is {quote(value)}{nearest(quote(value), get_args(hint))}", key)
         return value
@@ -70,7 +70,7 @@ def checked(what: str, key: str, value: Any, hint: Any) -> Any:
     plain = [(get_args(k) if get_origin(k) is Annotated else (k, FINITE)) for k in kinds if k is not type(None)]
     for kind, *ranges in plain:
         if kind not in WORDS:
-            return value  # a part, a tensor, …: whoever wrote that type checks it
+            return value  # a part, a tensor, …: the type checks itself
         if not _is(value, kind):
             continue
         limits = next((r for r in ranges if isinstance(r, Range)), FINITE)
@@ -89,11 +89,11 @@ def _is(value: Any, kind: type) -> bool:
 
 
 @cache
-def hints_of(function: Any) -> dict[str, Any]:
-    """Types and ranges of a catalogue function's arguments, or of a part's fields; {} if they cannot be read."""
+def read_hints(function: Any) -> dict[str, Any]:
+    """Read the types and ranges of a catalogue function's arguments or a part's fields; {} if they cannot be read."""
     try:
         hints = get_type_hints(function, include_extras=True)
-    except NameError:  # a user's class whose annotations name what is not there at run time
+    except NameError:  # a user's class whose annotations name something that does not exist at run time
         return {}
     if isinstance(function, type):
         if not is_dataclass(function):  # it has an __init__ of its own, or no settings

@@ -1,7 +1,7 @@
 """What a part sees at each of its hooks: a client's round, one local step, the server's turn, the aggregation.
 
-`state`, `up` and `decay` are written to. They are born in the call and returned from it, so the functions around
-them stay pure.
+`state`, `up` and `decay` may be written to. They are created in the call and returned from it, so the functions
+around them stay pure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from steppe.core.layout import Layout, Tensors
-from steppe.core.task import Outputs, mean
+from steppe.core.losses import mean
+from steppe.core.task import Outputs
 
 # w -> a descent direction at w. Keywords: `on`, which of the step's batches; `head`, a function (w, features) ->
 # shift that moves the head after the body has run, so that a head-only perturbation costs one pass of the body.
 Oracle = Callable[..., Tensor]
 Forward = Callable[[Tensor], Outputs]  # the model at any w on the step's batch, in evaluation mode
-Term = Callable[[Tensor, Outputs], Tensor]  # (w, what the model shows at w) -> a scalar
+Term = Callable[[Tensor, Outputs], Tensor]  # (w, the model's outputs at w) -> a scalar
 
 
 @dataclass
@@ -35,7 +36,7 @@ class ClientRound:
     update_differs: bool  # whether the update is not w − x: another part moves the start, or uploads something else
     w: Tensor  # the client's parameters now
     steps: Tensor  # how many it takes this round
-    effective_steps: Tensor  # at the end: what they were worth (`Part.stride`); 1 where there was none
+    effective_steps: Tensor  # at the end: the sum of the strides (`Part.stride`); 1 if there was no step
     up: Tensors = field(default_factory=dict)  # this part's upload, for `finish` to fill
 
 
@@ -80,11 +81,11 @@ class ServerTurn:
 
 @dataclass
 class Aggregation(ServerTurn):
-    """For `server` and `settle`: also what the clients' replies have come to."""
+    """For `server` and `settle`: the server's turn with the combined replies of the clients."""
 
     up: Tensors  # this part's uploads, reduced as its `reduction` says
     active: int  # clients whose replies count
-    share: float | Tensor  # of all clients' weight, what theirs is
+    share: float | Tensor  # their share of all clients' weight
     sum_over_all: Callable[[], Tensor]  # (1/N) Σ over the round's clients of their updates
-    mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean update, each first times a scalar upload
-    everyone: Callable[[str], Tensor]  # the rows of one state, of all clients that ever took part
+    mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean of the updates times a scalar upload
+    states_of_all: Callable[[str], Tensor]  # the rows of one state, of all clients that have taken part

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Reply, Sent, uploads
+from steppe.core.client import Reply, Sent, list_uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
 from steppe.core.scopes import Aggregation, ServerTurn
-from steppe.core.stacking import joint_norms, scaled
+from steppe.core.stacking import joint_norms, scale_rows
 
-Everyone = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that ever took part
+StatesOfAll = Callable[[str, str], Tensor]  # (part, state) -> rows of all clients that have taken part
 
 
 class Server(NamedTuple):
-    """All that the server holds."""
+    """The server's state."""
 
     x: Tensor
     state: States
@@ -29,15 +29,15 @@ class Server(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Some of the round's replies, where the others are on other ranks."""
+    """Some of the round's replies, if the others are on other ranks."""
 
-    places: list[int]  # which of the round's clients they are of
-    summed: Callable[[Tensor], Tensor]  # over all ranks, which ask for the same sums in the same order
+    places: list[int]  # their positions among the round's clients
+    summed: Callable[[Tensor], Tensor]  # sums over all ranks, which ask for the same sums in the same order
 
 
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
-    """What is sent this round, and the server after having prepared it. Rows: the states of the round's clients."""
+    """Return what is sent this round, and the server after `prepare`. Rows: the states of the round's clients."""
     state = {name: dict(tensors) for name, tensors in server.state.items()}
     x = server.x
 
@@ -53,38 +53,39 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
 
 
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
-              clients: int, everyone: Everyone | None = None, total: float | None = None,
+              clients: int, states_of_all: StatesOfAll | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
-    """One matrix product for each thing uploaded, then each part's rule. Replies are stacked: (n, P).
+    """Combine each upload with one matrix product, then apply each part's rule. Replies are stacked: (n, P).
 
-    A part may scale the rows first, and one part may reduce them otherwise than by the mean (median, noise, …); its
-    value then stands for the mean whatever the weights, and times n/N for the sum over all N clients.
-    `total` is the weight of all clients together; without it, the absent are taken to weigh what the others do.
-    With a `portion` the replies are some of the round's, weights those of all, and nobody screens or reduces.
+    A part may scale the rows first, and one part may replace the mean (median, noise, …); its value then stands for
+    the mean whatever the weights are, and n/N times the value stands for the sum over all N clients.
+    `total` is the weight of all clients together; without it, absent clients are assumed to weigh as much as present
+    ones. With a `portion`, the replies are some of the round's, the weights are those of all, and no part screens or
+    reduces.
     """
     count = algorithm.counted(len(weights))
     shares = {"weights": weights / weights.sum(), "mean": torch.full_like(weights, 1 / max(count, 1)),
               "sum": torch.full_like(weights, 1 / clients)}  # fmt: skip
     state = {name: dict(tensors) for name, tensors in server.state.items()}
-    rows = uploads(algorithm, replies)
+    rows = list_uploads(algorithm, replies)
 
     def turn(p: Part) -> ServerTurn:
         return ServerTurn(layout, server.x, sent.lr, sent.round, state[p.name], clients)
 
     if replies.buffers and algorithm.using("screen"):
-        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, and a bound means "
+        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, but a bound means "
                                "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
-        rows = scaled(rows, p.screen(joint_norms(rows)))
+        rows = scale_rows(rows, p.screen(joint_norms(rows)))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))
-        if algorithm.frozen:  # clients cannot have moved these, so neither may noise
+        if algorithm.frozen:  # clients cannot have moved these, so noise must not either
             still = layout.mask(algorithm.frozen, server.x.device)
             centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
 
-    @cache  # a part with two hooks asks twice
+    @cache  # a part with two hooks asks for it twice
     def reduced(name: str, how: str = "weights") -> Tensor:
         if centres is not None:
             return centres[name] * (count / clients) if how == "sum" else centres[name]
@@ -103,16 +104,16 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
                 raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
             return reduced(f"{p.name}.{name}*", how)
 
-        def states_of_all(name: str) -> Tensor:
-            if everyone is None or algorithm.guards:
+        def rows_of_all(name: str) -> Tensor:
+            if states_of_all is None or algorithm.guards:
                 raise CompositionError(f"'{p.name}' reads single clients' states, which the server does not see here")
-            return everyone(p.name, name)
+            return states_of_all(p.name, name)
 
         up = {k: reduced(f"{p.name}.{k}", p.reduction.get(k, "weights"))
               for k in replies.up[p.name] if k not in p.times}  # fmt: skip
         return Aggregation(
             layout, server.x, sent.lr, sent.round, state[p.name], clients, up, count, share,
-            lambda: reduced("update", "sum"), mean_times, states_of_all,
+            lambda: reduced("update", "sum"), mean_times, rows_of_all,
         )  # fmt: skip
 
     for p in algorithm.using("server"):
@@ -124,9 +125,9 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     return Server(x, state, buffers)
 
 
-def evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
-              clients: int = 1) -> Tensor:  # fmt: skip
-    """The model that is judged: the global one, unless a part (an average of models, say) offers another."""
+def choose_evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
+                     clients: int = 1) -> Tensor:  # fmt: skip
+    """Return the model to evaluate: the global one, unless a part (such as an average of models) provides another."""
     x = server.x
     for p in algorithm.using("evaluated"):
         x = p.evaluated(x, ServerTurn(layout, server.x, lr, round_, server.state[p.name], clients))

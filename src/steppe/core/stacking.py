@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_map
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Many trees of one shape as one tree of stacked rows."""
+    """Stack many trees of one shape into one tree of rows."""
     return tree_map(lambda *rows: torch.stack(rows), *trees)
 
 
-def put(tree: Any, i: int, new: Any) -> None:
-    """Write one client's tree into a stacked one; what was made at its place already is there."""
+def put_row(tree: Any, i: int, new: Any) -> None:
+    """Write one client's tree into a stacked one; tensors that were created in place are not copied."""
 
     def one(rows: Tensor, value: Tensor) -> None:
         if rows[i].data_ptr() != value.data_ptr():
@@ -26,23 +26,23 @@ def put(tree: Any, i: int, new: Any) -> None:
     tree_map(one, tree, new)
 
 
-def row(tree: Any, i: int) -> Any:
-    """One client's tree out of a stacked one."""
+def take_row(tree: Any, i: int) -> Any:
+    """Return one client's tree from a stacked one."""
     return tree_map(lambda rows: rows[i], tree)
 
 
-def flat(rows: Tensor) -> Tensor:
-    """One vector a client, also where there are no clients or each has but a number."""
+def flatten_rows(rows: Tensor) -> Tensor:
+    """Return one vector per client, also if there are no clients or each has a single number."""
     return rows.reshape(len(rows), prod(rows.shape[1:]))
 
 
 def joint_norms(rows: dict[str, Tensor]) -> Tensor:
-    """Each client's norm over all its uploads together, in float64: (n,)."""
-    each = [torch.linalg.vector_norm(flat(v), dim=1, dtype=torch.float64) for v in rows.values()]
+    """Return each client's norm over all its uploads together, in float64: (n,)."""
+    each = [torch.linalg.vector_norm(flatten_rows(v), dim=1, dtype=torch.float64) for v in rows.values()]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
     return norms
 
 
-def scaled(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
-    """Each client's uploads times its factor."""
+def scale_rows(rows: dict[str, Tensor], factors: Tensor) -> dict[str, Tensor]:
+    """Multiply each client's uploads by its factor."""
     return {k: v * factors.to(v.dtype).reshape(-1, *[1] * (v.ndim - 1)) for k, v in rows.items()}

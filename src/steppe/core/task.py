@@ -5,48 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from steppe.core.inputs import Inputs, as_arguments, in_precision
 from steppe.core.layout import Layout, Tensors
+from steppe.core.losses import LOSSES, mean, name_of
 from steppe.core.metric import Each, Metric
+from steppe.core.named_metrics import make_metric, usual_metric
 from steppe.core.prediction import Predict, find_prediction
-from steppe.core.twin import NARROW, twin, type_of_frozen
+from steppe.core.twin import NARROW, hash_tensors, twin, type_of_frozen
 
 
 class Outputs(NamedTuple):
-    """What one forward pass shows: the prediction, and what parts asked to see on the way."""
+    """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
     logits: Tensor
     features: Tensor | None  # what enters the head
     activations: tuple[Tensor, ...]  # of the model's taps, of every call
     buffers: Tensors  # running statistics after the pass
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.ndim > 2:  # sequences come as (batch, time, classes)
-        outputs = outputs.movedim(-1, 1)
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.reshape(targets.shape) - targets).square()
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(-1) == targets).to(outputs.dtype)
-
-
-LOSSES: dict[str, Each] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", accuracy, percent=True),
-    "mse": Metric("mse", mean_squared_error, lower=True),
-}
 
 
 class Task:
@@ -58,15 +39,14 @@ class Task:
     theirs means anything.
     """
 
-    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy", metric: str | Each | Metric | None = None,
-                 head: str | None = None, taps: Sequence[str] | None = None,
-                 predict: Predict | None = None) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy",
+                 metric: str | Metric | Sequence[Metric] | None = None, head: str | None = None,
+                 taps: Sequence[str] | None = None, predict: Predict | None = None) -> None:  # fmt: skip
         self.loss_each = LOSSES[loss] if isinstance(loss, str) else loss
-        self.own_loss = not isinstance(loss, str)
+        self.own_loss = name_of(self.loss_each) is None
         self.own_head = head is not None
         self.predict: Predict = predict or find_prediction
-        self.metric = _metric(metric, loss)
-        self.metric_each: Each = self.metric.each or self.loss_each
+        self.metrics = _metrics(metric, self.loss_each)
         self.head = head or getattr(model, "head", None) or _last_module_with_parameters(model)
         self.head = self.head if isinstance(self.head, str) else _last_module_with_parameters(model)
         self.taps = tuple(getattr(model, "taps", _activations(model)) if taps is None else taps)
@@ -88,8 +68,13 @@ class Task:
         # Statistics over a batch see padding too, so such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
+    @property
+    def metric(self) -> Metric:
+        """The main one of the metrics, the first."""
+        return self.metrics[0]
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
-        """The same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
+        """Return the same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
         moved, meta = copy.copy(self), torch.device(device).type == "meta"
         x0 = self.x0.to(device, dtype)
         # Tensors without data have no memory to save, and one type spares them the rules of mixed ones.
@@ -109,6 +94,11 @@ class Task:
             moved.hasten(self.fast)
         return moved
 
+    @cached_property
+    def base_hash(self) -> str:
+        """Sixteen digits of what is frozen."""
+        return hash_tensors({k: self.constants[k] for k in self.frozen})
+
     def hasten(self, dtype: torch.dtype) -> None:
         """Let the student's passes take a lower precision. What is frozen is cast now, not in every pass."""
         self.fast = dtype
@@ -116,7 +106,7 @@ class Task:
 
     def forward(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str] = frozenset(),
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
-        """Run the model at w. Only what is in `see` (features, activations) is caught on the way.
+        """Run the model at w. Only the intermediate values in `see` (features, activations) are kept.
 
         `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
         not take it, because rounding would become its direction.
@@ -161,7 +151,7 @@ class Task:
         return Outputs(self.predict(outputs), features[-1] if features else None, activations, after)
 
     def _fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
-        """What no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""
+        """Return what no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""
         wanted = None if self.mixed is not None or low is not None else dtype
         return {
             k: c.to(wanted) if c.is_floating_point() else c if k in self.types else c.clone()
@@ -175,7 +165,7 @@ class Task:
         return torch.autocast(w.device.type, self.mixed, cache_enabled=False)
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
-        """The head alone, on features that the body has already made."""
+        """Run the head alone, on features that the body has already computed."""
         params = {**self.layout.unflatten(w), **self._fixed(w.dtype, None)}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
@@ -187,7 +177,7 @@ class Task:
         return mean(self.loss_each(outputs, batch["y"]), batch)
 
     def module(self, w: Tensor, buffers: Tensors | None = None) -> nn.Module:
-        """A trained copy of the user's module, ready to predict or to export as a plain state dict.
+        """Return a trained copy of the user's module, ready to predict or to export as a plain state dict.
 
         It shares what is frozen with the user's module. Where that has a narrow type, all types are as they were there.
         """
@@ -200,27 +190,19 @@ class Task:
                 state[k] = t.detach().to(dtype).clone(memory_format=torch.contiguous_format)
         return twin(self.judge, state)
 
-
-def _metric(metric: str | Each | Metric | None, loss: str | Each) -> Metric:
-    """The metric itself; without one, accuracy for cross-entropy and otherwise the loss."""
-    if metric is None:
-        metric = "accuracy" if loss == "cross_entropy" else loss
-    if isinstance(metric, str):
-        return METRICS[metric]
-    if isinstance(metric, Metric):
-        return metric
-    # A function that is the loss too is better when lower; of any other, higher is taken to be better.
-    return Metric(getattr(metric, "__name__", type(metric).__name__), metric, lower=metric is loss)
+    def state_dict(self, w: Tensor, buffers: Tensors | None = None) -> Tensors:
+        """The trained module's state dict without what is frozen; what is trained has the type of w."""
+        module, trained = self.module(w, buffers), self.layout.unflatten(w)
+        frozen = {module.get_parameter(k).data_ptr() for k in self.frozen}  # by place, because a tied one has two names
+        return {k: trained.get(k, v) for k, v in module.state_dict().items() if v.data_ptr() not in frozen}
 
 
-def mean(each: Tensor, batch: Tensors) -> Tensor:
-    """The mean over the real examples of a batch; a batch without a mask has no padding."""
-    each = each.flatten(1).mean(1) if each.ndim > 1 else each
-    if "mask" not in batch:
-        return each.mean()
-    mask = batch["mask"].to(each.dtype)
-    # where, not a product: padding may hold anything, and 0 * inf is not 0
-    return torch.where(batch["mask"], each, 0.0).sum() / mask.sum().clamp(min=1)
+def _metrics(given: str | Metric | Sequence[Metric] | None, loss: Each) -> tuple[Metric, ...]:
+    if given is None:
+        return (usual_metric(loss),)
+    if isinstance(given, str):
+        return (make_metric(given, loss),)
+    return (given,) if isinstance(given, Metric) else tuple(given)
 
 
 def _last_module_with_parameters(model: nn.Module) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+PIECE = 1 << 22  # numbers that are hashed at a time
 NARROW = (torch.bfloat16, torch.float16)  # types in which a frozen matrix may stay
 
 
@@ -42,3 +44,18 @@ def type_of_frozen(p: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
     """
     keeps = p.dtype in NARROW and p.ndim >= 2 and dtype != torch.float64
     return None if keeps or not p.is_floating_point() else dtype
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return sixteen digits of the names and values, whatever the floating-point type that holds them.
+
+    >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(2, dtype=torch.bfloat16)})
+    True
+    """
+    digest = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        digest.update(f"{name} {tuple(t.shape)}".encode())
+        for piece in torch.split(t.detach().reshape(-1), PIECE):
+            numbers = piece.to("cpu", torch.float32 if t.is_floating_point() else None)
+            digest.update(numbers.contiguous().numpy().data)
+    return digest.hexdigest()[:16]

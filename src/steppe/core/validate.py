@@ -1,8 +1,8 @@
-"""Which replies the server accepts. Pure: the simulator and a real federation ask the same questions.
+"""Which replies the server accepts. Pure: the simulator and a real federation make the same checks.
 
-A reply from outside may be anything, so `misfit` compares it with the shape of the expected (see `client.nobody`)
-before it is stacked with the others; `faults` looks at the numbers of stacked replies. What is refused is told in a
-few words that follow the client's name, and is never averaged.
+A reply from outside may be anything, so `find_misfit` compares it with the expected shape (`client.make_empty_replies`)
+before it is stacked with the others; `find_faults` checks the numbers of stacked replies. A refused reply is never
+averaged; the reason is a phrase that follows the client's name.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.client import Reply
-from steppe.core.stacking import flat, joint_norms
+from steppe.core.stacking import flatten_rows, joint_norms
 
 
-def named(reply: Reply) -> Iterator[tuple[str, Any]]:
-    """All that travels, by name."""
+def name_uploads(reply: Reply) -> Iterator[tuple[str, Any]]:
+    """Return everything that a reply uploads, by name."""
     yield "update", reply.update
     for part, tensors in reply.up.items():
         yield from ((f"{part}.{name}", value) for name, value in tensors.items())
     yield from ((f"@{name}", value) for name, value in reply.buffers.items())
 
 
-def misfit(reply: Reply, like: Reply) -> str:
-    """Why one reply is not of the kind that is expected; empty when it is. `like` is stacked, with any number of rows.
+def find_misfit(reply: Reply, like: Reply) -> str:
+    """Return why a reply is not of the expected form; empty if it is. `like` is stacked, with any number of rows.
 
     >>> from steppe.core.client import Reply
     >>> of = lambda u: Reply(u, {}, {}, torch.zeros(()), torch.zeros(()), {})
-    >>> misfit(of(torch.zeros(3)), of(torch.zeros(0, 4)))
+    >>> find_misfit(of(torch.zeros(3)), of(torch.zeros(0, 4)))
     'its update has shape (3,) where (4,) is expected'
     """
-    sent, expected = dict(named(reply)), dict(named(like))
+    sent, expected = dict(name_uploads(reply)), dict(name_uploads(like))
     for name in expected.keys() - sent.keys():
         return f"it lacks {name}"
     for name in sent.keys() - expected.keys():
-        return f"it has {name}, which nobody asked for"
+        return f"it has {name}, which was not asked for"
     for name, wanted in expected.items():
         value = sent[name]
         if not isinstance(value, Tensor):
-            return f"its {name} is no tensor"
+            return f"its {name} is not a tensor"
         if value.shape != wanted.shape[1:]:
             return f"its {name} has shape {tuple(value.shape)} where {tuple(wanted.shape[1:])} is expected"
         if value.dtype != wanted.dtype:
@@ -50,18 +50,18 @@ def misfit(reply: Reply, like: Reply) -> str:
     return ""
 
 
-def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
-    """What is wrong with each of the stacked replies; empty where nothing is.
+def find_faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = None) -> list[str]:
+    """Return what is wrong with each of the stacked replies; empty if nothing is.
 
-    Every number that travels or is kept must be finite; with a limit, the norm of all that travels, running statistics
-    apart, must not exceed it. Whoever has the lengths of the updates already spares a look through them: a vector of
-    finite length is finite.
+    Every number that is uploaded or kept must be finite. With a limit, the norm of all uploads except running
+    statistics must not exceed it. If the lengths of the updates are given, the updates need not be read again: a
+    vector of finite length is finite.
     """
     kept = [v for tensors in replies.state.values() for v in tensors.values()]
-    travels = dict(named(replies))
+    travels = dict(name_uploads(replies))
     known = lengths is not None and bool(lengths.isfinite().all())
     looked_at = {**travels, "update": lengths} if known else travels
-    good = torch.stack([finite(v) for v in (*looked_at.values(), *kept)]).all(0).tolist()
+    good = torch.stack([find_finite(v) for v in (*looked_at.values(), *kept)]).all(0).tolist()
     told = ["" if fine else "is not finite" for fine in good]
     if limit is None:
         return told
@@ -70,21 +70,21 @@ def faults(replies: Reply, limit: float | None = None, lengths: Tensor | None = 
             for why, n in zip(told, norms, strict=True)]  # fmt: skip
 
 
-def finite(rows: Tensor) -> Tensor:
-    """Which rows hold nothing but finite numbers.
+def find_finite(rows: Tensor) -> Tensor:
+    """Return which rows have only finite numbers.
 
-    A finite sum has finite terms, and on a CPU costs a tenth of a look at each, so that is asked first. Finite terms
-    may still have a sum that is not.
+    A finite sum has finite terms, and on a CPU costs a tenth of a check of each, so the sum is checked first. Finite
+    terms may still have a sum that is not finite.
     """
     if not rows.is_cuda:
-        good = flat(rows).sum(1).isfinite()
+        good = flatten_rows(rows).sum(1).isfinite()
         if bool(good.all()):
             return good
-    return flat(rows).isfinite().all(1)
+    return flatten_rows(rows).isfinite().all(1)
 
 
-def sifted(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
-    """The accepted clients, their replies, and the refused ones with the reason."""
+def sift_replies(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
+    """Return the accepted clients, their replies, and the refused ones with the reason."""
     refused = {i: reason for i, reason in zip(ids, why, strict=True) if reason}
     if not refused:
         return list(ids), replies, {}

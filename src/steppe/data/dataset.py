@@ -25,8 +25,11 @@ from torch import Tensor
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
-from steppe.data import cifar, hub, idx, image_folder, medmnist, svhn
+from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
+from steppe.data.arrays import as_inputs, as_targets
 from steppe.data.files import find
+
+MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,7 @@ class Data:
     groups: np.ndarray | None = None  # of a natural federation: each training sample's client, a number
     test_groups: np.ndarray | None = None  # and each test sample's
     client_names: tuple[str, ...] | None = None
+    tokens: int | None = None  # of sequences: how many different tokens the targets are made of
     by: np.ndarray | None = None  # what label-skew rules divide by instead of the labels, one row per training sample
 
     def __post_init__(self) -> None:
@@ -127,6 +131,11 @@ class Data:
         return self.train_targets.device
 
     @property
+    def outputs(self) -> int | None:
+        """Return how many outputs a model by name needs: one per class or token; None for regression."""
+        return self.tokens if self.classes is None else self.classes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one input; several inputs per example have no single shape."""
         if not isinstance(self.train_inputs, Tensor):
@@ -176,21 +185,6 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def as_inputs(given: Any) -> Inputs:
-    """Return tensors: uint8 images with the channel axis first, doubles as floats; a tuple or dict keeps its form."""
-    if isinstance(given, dict):
-        return {str(name): as_inputs(one) for name, one in given.items()}
-    if isinstance(given, tuple) and given and all(hasattr(one, "shape") for one in given):
-        return tuple(map(as_inputs, given))
-    x = torch.as_tensor(given)
-    if x.dtype == torch.uint8:
-        if x.ndim == 3:
-            x = x[:, None]
-        elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
-            x = x.permute(0, 3, 1, 2).contiguous()
-    return x.float() if x.dtype == torch.float64 else x
-
-
 def from_arrays(
     x: Any,
     y: Any,
@@ -202,27 +196,48 @@ def from_arrays(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     class_names: tuple[str, ...] | None = None,
+    tokens: int | None = None,
+    groups: Any = None,
+    by: Any = None,
 ) -> Data:
     """Create data from numpy arrays or tensors.
 
     `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
     uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
     images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
-    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None.
+    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
+    how many different tokens there are, for models by name. Labels may be text.
+
+    `groups` is the client of each training sample, which makes a natural federation. `by` is what rules of labels
+    divide by instead.
     """
-    inputs, test_inputs = as_inputs(x), as_inputs(test_x)
-    targets, test_targets = torch.as_tensor(y), torch.as_tensor(test_y)
+    inputs = as_inputs(x, "train inputs")
+    test_inputs = as_inputs(test_x, "test inputs")
+    targets, test_targets, class_names = as_targets(y, test_y, class_names)
     if targets.is_floating_point():
         classes = None
-        targets, test_targets = targets.float(), test_targets.float()
-    else:
-        targets, test_targets = targets.long(), test_targets.long()
-        if classes is None and len(targets) and targets.ndim == 1:
-            classes = len(class_names) if class_names else int(targets.max()) + 1
+    elif classes is None and len(targets) and targets.ndim == 1:
+        classes = len(class_names) if class_names else int(targets.max()) + 1
+        if classes > MOST_CLASSES:
+            raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
+                              "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
         mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
-    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names)
+    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens,
+                **_division(groups, by, len(targets)))  # fmt: skip
+
+
+def _division(groups: Any, by: Any, samples: int) -> dict[str, Any]:
+    from steppe.data.given_partition import as_labels, number_clients
+
+    found: dict[str, Any] = {}
+    if groups is not None:
+        found["groups"], found["client_names"] = number_clients(groups, samples)
+    if by is not None:
+        as_labels(by, samples)  # a mistake is found here
+        found["by"] = np.asarray(by.cpu() if isinstance(by, Tensor) else by)
+    return found
 
 
 def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -237,22 +252,6 @@ def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(mean), tuple(std)
 
 
-def from_dataset(train: Any, test: Any, **options: Any) -> Data:
-    """Create data from two map-style torch data sets of (input, target) pairs, read into memory once."""
-    columns: list[Any] = []
-    for part, source in (("train", train), ("test", test)):
-        if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
-            raise SteppeError(f"The {part} data set must be map-style, with len(d) and d[i].")
-        if len(source) == 0:
-            raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
-        pairs = [source[i] for i in range(len(source))]
-        inputs = [x if isinstance(x, Tensor) else torch.as_tensor(np.array(x)) for x, _ in pairs]
-        if len({x.shape for x in inputs}) > 1:
-            raise SteppeError(f"The {part} inputs have different shapes; resize them to one shape.")
-        columns += [torch.stack(inputs), torch.stack([torch.as_tensor(y) for _, y in pairs])]
-    return from_arrays(*columns, **options)
-
-
 def _digits(folder: Path) -> Data:
     # Pixels are stored as published, 0..16; they are scaled to 0..255.
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
@@ -260,6 +259,17 @@ def _digits(folder: Path) -> Data:
     images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8)
     train = np.setdiff1d(np.arange(len(labels)), test)
     return from_arrays(images[train], labels[train], images[test], labels[test], name="digits", classes=10)
+
+
+def _shakespeare(name: str, folder: Path | None = None) -> Data:
+    path = shakespeare.SLICE
+    if folder is not None:
+        path = folder.with_suffix(".jsonl.xz")
+        path = path if path.is_file() else find(folder, ["shakespeare.jsonl.xz"])
+    train, test, names = shakespeare.read(path)
+    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in (*train[:2], *test[:2]))
+    return Data(name, x, y, test_x, test_y, None, groups=train.clients, test_groups=test.clients, client_names=names,
+                tokens=shakespeare.TOKENS)  # fmt: skip
 
 
 def _image_files(folder: Path, name: str, **constants: Any) -> Data:
@@ -300,6 +310,14 @@ _TINY_IMAGENET = {"mean": (0.4802, 0.4481, 0.3975), "std": (0.2770, 0.2691, 0.28
 # name -> (reader of folder/<name>, the files expected there)
 DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
     "digits": (_digits, "8×8 handwritten digits, inside the package"),
+    "shakespeare": (
+        lambda f: _shakespeare("shakespeare"),
+        "next character of 30 roles' speeches, a client per role, inside the package",
+    ),
+    "shakespeare-full": (
+        lambda f: _shakespeare("shakespeare-full", f),
+        "shakespeare.jsonl.xz: a speech per line, as play, role and text",
+    ),
     "mnist": (_idx("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
     "fashion-mnist": (_idx("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
     "cifar10": (_cifar(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
@@ -314,6 +332,7 @@ DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
     "tissuemnist": (lambda f, **o: _medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
     "pneumoniamnist": (lambda f, **o: _medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
 }
+EMBEDDED = {"digits", "shakespeare"}  # inside the package
 
 
 def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
@@ -336,7 +355,8 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         raise SteppeError(f"The data set {name!r} is unknown{nearest(name, forms)}")
     reader, files = DATASETS[name]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
-    if name != "digits" and not place.is_dir() and not place.with_suffix(".npz").is_file():
+    files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))
+    if name not in EMBEDDED and not files_there:
         raise SteppeError(
             f"The data set {name} is expected in {place}, which does not exist. Put these official files "
             f"there: {files}; or point STEPPE_DATA at the folder that holds {name}/."

@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
 from steppe.core.errors import RunFailed
-from steppe.distributed.torchrun import listening, travels
-from steppe.runs.client_store import Fresh, MemoryStore, Store, packed, unpacked, width
+from steppe.distributed.torchrun import make_sendable, name_lost_ranks
+from steppe.runs.client_store import Fresh, MemoryStore, Store, count_bytes, pack, unpack
 
 
-def placed(work: Sequence[float], ranks: int, homes: Sequence[int | None]) -> list[int]:
+def assign_clients(work: Sequence[float], ranks: int, homes: Sequence[int | None]) -> list[int]:
     """Assign clients to ranks: longest first, each to the least loaded rank, preferably the one with its state.
 
-    >>> placed([1, 5, 2, 3], 2, [None] * 4), placed([2, 2], 2, [1, 0])
+    >>> assign_clients([1, 5, 2, 3], 2, [None] * 4), assign_clients([2, 2], 2, [1, 0])
     ([0, 0, 1, 1], [1, 0])
     """
     load, owners = [0.0] * ranks, [0] * len(work)
@@ -51,11 +51,11 @@ class Ranks:
             int, int
         ] = {}  # the rank with the state of each client that has taken part; the same on all ranks
 
-    def owners(self, ids: Sequence[int], work: Sequence[float]) -> list[int]:
+    def assign(self, ids: Sequence[int], work: Sequence[float]) -> list[int]:
         """Return the rank that trains each client."""
-        return placed(work, self.size, [self.home.get(i) for i in ids])
+        return assign_clients(work, self.size, [self.home.get(i) for i in ids])
 
-    def mine(self, owners: Sequence[int]) -> list[int]:
+    def find_own(self, owners: Sequence[int]) -> list[int]:
         """Return the positions in the round of the clients that this rank trains."""
         return [k for k, owner in enumerate(owners) if owner == self.rank]
 
@@ -68,11 +68,11 @@ class Ranks:
         if isinstance(store, MemoryStore) and not self.on_disk:
             store.drop([i for i, source, _ in moves if source == self.rank])
             self.home.update({i: to for i, _, to in moves})
-        return store.gather([ids[k] for k in self.mine(owners)])
+        return store.gather([ids[k] for k in self.find_own(owners)])
 
     def keep(self, store: Store, ids: Sequence[int], owners: Sequence[int], states: Sequence[States]) -> None:
         """Store the new states of the round's clients; `states` are those of this rank's clients."""
-        store.scatter([ids[k] for k in self.mine(owners)], states)
+        store.scatter([ids[k] for k in self.find_own(owners)], states)
         if self.on_disk:
             arrived = self._moved(store, [(i, owner, 0) for i, owner in zip(ids, owners, strict=True) if owner])
             store.scatter(list(arrived), list(arrived.values()))
@@ -80,19 +80,19 @@ class Ranks:
                 store.drop(store.known())
         self.home.update(dict.fromkeys(ids, 0) if self.on_disk else zip(ids, owners, strict=True))
 
-    def everyone(self, store: Store, part: str, name: str) -> Tensor:
+    def gather_state(self, store: Store, part: str, name: str) -> Tensor:
         """Return one state of all clients that have taken part, in the order of their numbers."""
         if not self.on:
-            return store.everyone(part, name)
+            return store.gather_state(part, name)
         known = sorted(self.home)
         own = [i for i in known if self.home[i] == self.rank]
         rows = [store.gather([i])[0][part][name] for i in own]
         like = self.fresh()[part][name]
-        together = torch.stack(rows) if rows else no_rows(like)
-        found: Tensor = self.gathered(together, [self.home[i] for i in known])
+        together = torch.stack(rows) if rows else make_no_rows(like)
+        found: Tensor = self.gather(together, [self.home[i] for i in known])
         return found
 
-    def whole(self, store: Store) -> Store:
+    def merge_stores(self, store: Store) -> Store:
         """Return, on rank 0, a store with the states of all ranks, for a checkpoint; all ranks must call this."""
         if self.size == 1 or not isinstance(store, MemoryStore) or self.on_disk:
             return store
@@ -107,10 +107,10 @@ class Ranks:
         for client, source, target in moves:
             pairs.setdefault((source, target), []).append(client)
         like = self.fresh()
-        if not (size := width(like)):
+        if not (size := count_bytes(like)):
             return {i: like for i, _, target in moves if target == self.rank}
         waiting, boxes = [], []
-        with listening():
+        with name_lost_ranks():
             for (source, target), clients in pairs.items():
                 if self.rank not in (source, target):
                     continue
@@ -120,25 +120,25 @@ class Ranks:
                     waiting.append(dist.irecv(box, source, self.group))
                     continue
                 for i, line in zip(clients, box, strict=True):  # one at a time, to save memory
-                    line.copy_(torch.frombuffer(bytearray(packed(*store.gather([i]))), dtype=torch.uint8))
+                    line.copy_(torch.frombuffer(bytearray(pack(*store.gather([i]))), dtype=torch.uint8))
                 waiting.append(dist.isend(box, target, self.group))
             for message in waiting:
                 message.wait()  # type: ignore[union-attr]
-        return {i: unpacked(line.numpy(), like) for clients, box, arrives in boxes if arrives
+        return {i: unpack(line.numpy(), like) for clients, box, arrives in boxes if arrives
                 for i, line in zip(clients, box, strict=True)}  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------- replies
-    def summed(self, v: Tensor) -> Tensor:
+    def sum(self, v: Tensor) -> Tensor:
         """Return the sum over all ranks."""
         if not self.on:
             return v
-        together = travels(v)
+        together = make_sendable(v)
         together = together.clone() if together is v else together
-        with listening():
+        with name_lost_ranks():
             dist.all_reduce(together, group=self.group)
         return together.to(v.device)
 
-    def gathered(self, tree: Any, owners: Sequence[int]) -> Any:
+    def gather(self, tree: Any, owners: Sequence[int]) -> Any:
         """Return the rows of all ranks in the clients' order; each rank passes the rows of its own clients."""
         if not self.on or not len(owners):
             return tree
@@ -149,21 +149,21 @@ class Ranks:
         def one(rows: Tensor) -> Tensor:
             padded = rows.new_zeros((max(counts), *rows.shape[1:]))
             padded[: len(rows)] = rows
-            padded = travels(padded)
+            padded = make_sendable(padded)
             boxes = [torch.empty_like(padded) for _ in counts]
-            with listening():
+            with name_lost_ranks():
                 dist.all_gather(boxes, padded, self.group)
             together = torch.cat([box[:n] for box, n in zip(boxes, counts, strict=True)])
             return together.to(rows.device)[back.to(rows.device)]
 
         return tree_map(one, tree)
 
-    def listed(self, own: Sequence[Any], owners: Sequence[int]) -> list[Any]:
+    def gather_objects(self, own: Sequence[Any], owners: Sequence[int]) -> list[Any]:
         """Return small objects of all clients in their order; each rank passes those of its own clients."""
         if not self.on:
             return list(own)
         boxes: list[Any] = [None] * self.size
-        with listening():
+        with name_lost_ranks():
             dist.all_gather_object(boxes, own, self.group)
         each = [iter(box) for box in boxes]
         return [next(each[owner]) for owner in owners]
@@ -173,12 +173,12 @@ class Ranks:
         if self.size == 1:
             return
         total = x.detach().view(torch.int32 if x.element_size() == 4 else torch.int64).sum().cpu()
-        each = self.gathered(total[None], range(self.size))
+        each = self.gather(total[None], range(self.size))
         if not bool((each == total).all()):
             raise RunFailed("The ranks have different global models, because their machines or libraries compute "
                             "differently: use machines of one kind.")  # fmt: skip
 
 
-def no_rows(like: Any) -> Any:
+def make_no_rows(like: Any) -> Any:
     """Return a stacked tree of no clients, given the tree of one client."""
     return tree_map(lambda v: v.new_empty((0, *v.shape)), like)

@@ -29,7 +29,7 @@ PATIENCE = timedelta(hours=2)  # the longest wait for another rank, which may be
 CPU = torch.device("cpu")
 
 
-class Person(NamedTuple):
+class RankProcess(NamedTuple):
     """The process of one rank."""
 
     host: str
@@ -37,46 +37,46 @@ class Person(NamedTuple):
     own_gpu: bool
 
 
-people: list[Person] = []  # all ranks, after `join`
+processes: list[RankProcess] = []  # all ranks, after `join`
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Return whether this process belongs to a torchrun launch."""
     return "TORCHELASTIC_RUN_ID" in os.environ or dist.is_initialized()
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Return whether this is rank 0, which writes files and messages; a single process always is."""
-    return dist.get_rank() == 0 if dist.is_initialized() else os.environ.get("RANK", "0") == "0" or not launched()
+    return dist.get_rank() == 0 if dist.is_initialized() else os.environ.get("RANK", "0") == "0" or not is_launched()
 
 
-def size() -> int:
+def count_ranks() -> int:
     """Return the number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def local_gpu() -> int:
+def find_local_gpu() -> int:
     """Return this rank's GPU; if there are more ranks than GPUs, they share them."""
     return int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
 
 
 def join() -> None:
     """Join the process group. Tensors on a GPU are sent by NCCL, all others by gloo."""
-    if not launched() or people:
+    if not is_launched() or processes:
         return
     if not dist.is_initialized():
         if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"] and sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, do not depend on name resolution
         cuda = torch.cuda.is_available() and dist.is_nccl_available()
         if cuda:
-            torch.cuda.set_device(local_gpu())
+            torch.cuda.set_device(find_local_gpu())
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
         atexit.register(_leave)
     own_gpu = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count()
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, Person(socket.gethostname(), os.getpid(), own_gpu))
-    people[:] = everyone
-    if not first():
+    dist.all_gather_object(everyone, RankProcess(socket.gethostname(), os.getpid(), own_gpu))
+    processes[:] = everyone
+    if not is_first():
         logging.getLogger("steppe").setLevel(logging.CRITICAL)  # only rank 0 logs
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: _lost("it was asked to stop"))
@@ -87,22 +87,22 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
-def travels(v: torch.Tensor) -> torch.Tensor:
+def make_sendable(v: torch.Tensor) -> torch.Tensor:
     """Return the tensor on a device it can be sent from: NCCL needs one GPU per rank; otherwise use the CPU."""
-    return v.contiguous() if all(p.own_gpu for p in people) else v.cpu().contiguous()
+    return v.contiguous() if all(p.own_gpu for p in processes) else v.cpu().contiguous()
 
 
-def agreed(make: Callable[[], T]) -> T:
+def run_on_first(make: Callable[[], T]) -> T:
     """Return on every rank what `make` returns on rank 0, or raise the error that it raises there."""
     if not dist.is_initialized():
         return make()
     box: list[Any] = [None]
-    if first():
+    if is_first():
         try:
             box = [make()]
         except SteppeError as error:
             box = [error]
-    with listening():
+    with name_lost_ranks():
         dist.broadcast_object_list(box, 0, device=CPU)
     if isinstance(box[0], SteppeError):
         raise box[0]
@@ -111,7 +111,7 @@ def agreed(make: Callable[[], T]) -> T:
 
 
 @contextmanager
-def listening() -> Iterator[None]:
+def name_lost_ranks() -> Iterator[None]:
     """Wrap everything that waits for other ranks; if a rank is lost, raise an error that names it."""
     try:
         yield
@@ -123,12 +123,12 @@ def _lost(why: str) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun terminates the other ranks; this one must report first
     gone: list[int] = []
     for _ in range(40):  # a killed process closes its connections before it disappears
-        if gone := [r for r, p in enumerate(people) if p.host == socket.gethostname() and not _lives(p.process)]:
+        if gone := [r for r, p in enumerate(processes) if p.host == socket.gethostname() and not _lives(p.process)]:
             break
         time.sleep(0.05)
-    whom = " and ".join(f"rank {r} (process {people[r].process} on {people[r].host})" for r in gone)
+    whom = " and ".join(f"rank {r} (process {processes[r].process} on {processes[r].host})" for r in gone)
     if not gone:
-        others = sorted({p.host for p in people} - {socket.gethostname()})
+        others = sorted({p.host for p in processes} - {socket.gethostname()})
         whom = f"a rank on another machine ({', '.join(others)})" if others else ""
     if not whom:
         raise RunFailed(f"The run was stopped: {why}. Continue from its last checkpoint with --resume.")
@@ -151,10 +151,10 @@ def _lives(process: int) -> bool:
         return False
 
 
-def may_speak() -> bool:
+def claim_report() -> bool:
     """Return whether this process may print its final error: only the first rank per machine that asks may."""
     if not dist.is_initialized():
-        return first()
+        return is_first()
     try:
         store = dist.distributed_c10d._get_default_store()
         return bool(store.add(f"steppe/told/{socket.gethostname()}", 1) == 1)

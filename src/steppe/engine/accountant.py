@@ -30,7 +30,7 @@ def check_installed() -> None:
 
 
 @lru_cache(maxsize=4096)
-def epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
+def compute_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
     """Return ε at δ after `rounds` rounds of the (Poisson-sampled) Gaussian mechanism with noise multiplier `noise`."""
     if rounds == 0 or rate == 0:
         return 0.0

@@ -59,7 +59,7 @@ def find_available(experiment: Experiment, t: int, called: list[int]) -> Availab
     facts: dict[str, Any] = {}
     late: list[int] = []
     if config.speed is not None:
-        took = times(experiment, t, called)
+        took = draw_times(experiment, t, called)
         limit = _limit(config.deadline, list(took.values()))
         late = [i for i, failed in zip(called, fails, strict=True) if took[i] > limit and not failed]
         missing = bool(late) or any(fails)
@@ -69,10 +69,10 @@ def find_available(experiment: Experiment, t: int, called: list[int]) -> Availab
     return Available([i for i in called if i not in {*dropped, *late}], facts)
 
 
-def times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]:
+def draw_times(experiment: Experiment, t: int, called: list[int]) -> dict[int, float]:
     """Return the simulated seconds that each client takes in round t."""
     seed, who = experiment.config.seed, torch.tensor(called)
-    rule, numbers, jitter = parse(str(experiment.config.speed))
+    rule, numbers, jitter = parse_speed(str(experiment.config.speed))
     speed = rule(uniform(key(seed, who, SPEED), 1)[:, 0], *numbers)
     luck = lognormal(uniform(key(seed, t, who, JITTER), 1)[:, 0], jitter)
     passes = experiment.cost.gradients + experiment.cost.forwards / 3
@@ -103,10 +103,10 @@ RULES: dict[str, tuple[Callable[..., Tensor], str]] = {
 }
 
 
-def parse(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
+def parse_speed(text: str) -> tuple[Callable[..., Tensor], list[float], float]:
     """Parse a speed rule into its function, its numbers and the jitter.
 
-    >>> parse("lognormal(0.5, 0.1)")[1:], parse("uniform(1, 2)")[1:]
+    >>> parse_speed("lognormal(0.5, 0.1)")[1:], parse_speed("uniform(1, 2)")[1:]
     (([0.5], 0.1), ([1.0, 2.0], 0.0))
     """
     function, numbers = parse_rule(text, "speed", RULES, given=1, more=1)
@@ -137,10 +137,10 @@ def _number(deadline: float | str) -> tuple[float, bool]:
     return number, text.endswith("x")
 
 
-def check(config: Config) -> None:
+def check_availability(config: Config) -> None:
     """Refuse an invalid speed or deadline before the run starts."""
     if config.speed is not None:
-        parse(config.speed)
+        parse_speed(config.speed)
     if config.deadline is not None:
         _number(config.deadline)
         if config.speed is None:

@@ -15,20 +15,23 @@ from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, nearest
-from steppe.core.metric import Each, Metric
+from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
-from steppe.core.task import LOSSES, METRICS, Task
+from steppe.core.task import Task
 from steppe.data import Data, Partition, partition
 from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
 from steppe.data.partition import ON_NODE
+from steppe.data.value_checks import check_values
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
+from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
+from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
-from steppe.measures.client_models import uploading_models
-from steppe.measures.during_training import needs_clients, schedule
+from steppe.measures.client_models import upload_models
+from steppe.measures.during_training import needs_clients, parse_schedule
 from steppe.parts.adamw import AdamW
 from steppe.parts.sgd import SGD
 from steppe.registry import check_parts, complete, make, parse_addition
@@ -44,7 +47,7 @@ _POLICY = {
 
 def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | Algorithm | None = None,
                      model: nn.Module | None = None, data: Data | None = None, loss: str | Each | None = None,
-                     metric: str | Each | Metric | None = None, head: str | None = None,
+                     metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
                      at_nodes: bool = False, add: Sequence[Part] = (),
                      predict: Predict | None = None) -> Experiment:  # fmt: skip
@@ -52,32 +55,38 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
     `known_cost` the cost that the server has traced. `add` are the user's own objects among the further parts. The
-    experiment's configuration marks the user's own objects as such; see `config.OWN`.
+    experiment's configuration marks the user's own objects as such; see `config.OWN`. `metric` is one or several, as
+    names, functions or `Metric`s.
     """
     own_parts = None if isinstance(algorithm, str) else algorithm
-    config = _name_what_is_own(config, own_parts, model, data, add, split)
-    availability.check(config)
+    config = name_what_is_own(config, own_parts, model, data, add, split)
+    config, loss, metric = take_objectives(config, loss, metric)
+    availability.check_availability(config)
     device = find_device(config.device)
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
+    check_values(data)
     node = split is not None and split.rule == ON_NODE
     if at_nodes or node:  # a federation's data are where they are
         data = data.with_validation(config.validation, config.seed) if config.validation else data
     else:
-        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+        data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps).to(device)  # fmt: skip
     if model is None:
-        if data.classes is None:
-            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
+        if data.outputs is None:
+            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
+                              + explain_labels(data))  # fmt: skip
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.classes, data.shape)
-    task = _task(model, data, loss, metric, head, predict).to(device, dtype)
-    batch = model_checks.check_batch(task, federation)
+        model = models.build(config.model, data.outputs, data.shape)
+    task, notes = _task(model, data, loss, metric, head, predict)
+    task = task.to(device, dtype)
+    batch = model_checks.check_batch(task, federation, notes)
+    check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
-    notes = set_precision(config, chosen, task)
+    notes += set_precision(config, chosen, task)
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":
@@ -89,15 +98,15 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
-    notes += privacy.check(config, chosen, task) if known_cost is None else []
+    notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
-    chosen = uploading_models(chosen) if needs_clients(config.measure) else chosen
+    chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment
 
 
-def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
+def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
                       add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
@@ -119,7 +128,7 @@ def _name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, d
 
 
 def name_parts(algorithm: Any) -> str:
-    """The classes of the user's own parts."""
+    """Return the classes of the user's own parts."""
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
     return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
@@ -151,15 +160,16 @@ def _completed(part: Part, config: Config) -> Part:
 def check_names(config: Config) -> None:
     """Refuse the first key whose name is unknown or whose settings are wrong, before anything is loaded."""
     checks: dict[str, Callable[[], Any]] = {
-        "own": lambda: _name_what_is_own(config, None, None, None),
+        "own": lambda: name_what_is_own(config, None, None, None),
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
         "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
-        "measure": lambda: schedule(config.measure),
-        "speed deadline": lambda: availability.check(config),
-        "track": lambda: trackers.check(config.track),
+        "measure": lambda: parse_schedule(config.measure),
+        "speed deadline": lambda: availability.check_availability(config),
+        "track": lambda: trackers.check_trackers(config.track),
     }
     for keys, check in checks.items():
         try:
@@ -173,20 +183,18 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _task(model: nn.Module, data: Data, loss: str | Each | None, metric: str | Each | Metric | None,
-          head: str | None, predict: Predict | None) -> Task:  # fmt: skip
+def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
+          predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
     check_predict(predict)
-    loss = loss or ("mse" if data.train_targets.is_floating_point() else "cross_entropy")
-    for name, value, known in (("loss", loss, LOSSES), ("metric", metric, METRICS)):
-        if isinstance(value, str) and value not in known:
-            raise SteppeError(f"there is no {name} {value!r}{nearest(value, known)}")
+    each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
+    metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, loss, metric, head, predict=predict)
+    return Task(model, each, metrics, head, predict=predict), notes
 
 
 def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:

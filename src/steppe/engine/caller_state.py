@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def keeping_caller_state() -> Iterator[None]:
+def keep_caller_state() -> Iterator[None]:
     """Restore PyTorch's generators, TF32 switches and number of threads on exit."""
     used = torch.cuda.is_available() and torch.cuda.is_initialized()
     generator, cards = torch.get_rng_state(), torch.cuda.get_rng_state_all() if used else []

@@ -42,12 +42,12 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
 
 
 def say_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """How the caller wrote each option, for errors."""
+    """Return how the caller wrote each option, for errors."""
     return {key: f"{key}={quote(value)}" for key, value in options.items()}
 
 
 def _find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The caller's own parts, and the options that are not settings of his function."""
+    """Return the caller's own parts, and the options that are not settings of his function."""
     if isinstance(algorithm, str):
         return None, dict(options)
     if isinstance(algorithm, type) and issubclass(algorithm, Part):

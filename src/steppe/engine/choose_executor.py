@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from steppe.distributed import torchrun
-from steppe.distributed.ranks import placed
+from steppe.distributed.ranks import assign_clients
 from steppe.engine.devices import count_cores
 from steppe.engine.model_checks import not_batchable
 from steppe.executors.batched import Batched
-from steppe.executors.captured import Captured, best_width
+from steppe.executors.captured import Captured, choose_width
 from steppe.executors.executor import Executor
 from steppe.executors.sequential import Sequential
 from steppe.executors.workers import CannotShareError, Workers
@@ -30,7 +30,7 @@ def choose_executor(experiment: Experiment) -> Executor:
         notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
     if batched and cuda and c.compile:
         ahead = [[experiment.steps(i) for i in experiment.sample(t)] for t in range(ROUNDS_AHEAD)]
-        width = best_width([_first_share(steps) for steps in ahead], c.chunk)
+        width = choose_width([_first_share(steps) for steps in ahead], c.chunk)
         return Captured(algorithm, task, federation, width, notes=notes)
     if batched:
         return Batched(algorithm, task, federation, c.chunk)
@@ -45,7 +45,7 @@ def choose_executor(experiment: Experiment) -> Executor:
 
 
 def _count_workers(experiment: Experiment) -> int:
-    if torchrun.size() > 1:
+    if torchrun.count_ranks() > 1:
         return 0  # the ranks are the workers
     if experiment.config.workers != "auto":
         return experiment.config.workers
@@ -54,5 +54,5 @@ def _count_workers(experiment: Experiment) -> int:
 
 def _first_share(steps: list[int]) -> list[int]:
     """Return the steps of the clients that the first rank trains; other ranks get about as much work."""
-    owners = placed(steps, torchrun.size(), [None] * len(steps))
+    owners = assign_clients(steps, torchrun.count_ranks(), [None] * len(steps))
     return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]

@@ -35,8 +35,8 @@ def find_device(name: str) -> torch.device:
         raise SteppeError(f"device is {name!r}, but PyTorch sees only {torch.cuda.device_count()} GPUs here.")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise SteppeError(f"device is {name!r}, but PyTorch sees no Apple GPU here: use cpu or auto.")
-    if device.type == "cuda" and device.index is None and torchrun.launched():
-        return torch.device("cuda", torchrun.local_gpu())
+    if device.type == "cuda" and device.index is None and torchrun.is_launched():
+        return torch.device("cuda", torchrun.find_local_gpu())
     return device
 
 

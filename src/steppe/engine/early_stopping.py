@@ -1,4 +1,4 @@
-"""Early stopping: the best round so far by its validation loss."""
+"""Early stopping: the best round so far by its loss or a metric on the validation data."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from typing import Any
 from torch.utils._pytree import tree_map
 
 from steppe.core.errors import RunFailed
+from steppe.core.metric import Metric
 from steppe.core.server import Server
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore
 from steppe.runs.folder import RunFolder
 
+LOSS = Metric("loss", lower=True)
+
 
 @dataclass
 class Best:
-    """The best validation loss so far. The test set is not used for early stopping."""
+    """The best validation loss so far, or that of another metric. The test set is not used for early stopping."""
 
-    loss: float | None = None
+    loss: float | None = None  # or the metric's value
     round: int = 0
     since: int = 0  # evaluations since the best one
     server: Server | None = None
+    by: Metric = LOSS
 
-    def see(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
+    def update(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
         """Compare a round's record with the best one; keep and save the server of a better round."""
-        if "validation_loss" not in record:
+        value = record.get(f"validation_{self.by.name}")
+        if value is None:
             return
         self.since += 1
-        if self.loss is None or record["validation_loss"] < self.loss:
-            self.loss, self.round, self.since, self.server = record["validation_loss"], record["round"], 0, server
+        if self.loss is None or self.by.is_better(value, self.loss):
+            self.loss, self.round, self.since, self.server = value, record["round"], 0, server
             if folder is not None:
                 checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})
 
-    def stopped(self, patience: int | None) -> bool:
+    def is_over(self, patience: int | None) -> bool:
         """Return whether `patience` evaluations have passed without an improvement."""
         return patience is not None and self.since >= patience
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 from steppe.core.inputs import Inputs, count, show_shape, take
+from steppe.core.losses import is_ambiguous, name_of, settings_of
+from steppe.core.metric import Metric
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
+from steppe.engine.range_checks import check_ranges, explain_labels, explain_types
 
 
-def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
-    """Run one small batch, refuse a model or loss that does not fit the data, and return the batch."""
+def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[str, Tensor]:
+    """Run one small batch, refuse a model, loss or metric that does not fit the data, and return the batch."""
     data = federation.data
     few = slice(federation.batch_size)
     x, targets = federation.plain(take(data.train_inputs, few)), federation.targets(data.train_targets[few])
@@ -27,21 +31,62 @@ def check_batch(task: Task, federation: Federation) -> dict[str, Tensor]:
     except SteppeError:
         raise
     except Exception as error:
-        raise SteppeError(f"The model cannot take inputs of shape {show_shape(x)}: {error}") from error
+        raise SteppeError(
+            f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
+        ) from error
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
-    if data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
+    indexed = task.own_loss or name_of(task.loss_each) == "cross_entropy"  # by the label
+    if indexed and data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {count(x)} samples, but {data.name} "
                           f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip
     try:
         each = task.loss_each(logits, targets)
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
-                          f"{error}") from error  # fmt: skip
-    if each.ndim == 0 or len(each) != count(x):
-        raise SteppeError("The loss must return one value per sample, because clients' last batches differ in "
-                          "size: use reduction='none'.")  # fmt: skip
+                          f"{error}.{explain_labels(data)}") from error  # fmt: skip
+    problem = _no_values(each, count(x))
+    if problem is not None:
+        raise SteppeError(f"The loss must return one value per sample, because clients' last batches differ in "
+                          f"size: use reduction='none'. {problem}".strip())  # fmt: skip
+    for metric in task.metrics:
+        _check_metric(metric, logits, targets)
+    check_ranges(task, federation, logits, targets)
+    if name_of(task.loss_each) in ("cross_entropy", "dice") and "axis" not in settings_of(task.loss_each) and (
+        not targets.is_floating_point() and is_ambiguous(logits, targets)
+    ):  # fmt: skip
+        shape = tuple(logits.shape[1:])
+        notes.append(f"outputs of shape {shape} may have their classes first or last; they are taken to be first, as "
+                     f"in PyTorch: if they are last, say loss={name_of(task.loss_each)}:axis=-1")  # fmt: skip
     return {"x": x, "y": targets}
+
+
+def _check_metric(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a metric that fails on a batch; one on all predictions is called with them alone."""
+    function = metric.each or metric.tally
+    if function is None:
+        return
+    try:
+        with torch.no_grad():
+            each = function(outputs, targets)
+    except Exception as error:
+        raise SteppeError(f"The metric {metric.name} fails on outputs {tuple(outputs.shape)} and targets "
+                          f"{tuple(targets.shape)}: {error}") from error  # fmt: skip
+    if (problem := _no_values(each, len(targets))) is not None:
+        raise SteppeError(f'The metric {metric.name} must return one value per sample; for a number of all predictions '
+                          f'at once, write steppe.Metric("{metric.name}", on_all=f). {problem}'.strip())  # fmt: skip
+
+
+def _no_values(each: Any, samples: int) -> str | None:
+    """Return what is wrong with the values of a loss or metric, or None."""
+    several = each if isinstance(each, tuple) else (each,)
+    if len(several) > 2 or not all(isinstance(v, Tensor) for v in several):
+        return f"It returned {quote(each)}."
+    if any(v.ndim == 0 or len(v) != samples for v in several):
+        return ""
+    if len({v.shape for v in several}) > 1:
+        return "Values and weights must have one shape."
+    return None
 
 
 def check_statistics(task: Task, federation: Federation) -> None:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from steppe.core.client import Reply, Sent, nobody
+from steppe.core.client import Reply, Sent, list_tensors, make_empty_replies
 from steppe.core.errors import RunFailed
 from steppe.core.server import Portion, Server, aggregate, broadcast
-from steppe.core.stacking import flat, row, stack
-from steppe.core.validate import faults, finite, sifted
-from steppe.distributed.ranks import Ranks, no_rows
+from steppe.core.stacking import flatten_rows, stack, take_row
+from steppe.core.validate import find_faults, find_finite, sift_replies
+from steppe.distributed.ranks import Ranks, make_no_rows
 from steppe.executors.executor import Answers, Executor
 from steppe.experiment import Experiment
 from steppe.measures.client_models import UploadModel
@@ -37,7 +37,7 @@ class Played(NamedTuple):
     facts: dict[str, Any]  # what the executor reports about the round
     trained: float  # the time at which the clients were done
 
-    def seen(self) -> Round:
+    def as_round(self) -> Round:
         """Return what measures need; the clients must have uploaded their models."""
         return Round(self.ids, self.sent.x, self.replies.up[UploadModel.name]["w"], self.after.x)
 
@@ -48,18 +48,18 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     config, algorithm, task, called = experiment.config, experiment.algorithm, experiment.task, ids
     ranks = ranks or Ranks(store.fresh, False)
     work = [max(1, experiment.steps(i)) for i in ids] if ranks.on else [1] * len(ids)
-    owners = ranks.owners(ids, work)
-    mine = [ids[k] for k in ranks.mine(owners)]
+    owners = ranks.assign(ids, work)
+    mine = [ids[k] for k in ranks.find_own(owners)]
     states = tree_map(lambda v: v.to(task.x0.device), ranks.fetch(store, ids, owners))
     lr, now = task.x0.new_tensor(rate), task.x0.new_tensor(float(t))
     rows = None
     if ids and algorithm.using("prepare"):
-        rows = ranks.gathered(stack(states) if states else no_rows(store.fresh()), owners)
+        rows = ranks.gather(stack(states) if states else make_no_rows(store.fresh()), owners)
     prepared, sent = broadcast(algorithm, task.layout, server, lr, now, rows, config.clients)
     if mine:
         answers = executor(sent, mine, states)
     else:
-        no_replies = nobody(algorithm, task, sent, store.fresh())
+        no_replies = make_empty_replies(algorithm, task, sent, store.fresh())
         answers = Answers([], no_replies, [], experiment.federation.samples, {})
     replies = answers.replies
     if not ranks.on:  # nodes of a real federation may be absent; ranks always train all their clients
@@ -67,12 +67,12 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
         owners = [0] * len(ids)
     # If no part changes it, the update is w − x and its norm is the drift. Replies from outside are not trusted.
     lengths = replies.drift if executor.trusted and not algorithm.using("finish") else None
-    why = faults(replies, config.refuse_above, lengths)
-    each = ranks.listed(list(zip(why, _losses(replies), answers.sizes, strict=True)), owners)
+    why = find_faults(replies, config.refuse_above, lengths)
+    each = ranks.gather_objects(list(zip(why, _losses(replies), answers.sizes, strict=True)), owners)
     refused = {i: why for i, (why, _, _) in zip(ids, each, strict=True) if why}
     if refused:
         _complain(experiment, refused, len(ids), t)
-        mine, replies, _ = sifted(mine, replies, [refused.get(i, "") for i in mine])
+        mine, replies, _ = sift_replies(mine, replies, [refused.get(i, "") for i in mine])
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
     if called and not ids and not experiment.privacy:  # noise hides whether anybody replied
@@ -80,22 +80,22 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     if algorithm.using("prepare") and len(ids) < len(called):  # what was sent depends on clients without a reply
         again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
         return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
-    ranks.keep(store, ids, owners, [row(replies.state, i) for i in range(len(mine))])
+    ranks.keep(store, ids, owners, [take_row(replies.state, i) for i in range(len(mine))])
     trained = time.perf_counter()
     portion = None
     if ranks.on and _adds_up(experiment):
-        portion = Portion(ranks.mine(owners), ranks.summed)
+        portion = Portion(ranks.find_own(owners), ranks.sum)
     else:
-        replies = ranks.gathered(replies._replace(state={}), owners)
+        replies = ranks.gather(replies._replace(state={}), owners)
     by_samples = config.weighting == "samples"
     weights = task.x0.new_tensor([float(size) if by_samples else 1.0 for why, _, size in each if not why])
     everything = float(answers.samples if by_samples else config.clients)
 
-    def everyone(part: str, name: str) -> Tensor:
-        return ranks.everyone(store, part, name).to(task.x0.device)
+    def gather_state(part: str, name: str) -> Tensor:
+        return ranks.gather_state(store, part, name).to(task.x0.device)
 
-    after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, everyone, everything,
-                      portion)  # fmt: skip
+    after = aggregate(algorithm, task.layout, prepared, sent, replies, weights, config.clients, gather_state,
+                      everything, portion)  # fmt: skip
     if config.buffers == "local":
         after = after._replace(buffers=server.buffers)
     _check_global(after, t)
@@ -122,7 +122,7 @@ def _adds_up(experiment: Experiment) -> bool:
 
 
 def _losses(replies: Reply) -> list[list[float]]:
-    norms = [torch.linalg.vector_norm(flat(v), dim=1) for tensors in replies.state.values() for v in tensors.values()]
+    norms = [torch.linalg.vector_norm(flatten_rows(v), dim=1) for v in list_tensors(replies.state)]
     losses: list[list[float]] = torch.stack([replies.loss, replies.drift, *norms], dim=1).tolist()
     return losses
 
@@ -138,6 +138,6 @@ def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: i
 
 
 def _check_global(server: Server, t: int) -> None:
-    if not bool(finite(server.x[None])):
+    if not bool(find_finite(server.x[None])):
         raise RunFailed(f"round {t + 1}: the global model is not finite, although every client's update is: the "
                         "server's rule diverges with these settings (try a smaller server_lr or alpha).")  # fmt: skip

@@ -8,23 +8,23 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SteppeError
 from steppe.core.task import Task
-from steppe.engine.accountant import check_installed, epsilon
+from steppe.engine.accountant import check_installed, compute_epsilon
 from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.robust import Krum
 
 
-def privacy(algorithm: Algorithm) -> DifferentialPrivacy | None:
+def find_privacy(algorithm: Algorithm) -> DifferentialPrivacy | None:
     """Return the algorithm's differential privacy part, if it has one."""
     return next((p for p in algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
 
 
 def check_accountant(algorithm: Algorithm) -> None:
     """Refuse a private algorithm if the privacy accountant is not installed."""
-    if privacy(algorithm) is not None:
+    if find_privacy(algorithm) is not None:
         check_installed()
 
 
-def check(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
+def check_trust(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
     """Refuse a run whose guarantee would be empty; otherwise return notes for the user."""
     for p in algorithm.using("reduce"):
         if config.weighting != "uniform":
@@ -36,7 +36,7 @@ def check(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
     if task.buffers and (bounding := algorithm.using("screen")):
         raise SteppeError(f"{bounding[0].name} bounds what clients upload, but running statistics (batch norm) cannot "
                           "be bounded: use a model with group norm.")  # fmt: skip
-    private = privacy(algorithm)
+    private = find_privacy(algorithm)
     return [] if private is None else _check_privacy(config, private, task.layout.size)
 
 
@@ -72,11 +72,11 @@ def _check_privacy(config: Config, dp: DifferentialPrivacy, size: int) -> list[s
     return notes
 
 
-def spent(algorithm: Algorithm, rounds: int) -> dict[str, Any]:
+def compute_spent(algorithm: Algorithm, rounds: int) -> dict[str, Any]:
     """Return ε and δ after this many rounds, for records; ε is None if it is infinite."""
-    dp = privacy(algorithm)
+    dp = find_privacy(algorithm)
     if dp is None:
         return {}
     rate = dp.planned / dp.clients if dp.amplified and dp.clients else 1.0
-    found = epsilon(dp.noise, rate, rounds, dp.delta)
+    found = compute_epsilon(dp.noise, rate, rounds, dp.delta)
     return {"epsilon": found if found != float("inf") else None, "delta": dp.delta}

@@ -21,7 +21,7 @@ ACCURACY = Metric("accuracy", percent=True)
 
 
 @contextmanager
-def handling(handler: logging.Handler) -> Iterator[None]:
+def handle_logs(handler: logging.Handler) -> Iterator[None]:
     """Send log messages of level INFO and above to this handler, and to the root logger only if it has handlers."""
     level, passed_on = log.level, log.propagate
     log.addHandler(handler)
@@ -50,7 +50,7 @@ class Progress(logging.Handler):
 
     def __enter__(self) -> Self:
         if not self.quiet:
-            self.stack.enter_context(handling(self))
+            self.stack.enter_context(handle_logs(self))
             from rich.console import Console
 
             console = Console(stderr=True)
@@ -79,7 +79,7 @@ class Progress(logging.Handler):
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
         state = f"{self.metric.text(record[name])}  loss {record['loss']:.4f}" if name in record else ""
-        state += f"  {privacy_text(record)}" if "epsilon" in record else ""
+        state += f"  {format_privacy(record)}" if "epsilon" in record else ""
         if self.bar:
             self.bar.update(self.task, completed=done, state=state)
         elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
@@ -108,6 +108,6 @@ class Progress(logging.Handler):
         self.stack.close()
 
 
-def privacy_text(record: dict[str, Any]) -> str:
+def format_privacy(record: dict[str, Any]) -> str:
     """Format ε of a record or summary of a run with differential privacy."""
     return f"ε {record['epsilon']:.3g}" if record["epsilon"] is not None else "ε ∞"

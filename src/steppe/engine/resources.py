@@ -13,8 +13,8 @@ from steppe.core.client import OWN_BUFFERS
 from steppe.core.errors import SteppeError
 from steppe.distributed import torchrun
 from steppe.experiment import Experiment
-from steppe.flatness.free_memory import free
-from steppe.runs.client_store import DiskStore, MemoryStore, Store, width
+from steppe.flatness.free_memory import find_free_memory
+from steppe.runs.client_store import DiskStore, MemoryStore, Store, count_bytes
 from steppe.runs.folder import RunFolder
 
 GIB = 1 << 30
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
         return 2 * self.states + self.round  # states exist twice while a checkpoint is written
 
 
-def fresh_state(experiment: Experiment) -> Callable[[], Any]:
+def make_fresh_state(experiment: Experiment) -> Callable[[], Any]:
     """Return a function that makes the state of a client before its first round."""
     task = experiment.task
 
@@ -45,29 +45,29 @@ def fresh_state(experiment: Experiment) -> Callable[[], Any]:
     return fresh
 
 
-def on_disk(experiment: Experiment, out: Path | None) -> bool:
+def is_on_disk(experiment: Experiment, out: Path | None) -> bool:
     """Return whether client states are kept in a file. A resumed run must come to the same answer."""
     config = experiment.config
     if config.store != "auto":
         return config.store == "disk"
-    some = needs(experiment, False)
+    some = estimate_needs(experiment, False)
     return out is not None and (some.states > REWRITTEN or some.memory > _allowed(experiment))
 
 
-def client_store(experiment: Experiment, out: Path | None) -> Store:
+def make_store(experiment: Experiment, out: Path | None) -> Store:
     """Create the store of client states, in memory or on disk."""
-    fresh = fresh_state(experiment)
-    if not on_disk(experiment, out):
+    fresh = make_fresh_state(experiment)
+    if not is_on_disk(experiment, out):
         return MemoryStore(fresh)
     if out is None:
         raise SteppeError("store = disk needs a folder to write to: give the run an output folder.")
     return DiskStore(fresh, RunFolder(out).client_states, experiment.config.clients)
 
 
-def needs(experiment: Experiment, disk: bool) -> Needs:
+def estimate_needs(experiment: Experiment, disk: bool) -> Needs:
     """Compute the needs at the end of the run, when most clients have a state, summed over all ranks."""
     config, cost, x = experiment.config, experiment.cost, experiment.task.x0
-    row, vector = width(fresh_state(experiment)()), x.numel() * x.element_size()
+    row, vector = count_bytes(make_fresh_state(experiment)()), x.numel() * x.element_size()
     visits = config.rounds * config.per_round
     seen = min(config.clients, visits)
     # Replies exist twice while they are stacked; states exist before and after the round.
@@ -80,12 +80,12 @@ def needs(experiment: Experiment, disk: bool) -> Needs:
     return Needs(seen * row, a_round, 3 * (seen * row + server))
 
 
-def check(experiment: Experiment, disk: bool, out: Path | None) -> str:
+def check_resources(experiment: Experiment, disk: bool, out: Path | None) -> str:
     """Return a line on what the run needs and what is free; refuse a run that does not fit."""
     config, device = experiment.config, experiment.task.x0.device
-    need, there = needs(experiment, disk), free(device)
+    need, there = estimate_needs(experiment, disk), find_free_memory(device)
     if config.reduction == "ordered":  # every rank holds all replies
-        need = need._replace(round=need.round * torchrun.size())
+        need = need._replace(round=need.round * torchrun.count_ranks())
     extra = need.memory if out else need.states + need.round
     detail = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
               f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip

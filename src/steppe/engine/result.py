@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.core.metric import Metric
 from steppe.core.server import Server
@@ -18,6 +20,7 @@ from steppe.experiment import Experiment
 from steppe.runs.folder import Record, RunFolder, check_place
 from steppe.runs.outcome import Outcome
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.trained import save_adapter
 
 
 @dataclass(repr=False)
@@ -41,15 +44,20 @@ class Result(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
+        """Return what the model was judged by, the main one of its metrics."""
         return self.experiment.task.metric
 
     @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return self.experiment.task.metrics[1:]
+
+    @property
     def accuracy(self) -> float:
-        """Return the score of a run whose metric is accuracy."""
-        if self.metric.name != "accuracy":
+        """Return the accuracy of the final model on the test set, if it is one of the run's metrics."""
+        if "accuracy" not in self.metrics:
             raise SteppeError(f"The metric of this run is {self.metric.name}, so it has no accuracy: use result.score.")
-        return self.score
+        return self.metrics["accuracy"]
 
     @property
     def model(self) -> nn.Module:
@@ -59,7 +67,7 @@ class Result(Outcome):
     def example(self) -> Any:
         """Return two test samples as the model sees them."""
         federation = self.experiment.federation
-        return federation.plain(federation.data.test_inputs[:2])
+        return federation.plain(take(federation.data.test_inputs, slice(2)))
 
     def save(self, path: str | Path) -> Path:
         """Write the folder that the run would have left with `out=path`, without checkpoints; steppe.load reads it."""
@@ -69,25 +77,37 @@ class Result(Outcome):
             raise SteppeError(f"{path} already holds a run: choose another folder.")
         with folder.lock():
             folder.prepare(self.config, describe(e), find_versions(self.x.device), e.federation.partition, self.history)
-            folder.finish(self.state_dict(), self.history, self.summary)
+            save_adapter(self.model, folder.path)
+            folder.finish(self.experiment.task.state_dict(self.x, self.buffers), self.history, self.summary)
         return folder.path
 
 
 def summarize(experiment: Experiment, records: list[Record], judged: Record, chosen: int) -> dict[str, Any]:
     """Summarise a run. `last` and `loss` are those of the last round or, with early stopping, of the chosen one."""
     metric = experiment.task.metric
-    curve = [r[metric.name] for r in records if metric.name in r] or [v for k, v in judged.items() if k == metric.name]
-    tail = curve[-10:]
+    found = {m.name: _summarize_metric(m, records, judged) for m in experiment.task.metrics}
+    main = found[metric.name] or {"last": None, "mean_of_last_ten": None, "best": None}
     missing = sum(len(r.get(kind, ())) for r in records for kind in ("dropped", "late"))
     simulated = [r["simulated_seconds"] for r in records if "simulated_seconds" in r]
     failures = ({"missing": missing} if missing else {}) | ({"simulated_seconds": sum(simulated)} if simulated else {})
     summary = {
         "algorithm": experiment.algorithm.name, "metric": metric.name,
-        "rounds": records[-1]["round"] if records else 0, "model_of_round": chosen, "last": judged.get(metric.name),
-        "mean_of_last_ten": sum(tail) / len(tail) if tail else None,
-        "best": metric.best(curve) if curve else None, "loss": judged.get("loss"),
+        "rounds": records[-1]["round"] if records else 0, "model_of_round": chosen, "last": main["last"],
+        "mean_of_last_ten": main["mean_of_last_ten"], "best": main["best"], "loss": judged.get("loss"),
+        "metrics": {name: one for name, one in found.items() if one},
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
     refused = sum(len(r.get("refused", ())) for r in records)
-    spent = privacy.spent(experiment.algorithm, summary["rounds"])
+    spent = privacy.compute_spent(experiment.algorithm, summary["rounds"])
     return summary | failures | ({"refused": refused} if refused else {}) | spent
+
+
+def _summarize_metric(metric: Metric, records: list[Record], judged: Record) -> dict[str, Any]:
+    """Return a metric's last, mean and best values with its direction; {} if it was never computed."""
+    name = metric.name
+    curve = [r[name] for r in records if name in r] or [v for k, v in judged.items() if k == name]
+    if not curve:
+        return {}
+    tail = curve[-10:]
+    return {"last": judged.get(name), "mean_of_last_ten": sum(tail) / len(tail), "best": metric.best(curve),
+            "direction": metric.record["direction"]}  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -16,28 +15,29 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
 from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
-from steppe.distributed.torchrun import agreed, first
+from steppe.distributed.torchrun import is_first, run_on_first
 from steppe.engine import privacy, resources
 from steppe.engine.availability import Available, find_available
 from steppe.engine.choose_executor import choose_executor
-from steppe.engine.early_stopping import Best
+from steppe.engine.early_stopping import LOSS, Best
 from steppe.engine.play_round import Played, play_round
-from steppe.engine.resources import client_store, fresh_state, on_disk
+from steppe.engine.resources import is_on_disk, make_fresh_state, make_store
 from steppe.engine.result import Result, summarize
-from steppe.engine.trackers import Tracker, Tracking, named
+from steppe.engine.trackers import Tracker, Tracking, make_trackers
 from steppe.evaluate.client_tests import evaluate_clients
-from steppe.evaluate.global_model import evaluate, judged_model
+from steppe.evaluate.global_model import choose_evaluated_model, evaluate
 from steppe.executors.executor import Executor
 from steppe.experiment import Experiment
-from steppe.measures.during_training import During
+from steppe.measures.during_training import Schedule
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore, Store
 from steppe.runs.folder import Record, RunFolder
+from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.trained import save_adapter
 
 log = logging.getLogger("steppe")
 Watch = Callable[[Record], None]  # called with every round's record
@@ -51,7 +51,7 @@ def simulate(experiment: Experiment, out: str | Path | None = None, resume: bool
     A real federation passes its own executor and store, because its clients and their states are elsewhere.
     """
     folder = None if out is None else RunFolder(out)
-    with folder.lock() if folder is not None and first() else nullcontext():
+    with telling_full_disk(out), folder.lock() if folder is not None and is_first() else nullcontext():
         return _simulate(experiment, folder, resume, watch, trackers, executor, store)
 
 
@@ -59,20 +59,21 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
               trackers: Sequence[Tracker], executor: Executor | None, store: Store | None) -> Result:  # fmt: skip
     config, algorithm, task = experiment.config, experiment.algorithm, experiment.task
     out = None if folder is None else folder.path
-    speaks = first()
+    speaks = is_first()
     watch = watch if speaks else None
     where = folder if speaks else None  # the other ranks write nothing
-    track = Tracking([*named(config.track, out), *trackers] if speaks else [])
-    ranks = Ranks(fresh_state(experiment), on_disk(experiment, out))
-    needed = agreed(lambda: _check(experiment, folder, resume))
+    track = Tracking([*make_trackers(config.track, out), *trackers] if speaks else [])
+    ranks = Ranks(make_fresh_state(experiment), is_on_disk(experiment, out))
+    needed = run_on_first(lambda: _check(experiment, folder, resume))
     if store is None:
-        store = client_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
-    begun = agreed(partial(_begin, experiment, folder, resume, store))
-    records, best = begun.records, Best(**begun.notes)
+        store = make_store(experiment, out) if speaks else MemoryStore(ranks.fresh)
+    begun = run_on_first(partial(_begin, experiment, folder, resume, store))
+    judged_by = next((m for m in task.metrics if m.name == config.early_stopping_by), LOSS)
+    records, best = begun.records, Best(**begun.notes, by=judged_by)
     server = tree_map(lambda t: t.to(task.x0.device), begun.server)
     ranks.home = dict.fromkeys(begun.known, 0)
     names = [f"{part}.{name}" for part, tensors in ranks.fresh().items() for name in tensors]
-    during = During(experiment)
+    during = Schedule(experiment)
     executor = executor or choose_executor(experiment)
     for note in (needed, *experiment.notes):
         log.info(note)
@@ -82,7 +83,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
         torch.set_num_threads(1)  # for small steps, threads spend their time waiting, above all on a busy machine
     try:
         for t in range(begun.done, config.rounds):
-            if best.stopped(config.early_stopping):
+            if best.is_over(config.early_stopping):
                 break
             began = time.perf_counter()
             called, played = find_available(experiment, t, experiment.sample(t)), None
@@ -97,37 +98,34 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
             record |= _count_steps(experiment, called, played)
             trained = played.trained if played else began
             if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
-                record |= agreed(partial(evaluate, experiment, server, t))
+                record |= run_on_first(partial(evaluate, experiment, server, t))
             ended = time.perf_counter()
             record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
-            if speaks and (due := during.due(t + 1, bool(played and played.ids))):
-                x, buffers = judged_model(experiment, server, t, exported=True)
+            if speaks and (due := during.list_due(t + 1, bool(played and played.ids))):
+                x, buffers = choose_evaluated_model(experiment, server, t, exported=True)
                 record["sample"] = during.sample.name
-                record["measures"] = during.taken(due, x, buffers, played.seen if played else None)
+                record["measures"] = during.take(due, x, buffers, played.as_round if played else None)
                 record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # not counted as training
             records.append(record)
-            best.see(record, server, where)
+            best.update(record, server, where)
             if where is not None:
                 where.append(record)
             if folder is not None and ((t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds):
-                whole = ranks.whole(store)
+                whole = ranks.merge_stores(store)
                 if where is not None:
                     checkpoint.save(where.checkpoints, t + 1, server, whole, best.notes())
             if watch:
                 watch(record)
             track("round", record)
             del played  # otherwise its replies would stay in memory during the next round
-    except BaseException as error:
+    except BaseException:
         track("end", None)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise RunFailed(f"The disk is full ({error.filename or out}): free some space, then resume the run from "
-                            "its last checkpoint.") from error  # fmt: skip
         raise
     finally:
         executor.close()
         torch.set_num_threads(threads)
-    whole = ranks.whole(store) if algorithm.alone else store
-    server, x, buffers, summary = agreed(partial(_finish, experiment, where, server, whole, records, best))
+    whole = ranks.merge_stores(store) if algorithm.alone else store
+    server, x, buffers, summary = run_on_first(partial(_finish, experiment, where, server, whole, records, best))
     track("end", summary)
     to_device = partial(tree_map, lambda t: t.to(task.x0.device))
     return Result(config, records, summary, experiment, to_device(server), to_device(x), to_device(buffers), out,
@@ -150,7 +148,7 @@ def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> st
     if folder is not None and begun and resume:
         folder.check_resumable(experiment.config, describe(experiment))
     out = None if folder is None else folder.path
-    needed = resources.check(experiment, on_disk(experiment, out), out)
+    needed = resources.check_resources(experiment, is_on_disk(experiment, out), out)
     if folder is not None and begun and not resume:
         folder.clear()
     return needed
@@ -196,10 +194,11 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
     name = experiment.task.metric.name
     judged = next((r for r in records if r["round"] == chosen and name in r), None)
     judged = judged or evaluate(experiment, server, last)
-    x, buffers = judged_model(experiment, server, last, exported=True)
+    x, buffers = choose_evaluated_model(experiment, server, last, exported=True)
     summary = summarize(experiment, records, judged, chosen) | evaluate_clients(experiment, x, buffers, store)
     if folder is not None:
-        folder.finish(experiment.task.module(x, buffers).state_dict(), records, summary)
+        save_adapter(experiment.task.module(x, buffers), folder.path)
+        folder.finish(experiment.task.state_dict(x, buffers), records, summary)
     return (*tree_map(lambda t: t.cpu(), (server, x, buffers)), summary)
 
 
@@ -228,7 +227,7 @@ def _describe_round(experiment: Experiment, before: Server, played: Played, name
                "x_norm": float(torch.linalg.vector_norm(after.x))}  # fmt: skip
     held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
     record |= ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
-    record |= privacy.spent(experiment.algorithm, t + 1) | played.facts
+    record |= privacy.compute_spent(experiment.algorithm, t + 1) | played.facts
     if played.refused:
         refused = [{"client": i, "why": why} for i, why in played.refused.items()]
         record["refused"] = [*played.facts.get("refused", []), *refused]

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from steppe.core.errors import SteppeError, missing, nearest, quote
+from steppe.core.write_aside import write_aside
 
 log = logging.getLogger("steppe")
 
@@ -91,7 +92,7 @@ class TensorBoard:
         if self.writer is None:  # purge what the run wrote after its last checkpoint, before it was resumed
             self.writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.last)
             self.writer.add_text("config", _text(self.config), self.last)
-        for name, value in numbers(record).items():
+        for name, value in flatten_numbers(record).items():
             self.writer.add_scalar(name, value, self.last)
         self.writer.flush()
 
@@ -112,17 +113,17 @@ class WandB:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # crash reports would be sent even when offline
         import wandb
 
-        id_ = remembered(self.out, "wandb", lambda: uuid4().hex[:8])
+        id_ = find_id(self.out, "wandb", lambda: uuid4().hex[:8])
         quiet = wandb.Settings(silent=True, console="off")
         mode: Any = self.mode
-        self.run = wandb.init(project="steppe", name=title(self.out), id=id_, resume="allow", dir=str(self.out),
+        self.run = wandb.init(project="steppe", name=name_run(self.out), id=id_, resume="allow", dir=str(self.out),
                               mode=mode, config=config, settings=quiet)  # fmt: skip
 
     def round(self, record: dict[str, Any]) -> None:
-        self.run.log(numbers(record), step=record["round"])
+        self.run.log(flatten_numbers(record), step=record["round"])
 
     def end(self, summary: dict[str, Any] | None) -> None:
-        self.run.summary.update(numbers(summary or {}))
+        self.run.summary.update(flatten_numbers(summary or {}))
         self.run.finish(exit_code=0 if summary is not None else 1)
 
 
@@ -138,13 +139,13 @@ class MLflow:
         from mlflow.tracking import MlflowClient
 
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri()))
-        self.id = remembered(self.out, "mlflow", lambda: self._new(config))
+        self.id = find_id(self.out, "mlflow", lambda: self._new(config))
         self.client.update_run(self.id, status="RUNNING")
 
     def _new(self, config: dict[str, Any]) -> str:
         home = self.client.get_experiment_by_name("steppe")
         home_id = home.experiment_id if home else self.client.create_experiment("steppe")
-        id_: str = self.client.create_run(home_id, run_name=title(self.out)).info.run_id
+        id_: str = self.client.create_run(home_id, run_name=name_run(self.out)).info.run_id
         for name, value in config.items():
             self.client.log_param(id_, name, value)
         return id_
@@ -154,10 +155,10 @@ class MLflow:
             self.client.log_metric(self.id, name, value, step=step, synchronous=True)
 
     def round(self, record: dict[str, Any]) -> None:
-        self._log(numbers(record), record["round"])
+        self._log(flatten_numbers(record), record["round"])
 
     def end(self, summary: dict[str, Any] | None) -> None:
-        self._log({f"summary.{k}": v for k, v in numbers(summary or {}).items()}, 0)
+        self._log({f"summary.{k}": v for k, v in flatten_numbers(summary or {}).items()}, 0)
         self.client.set_terminated(self.id, "FINISHED" if summary is not None else "KILLED")
 
 
@@ -169,7 +170,7 @@ TRACKERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 }
 
 
-def check(words: Sequence[str]) -> None:
+def check_trackers(words: Sequence[str]) -> None:
     """Refuse unknown names and missing packages before a run starts."""
     for word in words:
         name, colon, how = word.partition(":")
@@ -182,43 +183,43 @@ def check(words: Sequence[str]) -> None:
             raise missing(f"track: {name} is not installed", name)
 
 
-def named(words: Sequence[str], out: Path | None) -> list[Tracker]:
+def make_trackers(words: Sequence[str], out: Path | None) -> list[Tracker]:
     """Create the trackers that a configuration names."""
-    check(words)
+    check_trackers(words)
     if words and out is None:
         raise SteppeError(f"track: {words[0]} writes to the run's folder: give the run an output folder (out=…).")
     return [TRACKERS[word.partition(":")[0]][0](out, word.partition(":")[2]) for word in dict.fromkeys(words)]
 
 
-def numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def flatten_numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
     """Return a record's finite numbers, with nested keys joined by dots.
 
-    >>> numbers({"loss": 0.5, "seconds": {"all": 2}, "late": [3], "note": "x", "bad": float("nan")})
+    >>> flatten_numbers({"loss": 0.5, "seconds": {"all": 2}, "late": [3], "note": "x", "bad": float("nan")})
     {'loss': 0.5, 'seconds.all': 2.0}
     """
     found: dict[str, float] = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            found |= numbers(value, f"{prefix}{key}.")
+            found |= flatten_numbers(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and math.isfinite(value):
             found[prefix + key] = float(value)
     return found
 
 
-def remembered(out: Path, name: str, make: Callable[[], str]) -> str:
+def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
     """Return a tracker's own id for this run; it is made once and kept in the run's folder."""
     path = out / "track.json"
     known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if name not in known:
         known[name] = make()
-        path.write_text(json.dumps(known))
+        write_aside(path, lambda aside: aside.write_text(json.dumps(known)))
     return known[name]
 
 
-def title(out: Path) -> str:
+def name_run(out: Path) -> str:
     """Return the name of a run; for one of several seeds, it begins with the folder of all seeds.
 
-    >>> title(Path("runs/mine")), title(Path("runs/sweep/rho=0.1/seed-2"))
+    >>> name_run(Path("runs/mine")), name_run(Path("runs/sweep/rho=0.1/seed-2"))
     ('mine', 'rho=0.1/seed-2')
     """
     return f"{out.parent.name}/{out.name}" if out.name.startswith("seed-") else out.name

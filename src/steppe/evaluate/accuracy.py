@@ -1,56 +1,146 @@
-"""Loss and metric of a model on a set of samples."""
+"""Loss and metrics of a model on a set of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, each_tensor, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
+from steppe.core.losses import per_example
+from steppe.core.metric import Each, Metric
 from steppe.core.task import Task
+
+Batch = tuple[Tensor, Tensor]  # outputs, targets
 
 
 @dataclass(frozen=True)
 class Score:
-    """Loss and metric on a set of samples."""
+    """Loss and metrics on a set of samples."""
 
     loss: float
-    metric: float
-    by_class: tuple[float, ...] = ()  # the metric on the samples of each class; nan if there are none
+    metric: float  # the main one
+    by_class: tuple[float, ...] = ()  # the main metric on the samples of each class; nan if there are none
+    metrics: dict[str, float] = field(default_factory=dict)  # all, by name
 
 
 def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tensor,
           plain: Callable[[Inputs], Inputs], classes: int | None = None, learning: bool = False) -> Score:  # fmt: skip
-    """Compute mean loss and metric over all samples. `plain` normalises a batch of raw inputs.
+    """Compute loss and metrics over all samples. `plain` normalises a batch of raw inputs.
 
     `learning` runs the model in training mode, for batch norm whose running statistics are local to the clients.
     """
     order = None
     if task.uses_batch_statistics:  # a test set sorted by class would give batches of a single class
         order = permutation(key(0), len(targets)).to(targets.device)
-    losses, metrics = [], []
     batch = 2500 if targets.is_cuda else 1000
-    with torch.no_grad():
+
+    def outputs() -> Iterable[Batch]:
         for begun in range(0, len(targets), batch):
             part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
-            x, y = each_tensor(_channels_last, plain(take(inputs, part))), targets[part]
-            logits = task.forward(w, x, buffers, learning=learning).logits
-            losses.append(_one_each(task.loss_each(logits, y)))
-            metrics.append(_one_each(task.metric_each(logits, y)))
-    loss, metric = torch.cat(losses), torch.cat(metrics)
+            x = each_tensor(_channels_last, plain(take(inputs, part)))
+            yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
+
+    with torch.no_grad():
+        loss, *found = judge([Mean(task.loss_each), *map(judging, task.metrics)], outputs())
     by_class: tuple[float, ...] = ()
-    if classes is not None:
-        labels = targets if order is None else targets[order]
-        count = torch.bincount(labels, minlength=classes).double()
-        by_class = tuple((torch.bincount(labels, metric.double(), minlength=classes) / count).tolist())
-    return Score(float(loss.double().mean()), float(metric.double().mean()), by_class)
+    if classes is not None and isinstance(main := found[0], Mean):
+        by_class = main.by_class(targets if order is None else targets[order], classes)
+    values = {m.name: one.value() for m, one in zip(task.metrics, found, strict=True)}
+    return Score(loss.value(), values[task.metric.name], by_class, values)
 
 
-def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
+class Mean:
+    """The mean of one value per example, token or pixel."""
+
+    def __init__(self, each: Each, finish: Callable[[float], float] | None = None) -> None:
+        self.each, self.finish = each, finish or (lambda mean: mean)
+        self.sums: list[Tensor] = []
+        self.weights: list[Tensor] = []
+
+    def see(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        sums, weights = per_example(self.each(outputs, targets))
+        self.sums.append(sums)
+        self.weights += [] if weights is None else [weights]
+
+    def value(self) -> float:
+        """Return the result over all batches so far."""
+        sums = torch.cat(self.sums).double()
+        if not self.weights:
+            return self.finish(float(sums.mean()))
+        return self.finish(float(sums.sum() / torch.cat(self.weights).double().sum()))
+
+    def by_class(self, labels: Tensor, classes: int) -> tuple[float, ...]:
+        """Return the result on the samples of each class."""
+        weights = torch.cat(self.weights).double() if self.weights else None
+        count = torch.bincount(labels, weights, minlength=classes).double()
+        means = torch.bincount(labels, torch.cat(self.sums).double(), minlength=classes) / count
+        return tuple(self.finish(v) if v == v else v for v in means.tolist())
+
+
+class Sums:
+    """Counts, added over all examples."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.total: Tensor | None = None
+
+    def see(self, outputs: Tensor, targets: Tensor) -> None:
+        assert self.metric.tally is not None
+        counts = self.metric.tally(outputs, targets).double().sum(0)
+        self.total = counts if self.total is None else self.total + counts
+
+    def value(self) -> float:
+        assert self.metric.finish is not None
+        return float(self.metric.finish(self.total))
+
+
+class All:
+    """All outputs and targets at once, in the main memory."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+        self.batches: list[Batch] = []
+
+    def see(self, outputs: Tensor, targets: Tensor) -> None:
+        self.batches.append((outputs.detach().cpu(), targets.cpu()))
+
+    def value(self) -> float:
+        outputs, targets = (torch.cat(column) for column in zip(*self.batches, strict=True))
+        assert self.metric.on_all is not None
+        try:
+            found = float(self.metric.on_all(outputs, targets))
+        except Exception as error:
+            raise SteppeError(f"The metric {self.metric.name} fails on all outputs {tuple(outputs.shape)} and targets "
+                              f"{tuple(targets.shape)}: {error}") from error  # fmt: skip
+        return found if self.metric.finish is None else self.metric.finish(found)
+
+
+Judging = Mean | Sums | All
+
+
+def judging(metric: Metric) -> Judging:
+    """Return what computes a metric batch by batch."""
+    if metric.each is not None:
+        return Mean(metric.each, metric.finish)
+    return All(metric) if metric.on_all is not None else Sums(metric)
+
+
+def judge(several: list[Judging], batches: Iterable[Batch]) -> list[Judging]:
+    """Let all of them see all batches."""
+    for outputs, targets in batches:
+        for one in several:
+            one.see(outputs, targets)
+    return several
+
+
+def recalibrate(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) -> Tensors:
     """Measure running statistics again for w: the mean over these batches, with equal weights."""
     total = {k: torch.zeros_like(b) for k, b in buffers.items()}
     with torch.no_grad():
@@ -65,7 +155,3 @@ def recalibrated(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs])
 def _channels_last(x: Tensor) -> Tensor:
     """Return images as convolution weights are stored."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
-
-def _one_each(values: Tensor) -> Tensor:
-    return values.flatten(1).mean(1) if values.ndim > 1 else values

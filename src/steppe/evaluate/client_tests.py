@@ -1,17 +1,18 @@
-"""Personalised evaluation at the end of a run: each client's own model on a test set with its own class shares."""
+"""Evaluation by client at the end of a run: on the client's own test samples, or on some with its own class shares."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
 from steppe.core.layout import Tensors
-from steppe.data import aligned_test_sets
-from steppe.evaluate.personal import Client, is_personal, personal_accuracy
+from steppe.data import Data, Partition, aligned_test_sets
+from steppe.evaluate.personal import Client, evaluate_personal, is_personal
 from steppe.experiment import Experiment
 from steppe.parts.own_model import OwnModel
 from steppe.runs.client_store import Store
@@ -26,11 +27,7 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
     data, split = federation.data, federation.partition
     if not epochs or split is None:  # the nodes of a real federation evaluate their models themselves
         return {}
-    labels, test_labels = data.train_targets.cpu(), data.test_targets.cpu()
-    try:
-        tests = aligned_test_sets(split, labels, test_labels)
-    except SteppeError:  # a partition from a file, whose random stream cannot be replayed
-        tests = aligned_test_sets(split, labels, test_labels, seed=config.seed)
+    tests = find_tests(data, split, config.seed)
     device = data.device
 
     def client(mine: Any, test: Any) -> Client:
@@ -43,11 +40,28 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
         x = torch.stack([row[OwnModel.name]["w"].to(device) for row in store.gather(range(config.clients))])
     lr = _rate(experiment)
     people = (client(mine, test) for mine, test in zip(split.clients, tests, strict=True))
-    found = personal_accuracy(
+    found = evaluate_personal(
         algorithm, experiment.task, x, people, lr, epochs, config.batch, max(config.epochs, 1), seed=config.seed,
         buffers=buffers, plain=federation.plain, augment=federation.augmented,
     )  # fmt: skip
     return {"personal": {str(e): {"mean": p.mean, "std": p.std} for e, p in found.items()}}
+
+
+def find_tests(data: Data, split: Partition, seed: int) -> tuple[np.ndarray, ...]:
+    """Return each client's test samples: its own in a natural federation, otherwise with its class shares."""
+    if _has_own_tests(data, split):
+        assert data.groups is not None
+        clients = [data.groups[own[0]] for own in split.clients]
+        return tuple(np.flatnonzero(data.test_groups == client) for client in clients)
+    labels, test_labels = data.train_targets.cpu(), data.test_targets.cpu()
+    try:
+        return aligned_test_sets(split, labels, test_labels)
+    except SteppeError:  # a partition from a file, whose random stream cannot be replayed
+        return aligned_test_sets(split, labels, test_labels, seed=seed)
+
+
+def _has_own_tests(data: Data, split: Partition | None) -> bool:
+    return data.test_groups is not None and split is not None and split.rule == "natural"
 
 
 def check_rate(experiment: Experiment) -> None:
@@ -61,7 +75,11 @@ def check_rate(experiment: Experiment) -> None:
 def _epochs(experiment: Experiment) -> list[int]:
     if experiment.config.personal is not None:
         return experiment.config.personal
-    return DEFAULT if is_personal(experiment.algorithm) and experiment.federation.data.classes is not None else []
+    federation = experiment.federation
+    own_tests = _has_own_tests(federation.data, federation.partition)
+    if is_personal(experiment.algorithm) and (own_tests or federation.data.classes is not None):
+        return DEFAULT
+    return [0] if own_tests else []  # the global model on each client's own samples costs one evaluation
 
 
 def _rate(experiment: Experiment) -> float:

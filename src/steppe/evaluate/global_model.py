@@ -10,26 +10,28 @@ from torch import Tensor
 from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
-from steppe.core.server import Server, evaluated
-from steppe.evaluate.accuracy import Score, recalibrated, score
+from steppe.core.server import Server, choose_evaluated
+from steppe.evaluate.accuracy import Score, recalibrate, score
 from steppe.experiment import Experiment
 
 
-def judged_model(experiment: Experiment, server: Server, t: int, exported: bool = False) -> tuple[Tensor, Tensors]:
+def choose_evaluated_model(
+    experiment: Experiment, server: Server, t: int, exported: bool = False
+) -> tuple[Tensor, Tensors]:
     """Return the model to evaluate after round t, and its running statistics."""
     x0 = experiment.task.x0
     lr, now = x0.new_tensor(experiment.lr(t)), x0.new_tensor(float(t))
-    x = evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
+    x = choose_evaluated(experiment.algorithm, experiment.task.layout, server, lr, now, experiment.config.clients)
     another = bool(server.buffers) and not torch.equal(x, server.x)
-    return x, statistics(experiment, x, server.buffers, exported, another)
+    return x, choose_statistics(experiment, x, server.buffers, exported, another)
 
 
 def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
-    """Compute loss and metric of the model on the test set and, if there is one, on the validation set."""
+    """Compute loss and metrics of the model on the test set and, if there is one, on the validation set."""
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
     if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
-    x, buffers = judged_model(experiment, server, t)
+    x, buffers = choose_evaluated_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
     def of(inputs: Inputs, targets: Tensor) -> Score:
@@ -38,17 +40,23 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
         )
 
     test = of(data.test_inputs, data.test_targets)
-    name = task.metric.name
-    record: dict[str, Any] = {"loss": test.loss, name: test.metric}
+    main = task.metric.name
+    record: dict[str, Any] = {"loss": test.loss, **_defined(test, main)}
     if test.by_class:
         record["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
     if data.validation_inputs is not None and data.validation_targets is not None:
         held_out = of(data.validation_inputs, data.validation_targets)
-        record |= {"validation_loss": held_out.loss, f"validation_{name}": held_out.metric}
+        record |= {"validation_loss": held_out.loss}
+        record |= {f"validation_{name}": value for name, value in _defined(held_out, main).items()}
     return record
 
 
-def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
+def _defined(found: Score, main: str) -> dict[str, float]:
+    """Leave out what is no number on these samples, such as an AUC without positive ones; the main metric stays."""
+    return {name: value for name, value in found.metrics.items() if value == value or name == main}
+
+
+def choose_statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bool = False,
                another: bool = False) -> Tensors:  # fmt: skip
     """Return batch norm's running statistics for the evaluated model, according to the run's policy.
 
@@ -64,4 +72,4 @@ def statistics(experiment: Experiment, x: Tensor, buffers: Tensors, exported: bo
     split = torch.split(order, 200)
     batches = [i for i in split if len(i) == len(split[0])]  # equal sizes, because the mean gives them equal weights
     plain = [experiment.federation.plain(take(data.train_inputs, i)) for i in batches]
-    return recalibrated(experiment.task, x, buffers, plain)
+    return recalibrate(experiment.task, x, buffers, plain)

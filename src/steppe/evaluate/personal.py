@@ -27,7 +27,7 @@ from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
-from steppe.evaluate.accuracy import score
+from steppe.evaluate.accuracy import judge, judging, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
@@ -61,7 +61,7 @@ def is_personal(algorithm: Algorithm) -> bool:
     return any(isinstance(p, OwnModel | FrozenHead | LookAhead | NearestNeighbours) for p in algorithm.parts)
 
 
-def tuner(algorithm: Algorithm) -> Algorithm:
+def make_tuner(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm for fine-tuning: the local optimiser, and meta-steps if the algorithm has them."""
     kept = (SGD, AdamW, LookAhead, FixedRate)
     return Algorithm(tuple(p for p in algorithm.parts if isinstance(p, kept)), f"{algorithm.name}, tuned")
@@ -86,7 +86,7 @@ def fine_tune(
     return [reached[k] for k in steps]
 
 
-def shuffled(inputs: Inputs, targets: Tensor, size: int, seed: int, client: int,
+def shuffle_batches(inputs: Inputs, targets: Tensor, size: int, seed: int, client: int,
              augment: Callable[[Inputs, Tensor], Any]) -> Iterator[Tensors]:  # fmt: skip
     """Yield batches without end: a new order every epoch, with a short last batch."""
     for epoch in count():
@@ -96,7 +96,7 @@ def shuffled(inputs: Inputs, targets: Tensor, size: int, seed: int, client: int,
             yield {"x": augment(take(inputs, part), k), "y": targets[part]}
 
 
-def personal_accuracy(
+def evaluate_personal(
     algorithm: Algorithm, task: Task, x: Tensor, clients: Iterable[Client], lr: float, epochs: Sequence[int] = (1, 5),
     batch_size: int = 50, round_epochs: int = 5, lr_decay: float = 1.0, seed: int = 0, buffers: Tensors | None = None,
     plain: Callable[[Inputs], Inputs] = lambda inputs: inputs,
@@ -108,7 +108,7 @@ def personal_accuracy(
     raw inputs, `augment` (inputs, key) prepares a training batch. To train a local model from scratch with momentum,
     call this with `fedavg` parts, the initial x and 200 epochs.
     """
-    own = tuner(algorithm)
+    own = make_tuner(algorithm)
     neighbours = next((p for p in algorithm.parts if isinstance(p, NearestNeighbours)), None)
     epochs = (0,) if algorithm.alone else tuple(epochs)
     statistics = task.buffers if buffers is None else buffers
@@ -116,21 +116,23 @@ def personal_accuracy(
     for i, client in enumerate(clients):
         an_epoch = ceil(len(client.targets) / batch_size)
         per_epoch = own.local_steps(round_epochs, an_epoch) // round_epochs
-        stream = shuffled(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
+        stream = shuffle_batches(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
         torch.manual_seed(as_seed(key(seed, i, _DROPOUT)))
         rates = [lr * lr_decay ** (k // per_epoch) for k in range(max(epochs) * per_epoch + 1)]
         tuned = fine_tune(own, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],
                           rates.__getitem__, statistics)  # fmt: skip
+        if not len(client.test_targets):  # a client of a natural federation may have no test samples
+            continue
         for e, (w, after) in zip(epochs, tuned, strict=True):
             if neighbours is None:
                 metric = score(task, w, after, client.test_inputs, client.test_targets, plain).metric
             else:
                 metric = _with_neighbours(neighbours, task, w, after, client, plain, key(seed, i, _MEMORY))
             results[e].append(metric)
-    return {e: spread(each) for e, each in results.items()}
+    return {e: average_clients(each) for e, each in results.items()}
 
 
-def spread(each: Sequence[float]) -> Personal:
+def average_clients(each: Sequence[float]) -> Personal:
     """Return the mean and the population standard deviation."""
     values = torch.tensor(each, dtype=torch.float64)
     return Personal(float(values.mean()), float(values.std(correction=0)), tuple(each))
@@ -146,10 +148,8 @@ def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Te
     chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
     with torch.no_grad():
         memory, labels = seen(take(client.inputs, chosen))[1], client.targets[chosen]
-        right = [
-            task.metric_each(
-                part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some]
-            )
+        (found,) = judge([judging(task.metric)], (
+            (part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some])
             for some in torch.split(torch.arange(len(client.test_targets), device=client.targets.device), batch)
-        ]
-    return float(torch.cat(right).double().mean())
+        ))  # fmt: skip
+    return found.value()

@@ -29,3 +29,9 @@ def keep_memory() -> None:
                 (M_TOP_PAD, 1 << 28),
             ):
                 mallopt(setting, value)
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

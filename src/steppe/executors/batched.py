@@ -17,7 +17,7 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.client_conv import ClientConvolutions
-from steppe.executors.executor import Answers, everybody
+from steppe.executors.executor import Answers, answer_for_all
 from steppe.executors.sequential import DROPOUT
 
 
@@ -41,7 +41,7 @@ class Batched:
         replies = [self._train(sent, [ids[i] for i in some], [states[i] for i in some]) for some in chunks]
         back = torch.tensor(sorted(range(len(order)), key=order.__getitem__)).to(sent.x.device, non_blocking=True)
         stacked: Reply = tree_map(lambda *rows: (torch.cat(rows) if len(rows) > 1 else rows[0])[back], *replies)
-        return everybody(self.federation, ids, stacked)
+        return answer_for_all(self.federation, ids, stacked)
 
     def _train(self, sent: Sent, ids: list[int], states: list[States]) -> Reply:
         algorithm, task, federation, device = self.algorithm, self.task, self.federation, sent.x.device

@@ -3,8 +3,8 @@
 The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
 as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
 of steps. A lane trains one client after another, and a client may change lanes, so that all lanes end at the same time
-and one graph size is enough. `best_width` chooses it for a federation. The learning rate and the round are tensors, so
-one capture serves all rounds.
+and one graph size is enough. `choose_width` chooses it for a federation. The learning rate and the round are tensors,
+so one capture serves all rounds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Captured(Batched):
             steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
             begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
             clients = _own(begun)
-            shifts, over = timetable(plan.steps, len(room.k))
+            shifts, over = make_timetable(plan.steps, len(room.k))
             tables = torch.tensor([shift.lanes for shift in shifts.values()]).to(sent.x.device, non_blocking=True)
             for t, (leave, enter, _), table in zip(shifts, shifts.values(), tables, strict=True):
                 _copy(clients, room.live, leave)
@@ -163,8 +163,8 @@ class Captured(Batched):
         # Compiling the whole update in place is fastest. If that fails, compiling the step alone gains most of it.
         batches = read(index, mask, keys, client, k)
         ways: list[Callable[[], Callable[..., None]]] = [
-            lambda: compiled(advance, *given),
-            lambda: partial(advance, after=compiled(after, live, batches, k, steps, sent)),
+            lambda: compile_step(advance, *given),
+            lambda: partial(advance, after=compile_step(after, live, batches, k, steps, sent)),
         ]
         for way in ways if self.compiled else []:
             try:
@@ -185,14 +185,14 @@ class Shift(NamedTuple):
     lanes: list[list[int]]  # for each lane its client, the steps it has taken, and its steps in total (0: idle)
 
 
-def timetable(steps: Sequence[int], width: int) -> tuple[dict[int, Shift], int]:
+def make_timetable(steps: Sequence[int], width: int) -> tuple[dict[int, Shift], int]:
     """Return when lanes change clients, and the time at which all clients have taken their steps.
 
     Clients fill the lanes one after the other, up to the end. Who does not fit into what is left of a lane takes its
     first steps at the beginning of the next lane, and its last ones here. No lane is idle before the end, unless the
     longest client takes longer than all clients divided by the lanes (McNaughton's rule, 1959).
 
-        >>> shifts, end = timetable([2, 2, 2], 2)
+        >>> shifts, end = make_timetable([2, 2, 2], 2)
         >>> end, [(t, s.leave, s.enter) for t, s in shifts.items()]
         (3, [(0, [], [(0, 0), (1, 1)]), (1, [(1, 1)], [(1, 2)]), (2, [(0, 0)], [(0, 1)]), (3, [(1, 0), (2, 1)], [])])
     """
@@ -221,15 +221,15 @@ def timetable(steps: Sequence[int], width: int) -> tuple[dict[int, Shift], int]:
     return shifts, end
 
 
-def best_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
+def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
     """Return the number of lanes that takes the least time for rounds of clients with these numbers of steps.
 
-    >>> best_width([[50] * 10]), best_width([[200, 20, 20, 20, 20, 20, 20]]), best_width([[50] * 10], most=5)
+    >>> choose_width([[50] * 10]), choose_width([[200, 20, 20, 20, 20, 20, 20]]), choose_width([[50] * 10], most=5)
     (10, 2, 5)
     """
 
     def seconds(width: int) -> float:
-        return (width + OVERHEAD) * sum(timetable(steps, width)[1] for steps in rounds)
+        return (width + OVERHEAD) * sum(make_timetable(steps, width)[1] for steps in rounds)
 
     widest = max(map(len, rounds))
     return min(range(min(widest, most or widest), 0, -1), key=seconds)
@@ -249,7 +249,7 @@ def _graph(body: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def compiled(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
     """Trace through vmap and gradients down to plain tensor operations, and compile those.
 
     The compiler never sees the Python code of parts, hooks and users' modules.

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
@@ -225,7 +226,10 @@ def _pair(value: int | Sequence[int]) -> list[int]:
 
 
 class ClientConvolutions(TorchFunctionMode):
-    """A mode in which plain 2-D convolutions on these devices use `client_conv`; all others stay PyTorch's."""
+    """A mode in which plain 2-D convolutions on these devices use `client_conv`; all others stay PyTorch's.
+
+    On a CPU, it also replaces what vmap has no rule for.
+    """
 
     def __init__(self, devices: Sequence[str] = ("cuda",)) -> None:
         super().__init__()
@@ -240,6 +244,9 @@ class ClientConvolutions(TorchFunctionMode):
             # On a CPU, group norm checks inputs that look channels-last for that memory format, which vmap does not
             # support. With axes of length one, a contiguous tensor may look so too: flatten it and reshape it.
             args = (args[0].contiguous().flatten().view(args[0].shape), *args[1:])
+        if func is F.scaled_dot_product_attention and args and args[0].device.type == "cpu":
+            with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other one
+                return func(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _conv2d(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,

@@ -32,6 +32,6 @@ class Executor(Protocol):
         """Release processes and memory."""
 
 
-def everybody(federation: Federation, ids: Sequence[int], replies: Reply) -> Answers:
+def answer_for_all(federation: Federation, ids: Sequence[int], replies: Reply) -> Answers:
     """Return the answers of an executor whose clients all answer."""
     return Answers(list(ids), replies, [federation.sizes[i] for i in ids], federation.samples, {})

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
-from steppe.core.client import Live, Reply, Sent, begin, end, memory, nobody, step, vectors
+from steppe.core.client import Live, Reply, Sent, begin, end, find_storages, list_tensors, make_empty_replies, step
 from steppe.core.keyed import as_seed, key
-from steppe.core.stacking import put, stack
+from steppe.core.stacking import put_row, stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
-from steppe.executors.executor import Answers, everybody
+from steppe.executors.executor import Answers, answer_for_all
 
 DROPOUT = 3  # separates this use of (seed, round, client) from all others
 
@@ -50,9 +50,10 @@ def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
     Three conditions: no two tensors share memory, either here or with what was sent; no part takes the optimiser's
     step twice; and no client continues from the rows of the store (`alone`).
     """
-    held = [live.w, *vectors(live.parts), *live.core.values(), *live.buffers.values()]
-    places = memory(*held)
-    apart = len(places) == len(held) and not places & memory(sent.x, *vectors(sent.down), *sent.buffers.values())
+    held = [live.w, *list_tensors(live.parts), *live.core.values(), *live.buffers.values()]
+    places = find_storages(*held)
+    received = find_storages(sent.x, *list_tensors(sent.down), *sent.buffers.values())
+    apart = len(places) == len(held) and not places & received
     return apart and not algorithm.alone and not algorithm.repeats_optimiser
 
 
@@ -75,16 +76,16 @@ class Sequential:
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         if self.rows is None or len(self.rows.loss) < len(ids):
-            like = nobody(self.algorithm, self.task, sent, states[0])._replace(state={})
+            like = make_empty_replies(self.algorithm, self.task, sent, states[0])._replace(state={})
             self.rows = tree_map(lambda t: t.new_empty((len(ids), *t.shape[1:])), like)
         kept = []
         for place, (client, state) in enumerate(zip(ids, states, strict=True)):
             into = self.rows.update[place]
             reply = train(self.algorithm, self.task, self.federation, sent, client, state, into)
             kept.append(reply.state)
-            put(self.rows, place, reply._replace(state={}))
+            put_row(self.rows, place, reply._replace(state={}))
         together: Reply = tree_map(lambda rows: rows[: len(ids)], self.rows)
-        return everybody(self.federation, ids, together._replace(state=stack(kept)))
+        return answer_for_all(self.federation, ids, together._replace(state=stack(kept)))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -2,7 +2,7 @@
 
 Workers are plain child processes, not forks and not multiprocessing's spawn. The user's script is never imported again,
 and a worker ends when this process dies, because its standard input closes. Models and states are exchanged through one
-memory-mapped file; the pipes carry only the next client's number.
+memory-mapped file; the pipes carry only the next client's number. Data and a frozen base are shared (`parcel.py`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import pickle
 import selectors
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import OWN_BUFFERS, Reply, Sent, begin, end
 from steppe.core.errors import RunFailed
-from steppe.core.stacking import put, row
+from steppe.core.stacking import put_row, take_row
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
-from steppe.executors.executor import Answers, everybody
+from steppe.executors.executor import Answers, answer_for_all
+from steppe.executors.parcel import allocate, forget, map_tensors, pack, share, unpack
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -46,30 +44,26 @@ class Workers:
     def __init__(self, algorithm: Algorithm, task: Task, federation: Federation, count: int, slots: int,
                  own_buffers: bool = False) -> None:  # fmt: skip
         try:
-            job = pickle.dumps((algorithm, task, federation))
+            job, packer = pack((algorithm, task, federation))
         except Exception as error:  # pickling a user's object may raise anything
             raise CannotShareError(f"the model, loss or algorithm cannot be pickled ({error})") from error
-        if b"__main__" in job:
-            raise CannotShareError("the model, loss or algorithm is defined in a notebook or in the script itself")
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
         shapes = _shapes(algorithm, task, slots, own_buffers)
-        handle, name = tempfile.mkstemp(prefix="steppe-")
+        files = share(packer, task.constants.values())
+        handles = [file.handle for file in files]
         try:
-            if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
-                os.posix_fallocate(handle, 0, bytes_of(shapes))
+            handle = allocate(shapes)
         except OSError:
-            Path(name).unlink()
+            forget(handles)
             raise
-        finally:
-            os.close(handle)
-        self.sent, self.states, self.replies = mapped(shapes, name)
+        self.sent, self.states, self.replies = map_tensors(shapes, handle)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
-        command = [sys.executable, "-c", "from steppe.executors.workers import work; work()"]
-        self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-                     for _ in range(count)]  # fmt: skip
+        command = [sys.executable, "-c", "from steppe.executors.workers import run_worker; run_worker()"]
+        self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+                                      pass_fds=[handle, *handles]) for _ in range(count)]  # fmt: skip
         try:
             for worker in self.pool:
-                self._ask(worker, (sys.path, job, name, shapes))
+                self._ask(worker, (sys.path, job, files, handle, shapes))
             for worker in self.pool:
                 self._answer(worker)
         except RunFailed:  # the worker died
@@ -77,12 +71,12 @@ class Workers:
         except Exception as error:  # from unpickling the job, because importing a user's module may raise anything
             raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
         finally:
-            Path(name).unlink()  # all workers have mapped it; the system frees it with the last process
+            forget([handle, *handles])
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
-        return everybody(self.federation, ids, self._replies(ids, states))
+        return answer_for_all(self.federation, ids, self._replies(ids, states))
 
     def _replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
         if len(ids) <= self.slots:
@@ -99,7 +93,7 @@ class Workers:
 
     def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
-            put(self.states, i, state)
+            put_row(self.states, i, state)
         # Longest first, so that no long client starts last.
         waiting = sorted(range(len(ids)), key=lambda i: self.federation.steps(ids[i], self.algorithm.local_steps))
         with selectors.DefaultSelector() as ready:
@@ -148,7 +142,7 @@ class Workers:
         self.pool = []
 
 
-def work() -> None:
+def run_worker() -> None:
     """Run a worker process: map the shared file, then train each requested client until the input closes."""
     from steppe.executors.sequential import train
 
@@ -157,44 +151,21 @@ def work() -> None:
     os.dup2(2, 1)  # output that a user's model prints must not mix with the messages
     asks = sys.stdin.buffer
     try:
-        path, job, name, shapes = pickle.load(asks)
+        path, job, files, handle, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
-        algorithm, task, federation = pickle.loads(job)
-        sent, states, replies = mapped(shapes, name)
+        algorithm, task, federation = unpack(job, files)
+        sent, states, replies = map_tensors(shapes, handle)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)
             # Cloned, so that the last bits of a client's result do not depend on its slot.
-            state = tree_map(torch.clone, row(states, slot))
-            put(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
+            state = tree_map(torch.clone, take_row(states, slot))
+            put_row(replies, slot, train(algorithm, task, federation, sent, client, state, replies.update[slot]))
             _put(answers, None)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
     except Exception as error:
         _put(answers, _portable(error))
-
-
-def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """Return the offsets of the tensors in the shared file, with the end of the last one, and their sizes in bytes."""
-    sizes = [leaf.numel() * leaf.element_size() for leaf in leaves]
-    begins = [0]
-    for size in sizes:
-        begins.append((begins[-1] + size + 63) // 64 * 64)
-    return begins, sizes
-
-
-def bytes_of(shapes: Any) -> int:
-    """Return the size in bytes of the shared file for these tensors."""
-    return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
-
-
-def mapped(shapes: Any, name: str) -> Any:
-    """Return real tensors in one shared file for a tree of meta tensors."""
-    leaves, structure = tree_flatten(shapes)
-    begins, sizes = _places(leaves)
-    memory = torch.from_file(name, shared=True, size=bytes_of(shapes), dtype=torch.uint8)
-    return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
-                           for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 
 
 def _portable(error: Exception) -> Exception:

@@ -12,7 +12,7 @@ from steppe.core.errors import SteppeError
 _UNKNOWN = 4 << 30  # assumed if the system does not report it
 
 
-def free(device: torch.device) -> int:
+def find_free_memory(device: torch.device) -> int:
     """Return the number of bytes that can still be allocated."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -36,5 +36,5 @@ def in_container(group: Path) -> float:
 
 def require(size: int, device: torch.device, what: str, instead: str) -> None:
     """Refuse an allocation that would not fit, before anything is allocated."""
-    if size > (there := free(device)):
+    if size > (there := find_free_memory(device)):
         raise SteppeError(f"{what} needs {size / 2**30:.1f} GiB, but {there / 2**30:.1f} GiB are free: {instead}.")

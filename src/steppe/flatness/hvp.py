@@ -35,13 +35,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.inputs import Inputs, in_precision, split, take
 from steppe.core.layout import Layout, Tensors
+from steppe.core.losses import per_example
 from steppe.core.metric import Each
 from steppe.core.task import Task
 from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.sample import Sample
-from steppe.flatness.threads import in_threads
+from steppe.flatness.threads import run_in_threads
 
 # Bytes of the graph of one piece on a CPU, and the fewest examples per piece. For the FedAvg-CNN, a piece is 125
 # images, which takes 0.86 of the time of pieces of 500.
@@ -65,7 +66,7 @@ class Loss:
         self.chunk = chunk
         self.device = sample.targets.device
         self.memory_limit = (
-            min(free_memory.free(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
+            min(free_memory.find_free_memory(self.device) // 4, MOST_MEMORY) if memory_limit is None else memory_limit
         )
         norms = [m for m in task.judge.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)
@@ -78,9 +79,7 @@ class Loss:
     def each(self, w: Tensor) -> Tensor:
         """Return one loss per example, (n,)."""
         with torch.no_grad(), _exact():
-            return torch.cat(
-                [_one_each(self.loss_each(self._forward(w, x), y)) for x, y in self._chunks(w, self.chunk)]
-            )
+            return torch.cat([self._one_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk)])
 
     def value(self, w: Tensor) -> float:
         """Return f(w)."""
@@ -136,7 +135,21 @@ class Loss:
 
     def _part(self, w: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Return what this chunk adds to f."""
-        return _one_each(self.loss_each(self._forward(w, x), y)).sum() / len(self.sample)
+        return self._one_each(self._forward(w, x), y).sum() / len(self.sample)
+
+    def _one_each(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return one value per example, whose mean is f: where tokens are counted, its share of their mean."""
+        sums, weights = per_example(self.loss_each(outputs, y))
+        return sums if weights is None else sums / self._weight
+
+    @cached_property
+    def _weight(self) -> float:
+        """Return the mean weight of an example, such as its number of tokens; it does not depend on the model."""
+        w = self.task.x0
+        with torch.no_grad():
+            each = (self.loss_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk))
+            total = sum(float(weights.double().sum()) for _, weights in map(per_example, each) if weights is not None)
+        return (total or 1.0) / len(self.sample)
 
     def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:
         self._check(w)
@@ -232,7 +245,7 @@ class Hessian:
             return total
 
         with _exact():
-            first, *others = in_threads(share, self._threads)
+            first, *others = run_in_threads(share, self._threads)
         for total in others:
             first += total
         return first
@@ -324,10 +337,6 @@ def layers(layout: Layout) -> list[str]:
     ['a', 'b.c', 'token']
     """
     return list(dict.fromkeys(name.rpartition(".")[0] or name for name in layout.names))
-
-
-def _one_each(values: Tensor) -> Tensor:
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
 
 
 def _finite(t: Tensor, what: str) -> Tensor:

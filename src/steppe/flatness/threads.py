@@ -18,10 +18,10 @@ import torch
 Found = TypeVar("Found")
 
 
-def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
+def run_in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
     """Run work(0) … work(count − 1) in parallel.
 
-    >>> in_threads(lambda i: i * i, 3)
+    >>> run_in_threads(lambda i: i * i, 3)
     [0, 1, 4]
     """
     return [work(0)] if count == 1 else list(_pool(count, os.getpid()).map(work, range(count)))

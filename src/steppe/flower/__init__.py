@@ -1,1 +1,1 @@
-"""A real federation on Flower: the algorithms of the catalogue, unchanged, on data that stay with their owners."""
+"""A real federation on Flower: the algorithms of the catalogue, unchanged, on data that stays with its owners."""

@@ -1,8 +1,8 @@
 """Which app a node runs: the one whose hash it was given, and no other.
 
-The hash is over everything in the bundle that can run: all files but federation.toml, and of that the [own] table,
-which names the user's Python. The rest of federation.toml (rounds, deadlines, the shape of a sample) may change from
-run to run, so that nodes need no new hash for it.
+The hash covers everything in the bundle that can run: all files except federation.toml, and of that only the [own]
+table, which names the user's Python. The rest of federation.toml (rounds, deadlines, the shape of a sample) may change
+from run to run without a new hash.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from io import BytesIO
 from pathlib import Path
 
 FILE, CODE, MANIFEST = "app.sha256", "federation.toml", ".info/CONTENT"
-LARGEST = 32 * 2**20  # bytes of an unpacked file; Flower bounds the bundle, not what is packed in it
+LARGEST = 32 * 2**20  # bytes of an unpacked file; Flower bounds the bundle, not its unpacked content
 
 
 def hash_bundle(content: bytes) -> str:
-    """The hash of an app as Flower ships it; an error where the bundle is not what it seems."""
+    """Return the hash of an app as Flower ships it; refuse a malformed bundle."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(BytesIO(content)) as bundle:
         entries = sorted(bundle.infolist(), key=lambda entry: entry.filename)
@@ -27,7 +27,7 @@ def hash_bundle(content: bytes) -> str:
         if len(set(names)) != len(names) or any(entry.file_size > LARGEST for entry in entries):
             raise ValueError("a name comes twice, or a file is too large")
         for name in names:
-            if name == MANIFEST:  # has the hash of every file; it is not installed
+            if name == MANIFEST:  # lists the hash of every file; it is not installed
                 continue
             data = bundle.read(name)
             if name == CODE:
@@ -37,7 +37,7 @@ def hash_bundle(content: bytes) -> str:
 
 
 def hash_app(folder: Path) -> str:
-    """The hash of an app in its folder."""
+    """Return the hash of an app in its folder."""
     from flwr.cli.build import build_fab_from_disk
 
     return hash_bundle(build_fab_from_disk(folder))

@@ -1,11 +1,12 @@
 """The same model, algorithm and task on both sides, from federation.toml; only the data differ.
 
-The server has samples of the right shape in place of the nodes' data, a node its own.
+In place of the nodes' data, the server has samples of the right shape. A node has its own data.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from steppe.core.errors import SettingError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
+from steppe.core.twin import hash_tensors
 from steppe.data import Data, Partition, from_arrays, load
 from steppe.data.partition import ON_NODE
 from steppe.engine.build import build_experiment
@@ -32,7 +34,7 @@ STAND_INS = 2  # batch norm needs two
 
 
 def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pair | None]:
-    """What a sample is, and the test data that the server has: of a known data set, or as federation.toml says."""
+    """Return the shape of a sample and the server's test data: of a known data set, or as federation.toml says."""
     test: Pair | None = None
     if settings.data is None:
         known = load(config.data, config.data_folder)
@@ -40,7 +42,7 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
         sample = Sample(
             shape=list(x.shape[1:]), inputs=_kind(x), classes=known.classes, targets=_kind(y),  # type: ignore[arg-type]
             class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
-            mean=list(known.mean), std=list(known.std),
+            mean=list(known.mean), std=list(known.std), tokens=known.tokens,
         )  # fmt: skip
         test = known.test_inputs, known.test_targets
     else:
@@ -51,7 +53,7 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
 
 
 def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
-    """The server's experiment: no training data, a test set where there is one."""
+    """Return the server's experiment: no training data, and the test set if there is one."""
     x, y = _stand_ins(sample)
     data = _data(sample, config.data, x, y, test)
     built = _build(config, settings.own, data, None)
@@ -60,7 +62,7 @@ def build_server(settings: FederationFile, config: Config, sample: Sample, test:
 
 
 def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair, client: int) -> Experiment:
-    """A node's experiment: its own samples are those of one client among empty ones."""
+    """Return a node's experiment: its samples belong to one client, and all others are empty."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
     data = _data(sample, f"client {client}", *pair)
@@ -68,17 +70,23 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
 
 
 def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
-    torch.manual_seed(config.seed)  # a user's model starts from it as a named one does
+    torch.manual_seed(config.seed)  # a user's model is initialised from it, as a named one is
     model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
-    loss, metric = (None if name is None else name if ":" not in name else find_named(name, what)
-                    for name, what in ((own.loss, "own.loss"), (own.metric, "own.metric")))  # fmt: skip
-    return build_experiment(config, parts, model, data, loss, metric, own.head, split, cost, at_nodes=split is None)
+    loss = None if own.loss is None else _find_function(own.loss, "own.loss")
+    several = [own.metric] if isinstance(own.metric, str) else own.metric or []
+    metrics = [_find_function(name, "own.metric") for name in several] or None
+    return build_experiment(config, parts, model, data, loss, metrics, own.head, split, cost, at_nodes=split is None)
+
+
+def _find_function(name: str, what: str) -> Any:
+    """A loss or metric: "module:name" of the user's Python, or one of the library's by its name with settings."""
+    return name if ":" not in name or "=" in name else find_named(name, what)
 
 
 def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
     names = tuple(sample.class_names) if sample.class_names else None
     return from_arrays(x, y, *(test or (x[:0], y[:0])), name=name, classes=sample.classes, class_names=names,
-                       mean=tuple(sample.mean), std=tuple(sample.std))  # fmt: skip
+                       mean=tuple(sample.mean), std=tuple(sample.std), tokens=sample.tokens)  # fmt: skip
 
 
 def _stand_ins(sample: Sample) -> tuple[Tensor, Tensor]:
@@ -97,18 +105,17 @@ def _kind(tensor: Tensor) -> str:
 
 
 def compute_fingerprint(built: Experiment) -> str:
-    """Sixteen digits of the algorithm, the layout and whatever of the model is neither trained nor sent."""
+    """Hash the algorithm, the layout, and all of the model that is neither trained nor sent."""
     task = built.task
     digest = hashlib.sha256(repr((built.algorithm.parts, task.layout.names, task.layout.shapes, task.head)).encode())
     digest.update(repr([(k, tuple(v.shape)) for k, v in task.buffers.items()]).encode())
-    for name, value in task.constants.items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    digest.update(hash_tensors(task.constants).encode())
     return digest.hexdigest()[:16]
 
 
 def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
-    """What a reply looks like, and whether the server's rules ask for clients' states, as FedScar's do."""
-    # Robust rules and noise stand between the replies and what looks at states; with one reply they need not work.
+    """Return the form of a reply, and whether the server's rules need clients' states, as FedScar's do."""
+    # Robust rules and noise act on many replies and need not work with one, so they are left out.
     algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
     asked = []
     x, one = task.x0, task.x0.new_tensor(1.0)
@@ -120,14 +127,14 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
         asked.append("before the round")
         server, sent = broadcast(algorithm, task.layout, server, one, 0 * one, rows)
 
-    def everyone(part: str, name: str) -> Tensor:
+    def gather_state(part: str, name: str) -> Tensor:
         asked.append(name)
         found: Tensor = rows[part][name]
         return found
 
     with torch.no_grad():
         reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)
-        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, everyone)
+        aggregate(algorithm, task.layout, server, sent, stack([reply]), one[None], 1, gather_state)
     return reply, bool(asked)
 
 

@@ -1,6 +1,6 @@
-"""Certificates and node keys for a trial: a CA of one's own, the SuperLink's certificate, a key pair a node.
+"""Certificates and node keys for a trial: a private CA, the SuperLink's certificate, one key pair per node.
 
-For anything that lasts, nodes make their keys themselves (`ssh-keygen -t ecdsa -b 384`) and give away the public half.
+In production, nodes create their keys themselves (`ssh-keygen -t ecdsa -b 384`) and share only the public half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAYS = 365
 
 
 def write_certificates(folder: Path, hosts: list[str]) -> None:
-    """ca.crt, server.crt and server.key; the CA's own key is used once and kept nowhere."""
+    """Write ca.crt, server.crt and server.key; the CA's private key is used once and not stored."""
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     ca_name = _name("Steppe trial CA")
@@ -43,7 +43,7 @@ def write_certificates(folder: Path, hosts: list[str]) -> None:
 
 
 def write_node_key(folder: Path) -> None:
-    """key and key.pub, as ssh-keygen would write them."""
+    """Write key and key.pub, as ssh-keygen would."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     _secret(folder / "key", key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.OpenSSH, ser.NoEncryption()))

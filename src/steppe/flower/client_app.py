@@ -1,4 +1,4 @@
-"""The generic ClientApp: a node introduces itself, and trains its own client with its own data.
+"""The generic ClientApp: a node introduces itself, and trains its client on its own data.
 
 A node's config (`--node-config`) says: client=<its number>  data="<folder, .npz or module:function>"
 state="<folder for its client's state>"  and, if wanted, device="cpu".
@@ -28,12 +28,13 @@ from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal
+from steppe.runs.full_disk import is_full
 
 
 def make(app_folder: Path) -> ClientApp:
-    """The ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
+    """Return the ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
 
-    What is imported by name comes from the app's own federation.toml, never from a message.
+    Names to import come from the app's own federation.toml, never from a message.
     """
     return make_app(read(app_folder)[0].own)
 
@@ -53,7 +54,7 @@ def make_app(own: Own) -> ClientApp:
 
 
 def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
-    """Say who this node is, after everything that could be wrong with it has been looked at."""
+    """Report which client this node is, after checking everything that could be wrong with it."""
     asked = message.content.config_records[TERMS]
     terms, built, client = _build(str(asked["terms"]), context.node_config, own)
     check_same(built, str(asked["fingerprint"]))
@@ -63,7 +64,7 @@ def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
 
 
 def _train(message: Message, context: Context, own: Own) -> RecordDict:
-    """One client's round."""
+    """Run one client's round."""
     device = find_device(str(context.node_config.get("device", "auto")))
     work = read_work(message.content, device)
     terms, built, client = _build(work.terms, context.node_config, own)
@@ -73,8 +74,8 @@ def _train(message: Message, context: Context, own: Own) -> RecordDict:
     if place is None:
         raise Refusal("config", "the node's config has no state=\"<folder>\", where its client's state is kept.")
     states = NodeState(Path(str(place)).expanduser(), terms.name, client)
-    # The first state is made of the federation's first model, which only the server is sure to have; it is sent
-    # along where the model of the round is another one.
+    # The first state is made from the federation's initial model, which only the server is sure to have; it is sent
+    # along if the round's model is another one.
     first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
     state = states.read(work.counted, first, terms.lost_state)
     state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}
@@ -111,13 +112,13 @@ def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, in
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """The reply. What goes wrong is told in this node's log; the server hears a code."""
+    """Return the reply. Errors are explained in this node's log; the server receives only a code."""
     try:
         return Message(work(), reply_to=message)
     except SteppeError as error:
         print(f"steppe: {error}", flush=True)
         code = error.code if isinstance(error, Refusal) else "other"
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        code = "other"
+        code = "disk" if is_full(error) else "other"
     return Message(pack_refusal(code), reply_to=message)

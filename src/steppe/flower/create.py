@@ -1,10 +1,10 @@
-"""A federation's folder: an app for `flwr run`, scripts and configs for the operator and for each node, a README.
+"""Create a federation's folder: an app for `flwr run`, scripts and configs for the operator and each node, a README.
 
 app/        what Flower ships to the nodes: a few lines of Python and federation.toml
-operator/   the SuperLink's script, certificates and database; which key is whose; how to submit a run
-nodes/0/    all that one node needs: its script, its key, the CA's certificate, the hash of the app that it may run;
-            its data and its client's state
-run/        the records, once there are some
+operator/   the SuperLink's script, certificates and database; the owner of each key; how to submit a run
+nodes/0/    everything that one node needs: its script, its key, the CA's certificate, the hash of the app that it may
+            run; its data and its client's state
+run/        the records of the run
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
          name: str | None = None, telemetry: bool = False, **terms: Any) -> None:  # fmt: skip
-    """Write everything; `config.clients` is the number of nodes. TLS and node keys are on beyond loopback."""
+    """Write the folder; `config.clients` is the number of nodes. TLS and node keys are used beyond loopback."""
     if (folder / "app" / FILE).exists():
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     version = _flower_version()
@@ -71,13 +71,13 @@ def _write_app(app: Path, version: str, content: str) -> None:
     for side in ("client", "server"):
         text = f"from pathlib import Path\n\nfrom steppe.flower.{side}_app import make\n\n"
         (code / f"{side}_app.py").write_text(text + "app = make(Path(__file__).parent.parent)\n")
-    (app / "LICENSE").write_text("This app was generated for its operator, who may do with it as they like.\n")
+    (app / "LICENSE").write_text("This app was generated for its operator, who may use it without restriction.\n")
     (app / "pyproject.toml").write_text(_project(version))
     (app / FILE).write_text(content)
 
 
 def pin(folder: Path) -> str:
-    """Tell every node in this folder which app it may run; returns the app's hash."""
+    """Write the app's hash to every node in this folder, which may then run this app only; return the hash."""
     found = hash_app(folder / "app")
     with private():
         for node in folder.glob("nodes/*/"):
@@ -86,16 +86,16 @@ def pin(folder: Path) -> str:
 
 
 def write_shares(folder: Path, config: Config) -> None:
-    """For a trial: each node gets its share of a known data set, as the run's partition rule cuts it."""
+    """Give each node its share of a known data set, for a trial, by the run's partition rule."""
     data = load(config.data, config.data_folder)
-    split = divide(data, config.partition, config.clients, config.partition_seed)[1]
+    split = divide(data, config.partition, config.clients, config.partition_stream)[1]
     for client, mine in enumerate(split.clients):
         x, y = take(data.train_inputs, mine), data.train_targets[mine]
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
 
 
 def connect(folder: Path, host: str, port: int, control: int) -> None:
-    """Write down where nodes find the SuperLink, and tell Flower's command line where its own door is."""
+    """Record the address of the SuperLink for nodes, and configure the control address of Flower's command line."""
     operator = folder.resolve() / "operator"
     home = operator / ".flower"
     with private():
@@ -113,7 +113,7 @@ def _script(path: Path, text: str) -> None:
 
 
 def _exports(telemetry: bool) -> str:
-    """Flower phones home unless it is told not to."""
+    """Return the settings that switch off Flower's telemetry and update checks."""
     values = ("1", "0") if telemetry else ("0", "1")
     lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in zip(QUIET, values, strict=True)]
     return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"'])
@@ -124,8 +124,8 @@ def _superlink(host: str, tls: bool, telemetry: bool) -> str:
     safe = ("--ssl-ca-certfile operator/ca.crt --ssl-certfile operator/server.crt --ssl-keyfile operator/server.key "
             "--enable-supernode-auth") if tls else "--insecure"  # fmt: skip
     return f"""#!/bin/sh
-# The SuperLink. Nodes come in by the first port, and by nothing else; the operator by the second, on this machine and
-# as this user only. The server of a run is its child. Stop it with Ctrl-C.
+# The SuperLink. Nodes connect to the first port only. The operator uses the second, on this machine and as this user
+# only. The server of a run is its child process. Stop it with Ctrl-C.
 umask 077
 cd "$(dirname "$0")/.." || exit 1
 export FLWR_HOME="$PWD/operator/.flower"
@@ -159,7 +159,7 @@ def _node(folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_
     note = "# DATA is a folder of images by class, an .npz with x and y, or module:function.\n"
     _script(folder / "node.sh", f"""#!/bin/sh
 # The node of client {client}. It needs this folder, its data, and: pip install 'steppe[flower]'. Stop it with Ctrl-C.
-# It runs the app whose hash is in {HASH}, and no other.
+# It runs only the app whose hash is in {HASH}.
 umask 077
 cd "$(dirname "$0")" || exit 1
 export FLWR_HOME="$PWD/.flower"
@@ -172,8 +172,8 @@ while :; do
     --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG" &
   child=$!
   wait "$child" && exit 0
-  # A SuperLink takes a node that was killed for alive, and refuses its key, for up to a minute.
-  echo "steppe: the node has stopped and is started again in 10 seconds"
+  # For up to a minute, a SuperLink treats a killed node as alive and refuses its key.
+  echo "steppe: the node has stopped and restarts in 10 seconds"
   sleep 10 &
   child=$!
   wait "$child"
@@ -185,7 +185,7 @@ def _project(version: str) -> str:
     return f"""[project]
 name = "steppe-app"
 version = "1.0.0"
-description = "A federation of Steppe's"
+description = "A Steppe federation"
 license = {{ file = "LICENSE" }}
 dependencies = ["steppe[flower]", "flwr>={version}"]
 
@@ -206,9 +206,9 @@ serverapp = "steppe_app.server_app:app"
 clientapp = "steppe_app.client_app:app"
 
 [tool.flwr.app.config]
-set = ""        # keys of the run on top of {FILE}, with spaces between: "algorithm=scaffold rounds=5"
+set = ""        # keys that override {FILE}, separated by spaces: "algorithm=scaffold rounds=5"
 out = ""        # the folder for records, instead of federation.toml's
-resume = false  # go on from the last finished round
+resume = false  # continue from the last finished round
 """
 
 
@@ -222,9 +222,9 @@ def _flower_version() -> str:
 
 
 def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
-    """federation.toml with every key explained; keys that have their defaults are comments."""
+    """Write federation.toml with every key explained; keys with default values are comments."""
     given = {"name": _safe(name), **terms}
-    lines = ["# The federation's settings. The server reads it; nodes are told what they need of it."]
+    lines = ["# The federation's settings. The server reads this file and sends nodes what they need."]
     for key, field in FederationFile.model_fields.items():
         if key in ("run", "data", "own"):
             continue
@@ -239,9 +239,9 @@ def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]
     lines += ["", "[run]  # keys of `steppe run`"]
     lines += [f"{k} = {_toml(v)}" for k, v in {**always, **kept}.items() if k not in dropped]
     if own_data:
-        lines += ["", "[data]  # what the nodes' samples are; every node is checked against it", "shape = [1, 28, 28]",
+        lines += ["", "[data]  # the nodes' samples; every node's data is checked against this", "shape = [1, 28, 28]",
                   "classes = 10", '# class_names = ["cat", "dog"]  # needed by folders of images',
-                  "mean = [0.5]  # of each channel, in units of 0..1", "std = [0.5]"]  # fmt: skip
+                  "mean = [0.5]  # mean of each channel, in units of 0..1", "std = [0.5]"]  # fmt: skip
     lines += ["", "# [own]  # your Python, in app/ or installed on every machine", '# model = "steppe_app.own:model"',
               '# parts = "steppe_app.own:parts"']  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -263,18 +263,18 @@ def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) 
     register = (
         f"steppe federate register {here}       # the nodes' public keys, and which client each is\n" if tls else ""
     )
-    keys = ("`nodes/*/key` are private keys for a trial. In earnest, each node makes its own (`ssh-keygen -t ecdsa "
-            "-b 384 -N '' -f key`) and gives away `key.pub` alone; you put it into `nodes/<number>/` and register "
+    keys = ("`nodes/*/key` are private keys for a trial. Otherwise each node creates its own (`ssh-keygen -t ecdsa "
+            "-b 384 -N '' -f key`) and shares only `key.pub`; you put it into `nodes/<number>/` and register "
             "it.\n\n") if tls else ""  # fmt: skip
     data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
             f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
     one_machine = f"On one machine, everything at once: `steppe federate up {here}`. " if is_loopback(host) else ""
     return f"""# {config.algorithm} on {config.clients} nodes
 
-{one_machine}How it stands: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
+{one_machine}Status: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
 
-{data}{keys}A node runs the app whose hash is in its `{HASH}`. After you have put Python of your own into `app/`, write
-the hashes anew (`steppe federate pin {here}`) before you give the nodes their folders.
+{data}{keys}A node runs the app whose hash is in its `{HASH}`. After adding your own Python to `app/`, write the
+hashes again (`steppe federate pin {here}`) before you give the nodes their folders.
 
 By hand, or on several machines:
 

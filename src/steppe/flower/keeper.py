@@ -1,9 +1,9 @@
-"""Keep a process and all that it starts together: nothing of it outlives the command that asked for it.
+"""Keep a process and its descendants together: none of them outlives the command that started it.
 
     python -m steppe.flower.keeper PARENT COMMAND...
 
-Flower's processes start others in sessions of their own, and some try for ever to reach a server that has gone. The
-keeper inherits what they leave behind (on Linux), and when its parent has died, however it did, it ends them all.
+Flower's processes start others in their own sessions, and some try forever to reach a server that is gone. The
+keeper inherits orphans (on Linux) and ends all of them when its parent has died for any reason.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-POLITE, LOOK = 20.0, 0.2  # seconds between asking and killing, and between two looks
+POLITE, LOOK = 20.0, 0.2  # seconds between asking and killing, and between two checks
 SUBREAPER = 36  # of prctl: orphans of this process's descendants become its children
 
 
 def find_descendants(pid: int) -> list[int]:
-    """All living processes below this one, by the kernel's table; none where there is no such table."""
+    """Return all living descendants of this process, from the kernel's table; none if there is no such table."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -37,7 +37,7 @@ def find_descendants(pid: int) -> list[int]:
 
 
 def end(pid: int, polite: float = POLITE) -> None:
-    """End all processes below this one: politely, then not; with `polite` = 0 as a power cut would."""
+    """End all descendants of this process: ask first, then kill; with `polite` = 0, kill at once."""
     for sign, patience in [(signal.SIGTERM, polite)] * (polite > 0) + [(signal.SIGKILL, 10.0)]:
         until, asked = time.monotonic() + patience, set[int]()
         while (left := find_descendants(pid)) and time.monotonic() < until:
@@ -50,7 +50,7 @@ def end(pid: int, polite: float = POLITE) -> None:
 
 
 def reap() -> None:
-    """Take note of children that have ended, also of those that were inherited."""
+    """Collect the exit codes of children that have ended, including inherited ones."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

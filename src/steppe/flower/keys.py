@@ -1,4 +1,4 @@
-"""Which client a node's key stands for: written down by the operator, never taken from the node.
+"""Which client a node's key stands for: recorded by the operator, never taken from the node.
 
 operator/keys.json    {"<client>": "<fingerprint of its node's public key>"}
 """
@@ -25,28 +25,28 @@ def take_fingerprint(public: bytes) -> str:
 
 
 def bind(federation: Path, client: int) -> None:
-    """From now on, this client is the node whose public key lies in nodes/<client>/key.pub."""
+    """Bind this client to the node whose public key is in nodes/<client>/key.pub."""
     path = federation / "nodes" / str(client) / "key.pub"
     try:
         mine = take_fingerprint(path.read_bytes())
     except OSError:
-        raise SteppeError(f"{path} does not exist: the node makes its key, and gives away key.pub.") from None
+        raise SteppeError(f"{path} does not exist: the node creates its key and shares key.pub.") from None
     except ValueError:
-        raise SteppeError(f"{path} is no public key: ssh-keygen -t ecdsa -b 384 makes one.") from None
+        raise SteppeError(f"{path} is not a public key: create one with ssh-keygen -t ecdsa -b 384.") from None
     known = read_keys(federation) or {}
     if other := [c for c, f in known.items() if f == mine and c != client]:
-        raise SteppeError(f"{path} is the key of client {other[0]} already: every node needs a key of its own.")
+        raise SteppeError(f"{path} is already the key of client {other[0]}: every node needs its own key.")
     RunFolder(federation / FILE.parent).write(
         FILE.name, {str(c): f for c, f in sorted({**known, client: mine}.items())}
     )
 
 
 def read_keys(federation: Path) -> dict[int, str] | None:
-    """Fingerprint of each client's key; None where nodes have no keys."""
+    """Return the fingerprint of each client's key; None if nodes have no keys."""
     path = federation / FILE
     if not path.exists():
         return None
     try:
         return {int(client): str(fingerprint) for client, fingerprint in json.loads(path.read_text()).items()}
     except (ValueError, AttributeError):
-        raise SteppeError(f"{path} is damaged: steppe federate register writes it again.") from None
+        raise SteppeError(f"{path} is damaged: write it again with steppe federate register.") from None

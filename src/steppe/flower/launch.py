@@ -25,26 +25,26 @@ from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
 
-LATE, GONE = 90.0, 3.0  # seconds after which a server that does not come, or gives no sign of life, is given up
+LATE, GONE = 90.0, 3.0  # seconds to wait for a server to start, or for its next sign of life
 HOST = "127.0.0.1"
 
 
 class Local:
-    """A SuperLink and SuperNodes of one federation's folder, all on loopback."""
+    """The SuperLink and SuperNodes of one federation's folder, all on loopback."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self.settings, self.config = read(self.folder / "app")
         if "steppe.flower.superlink" not in (self.folder / "operator" / "superlink.sh").read_text():
-            raise SteppeError(f"{self.folder} was made by an older version, whose SuperLink lets anybody in: make it "
-                              "anew with steppe federate init.")  # fmt: skip
+            raise SteppeError(f"{self.folder} was created by an older version, whose SuperLink accepts anyone: create "
+                              "it again with steppe federate init.")  # fmt: skip
         self.tls = (self.folder / "operator" / "ca.crt").exists()
         self.port, self.control = find_port(), find_port()
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start_superlink(self, fresh: bool = False) -> None:
-        """With `fresh`, nothing is remembered: where all nodes are new too, old ones must not be taken for alive."""
+        """Start the SuperLink; with `fresh`, delete its memory of earlier nodes, which would count as alive."""
         for old in self.folder.glob("operator/state.db*") if fresh else ():
             old.unlink()
         connect(self.folder, HOST, self.port, self.control)
@@ -76,7 +76,7 @@ class Local:
         follow(self.folder / (out or self.settings.out), watch, self._alive, begun, resume)
 
     def _alive(self) -> str:
-        """What has stopped that a run cannot do without; nodes that stop are only told of."""
+        """Return an error if a process that the run needs has stopped; only warn about nodes that have stopped."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
                 self.nodes.pop(client)
@@ -86,7 +86,7 @@ class Local:
         return ""
 
     def stop(self) -> None:
-        """The nodes first, so that they do not look for a SuperLink that has gone."""
+        """Stop the nodes first, so that they do not look for a SuperLink that is gone."""
         for process in self.nodes.values():
             process.terminate()
         for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
@@ -94,7 +94,7 @@ class Local:
         self.nodes, self.superlink = {}, None
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
-        """The script under a keeper, so that nothing of it stays when this process is killed."""
+        """Start the script under a keeper, so that nothing remains if this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
             raise missing("A federation needs Flower", "flower")
         command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]
@@ -105,7 +105,7 @@ class Local:
 
 
 def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
-    """Stop a keeper and all below it: politely, then not; with `kill`, as a power cut would."""
+    """Stop a keeper and its descendants: ask first, then kill; with `kill`, kill at once."""
     if not kill:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -116,7 +116,7 @@ def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
 
 
 def register(folder: Path, client: int) -> None:
-    """Bind a client to its node's public key, and make the key known to the SuperLink; that it is known is fine."""
+    """Bind a client to its node's public key, and register the key with the SuperLink if it is not registered yet."""
     with private():
         keys.bind(folder, client)
     done = flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
@@ -125,31 +125,31 @@ def register(folder: Path, client: int) -> None:
 
 
 def flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Flower's command line for this federation."""
+    """Run Flower's command line for this federation."""
     command = ["sh", str(folder.resolve() / "operator" / "flwr.sh"), *words]
     environment = {**os.environ, "PATH": _path(), "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
 
 
 def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") -> str:
-    """Start a run at the SuperLink; returns Flower's number of it."""
+    """Start a run at the SuperLink and return Flower's number of it."""
     asked = {"resume": resume, "set": sets, "out": out}
     words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
     done = flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
     told = parse_json(done.stdout)
     if done.returncode != 0 or not told.get("success"):
-        raise RunFailed(f"Flower did not take the run: {told.get('error-message') or _last(done)}")
+        raise RunFailed(f"Flower did not accept the run: {told.get('error-message') or _last(done)}")
     return str(told["run-id"])
 
 
 def follow(where: Path, watch: Callable[[dict[str, Any]], None],
            alive: Callable[[], str] = lambda: "", begun: float = 0.0, resume: bool = False) -> None:  # fmt: skip
-    """Tell of every round as it is recorded, until the run that was submitted at `begun` has ended.
+    """Report every round as it is recorded, until the run that was submitted at `begun` has ended.
 
-    An error says how it failed. Only the run's folder is read, so this sees no more than an operator could.
+    Raise an error if it failed. Only the run's folder is read, so this uses only what an operator can see.
     """
     seen, lines = len(RunFolder(where).history) if resume else 0, len(_lines(where / LOG))
-    sign = time.monotonic()  # when the server last gave one of life
+    sign = time.monotonic()  # the server's last sign of life
     while True:
         state = read_status(where)
         here = state.get("time", 0.0) >= begun
@@ -191,7 +191,7 @@ def is_reachable(host: str, port: int) -> bool:
 
 
 def _path() -> str:
-    """Flower starts its helpers by name, so they must be found beside this Python."""
+    """Return a PATH with this Python's folder, because Flower starts its helpers by name."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 

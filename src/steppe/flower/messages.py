@@ -1,10 +1,10 @@
-"""Tensors and terms as Flower's records, and back.
+"""Convert tensors and terms to Flower's records and back.
 
 to a node      arrays   what `core/wire.py` names; x0 for a client that has no state yet
                terms    the federation's terms, fingerprint, round, lr, the round of the client's last counted reply
 to the server  arrays   what `core/wire.py` names
                told     federation, client, round, fingerprint, samples, loss, drift, seconds
-               refusal  or nothing but a code: why not
+               refusal  instead of everything else: a code for the reason
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def unpack(record: ArrayRecord) -> Tensors:
 
 
 def count_bytes(content: RecordDict) -> int:
-    """Bytes of all records."""
+    """Count the bytes of all records."""
     return sum(record.count_bytes() for record in content.values())
 
 
@@ -62,7 +62,7 @@ def read_work(content: RecordDict, device: torch.device) -> Work:
 
 
 def read_told(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
-    """A reply from its arrays, which have been checked, and what the node told beside them."""
+    """Build a reply from its arrays, which have been checked, and the node's facts."""
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
     return read_reply(arrays, loss, drift, algorithm)
 

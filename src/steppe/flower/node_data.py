@@ -1,9 +1,7 @@
-"""A node's own data: what its config names, read there, checked against what federation.toml says, never sent."""
+"""A node's own data: named in its config, read there, checked against federation.toml, never sent."""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,14 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.data import image_folder
-from steppe.data.dataset import as_inputs
+from steppe.data.arrays import as_inputs, as_tensor
+from steppe.data.npz import read_npz
 from steppe.flower.federation_file import Sample, find_named
 from steppe.flower.refusals import Refusal
 
 
 def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
+    """Read inputs and targets from a folder of images by class, an .npz with x and y, or a function "module:name"."""
     path = Path(place).expanduser()
     try:
         if path.is_dir():
@@ -32,15 +31,18 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
             raise SteppeError(
                 f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
             )
+        inputs, targets = as_inputs(x), as_tensor(y, "targets")
+        if not isinstance(inputs, Tensor):
+            raise SteppeError(f"{whose} ({place}) has several inputs per sample; a federation takes one tensor.")
     except SteppeError as error:
         raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
-    return _check(as_inputs(x), torch.as_tensor(y), sample, f"{whose} ({place})")
+    return _check(inputs, targets, sample, f"{whose} ({place})")
 
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
     if sample.class_names is None:
-        raise Refusal("classes", f"{path} is a folder of images, and federation.toml has no class_names under [data], "
-                                 "so nobody knows which class is which number.")  # fmt: skip
+        raise Refusal("classes", f"{path} is a folder of images, but federation.toml has no class_names under [data], "
+                                 "so the numbers of the classes are unknown.")  # fmt: skip
     images, names = image_folder.by_class(path)
     if odd := sorted(set(names) - set(sample.class_names)):
         raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
@@ -48,15 +50,10 @@ def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
 
 
 def _read_npz(path: Path) -> tuple[Any, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if missing := [k for k in ("x", "y") if k not in file.files]:
-                raise SteppeError(f"{path} has no array {missing[0]!r}: it must hold x and y.")
-            return file["x"], file["y"]
-    except FileNotFoundError:
-        raise SteppeError(f"{path} does not exist on this node.") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise SteppeError(f"{path} cannot be read ({error}).") from error
+    arrays = read_npz(path, ("x", "y"))
+    if missing := [k for k in ("x", "y") if k not in arrays]:
+        raise SteppeError(f"{path} has no array {missing[0]!r}: it must hold x and y.")
+    return arrays["x"], arrays["y"]
 
 
 def _read_pair(pair: Any) -> tuple[Any, Any]:
@@ -66,7 +63,7 @@ def _read_pair(pair: Any) -> tuple[Any, Any]:
         both = [pair[i] for i in range(len(pair))]
         inputs = [torch.as_tensor(np.array(x)) if not isinstance(x, Tensor) else x for x, _ in both]
         return (torch.stack(inputs) if both else torch.zeros(0)), torch.tensor([int(y) for _, y in both])
-    raise SteppeError("the function for a node's data must give a pair (x, y), or a map-style data set of such pairs.")
+    raise SteppeError("the function for a node's data must return a pair (x, y) or a map-style data set of such pairs.")
 
 
 def _check(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:

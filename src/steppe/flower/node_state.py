@@ -1,8 +1,8 @@
 """A client's state on its node, on disk, by federation and client.
 
-Every state is stamped with the round that made it, and the server says from which stamp a client goes on: that of its
-last reply that was counted. So a reply that was late or lost leaves no trace, and a round that is repeated after a
-crash starts from the state before it. Files are written aside and renamed, so a node may die at any moment.
+Every state is stamped with the round that produced it, and the server says from which stamp a client continues: that
+of its last counted reply. So a late or lost reply leaves no trace, and a round that is repeated after a crash starts
+from the state before it. Files are written under another name and renamed, so a node may die at any moment.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.core.algorithm import States
 from steppe.flower.private import private
 from steppe.flower.refusals import Refusal
-from steppe.runs.client_store import flat
+from steppe.runs.client_store import flatten_states
+from steppe.runs.tensor_files import save_file
 
-KEPT = 3  # counted states: the server may fall back by two checkpoints
+KEPT = 3  # states to keep: the server may go back by two checkpoints
 
 
 class NodeState:
@@ -26,8 +27,8 @@ class NodeState:
         self.folder = folder / federation / f"client-{client}"
 
     def read(self, stamp: int, like: States, lost: str = "refuse") -> States:
-        """The state that round `stamp` left; `like` is the first one, which stamp −1 means."""
-        if stamp < 0 or not flat(like):
+        """Return the state after round `stamp`; `like` is the initial state, for stamp −1."""
+        if stamp < 0 or not flatten_states(like):
             return like
         try:
             rows = load_file(self._path(stamp))
@@ -41,13 +42,13 @@ class NodeState:
         return found
 
     def write(self, stamp: int, counted: int, state: States) -> None:
-        """Keep what round `stamp` made of the state `counted`; what was never counted goes."""
-        if not flat(state):
+        """Store the state after round `stamp`, which started from `counted`; delete states that were never counted."""
+        if not flatten_states(state):
             return
         aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
         with private():
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flat(state).items()}, aside)
+            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flatten_states(state).items()}, aside)
         _sync(aside)
         aside.replace(final)
         _sync(self.folder)
@@ -55,7 +56,7 @@ class NodeState:
         old = [s for s in stamps if s <= counted][:-KEPT]
         for path in [self._path(s) for s in stamps if s in old or (s > counted and s != stamp)]:
             path.unlink(missing_ok=True)
-        for path in self.folder.glob(".round-*"):  # left by a process that died
+        for path in self.folder.glob(".round-*"):  # left behind by a process that died
             path.unlink(missing_ok=True)
 
     def _path(self, stamp: int) -> Path:

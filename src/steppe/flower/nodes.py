@@ -1,7 +1,7 @@
 """The nodes of a Flower federation as an executor of the round loop: it sends a round's work and collects the replies.
 
-A node says which client it is; clients are sampled by their numbers, so a run does not depend on Flower's random node
-ids. Who is away, late or wrong is named, and the round goes on with the others.
+A node reports which client it is; clients are sampled by their numbers, so a run does not depend on Flower's random
+node ids. Clients that are absent, late or wrong are named, and the round continues with the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from steppe.core.client import Reply, Sent
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
-from steppe.core.validate import faults
+from steppe.core.validate import find_faults
 from steppe.core.wire import list_reply, list_work
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
@@ -42,25 +42,25 @@ from steppe.flower.messages import (
 from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
 from steppe.flower.reply_checks import check_reply, largest, read_introduction
-from steppe.runs.client_store import MemoryStore, flat
+from steppe.runs.client_store import MemoryStore, flatten_states
 
 log = logging.getLogger("steppe")
 AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
-POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between looks at the replies, at who is here, and two questions to a node
+POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between checks of replies, of present nodes, and questions to a node
 
 
 class NodeStore(MemoryStore):
-    """Clients' states lie on their nodes. Here is of which counted round each is and, where needed, a mirror of it."""
+    """Clients' states are on their nodes. This keeps the last counted round of each and, if needed, a copy of it."""
 
     def __init__(self, fresh: Callable[[], States]) -> None:
         super().__init__(fresh)
         self.counted: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
-        self.round = -1  # the one being played
+        self.round = -1  # the current round
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
         self.counted.update(dict.fromkeys(ids, self.round))
-        if any(flat(s) for s in states):
+        if any(flatten_states(s) for s in states):
             super().scatter(ids, states)
 
     def reset(self) -> None:
@@ -88,35 +88,35 @@ class Answer(NamedTuple):
 
 
 class Nodes:
-    """Plays a round on the nodes that the grid reaches."""
+    """An executor that runs a round on the nodes that the grid reaches."""
 
-    trusted = False  # whatever a node says is checked
+    trusted = False  # everything that a node sends is checked
 
     def __init__(self, grid: Grid, settings: FederationFile, built: Experiment, sample: Sample, store: NodeStore,
                  keys: dict[int, str] | None = None,
                  where: Path | None = None) -> None:  # fmt: skip
         self.grid, self.settings, self.built, self.store = grid, settings, built, store
-        self.keys = keys  # client -> its node's key; None where nodes have none
+        self.keys = keys  # client -> its node's key; None if nodes have no keys
         self.terms = write_terms(Terms(settings.name, settings.lost_state, built.config, sample, built.cost))
         self.fingerprint = compute_fingerprint(built)
         reply, self.mirrored = trace_reply(built.algorithm, built.task)
         self.like: Tensors = list_reply(reply, self.mirrored)
-        self.stateful = bool(flat(reply.state))
+        self.stateful = bool(flatten_states(reply.state))
         self.inbox = Inbox(grid, largest(self.like))
         self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
         self.who: dict[int, int] = {}  # client -> node
-        self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was put
-        self.met: set[int] = set()  # nodes that have been asked who they are
+        self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was asked
+        self.met: set[int] = set()  # nodes that have been asked which client they are
         self.gathered = False
-        self.refused: dict[int, tuple[str, float]] = {}  # node -> why it takes no part, and since when
-        self.declined: set[int] = set()  # of these, the ones that said so themselves
-        self.excused: set[int] = set()  # nodes that were away when they were asked
+        self.refused: dict[int, tuple[str, float]] = {}  # node -> why it does not take part, and since when
+        self.declined: set[int] = set()  # those of them that gave the reason themselves
+        self.excused: set[int] = set()  # nodes that were absent when they were asked
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
                                "with every reply")  # fmt: skip
 
     def gather(self) -> None:
-        """Wait for enough nodes; say who is missing when the time is over."""
+        """Wait for enough nodes; when time is up, raise an error that names the missing ones."""
         clients, enough = self.built.config.clients, self.settings.enough or self.built.config.clients
         until = time.monotonic() + self.settings.wait
         while True:
@@ -134,7 +134,7 @@ class Nodes:
         log.info(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
-        """Play the round on the nodes that are here, and return the good replies."""
+        """Run the round on the nodes that are present, and return the good replies."""
         if not self.gathered:
             self.gather()
         began = time.monotonic()
@@ -142,7 +142,7 @@ class Nodes:
         self.store.round = round_
         present = self._present(ids, round_)
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
-        # A client's first state is made of the first model, which is what everybody receives in the first round.
+        # A client's first state is made from the initial model, which all clients receive in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
         first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
         messages, down = {}, 0
@@ -160,7 +160,7 @@ class Nodes:
         for client, node, message in self._replies(messages):
             try:
                 good[client] = self._read(message, client, node, round_)
-            except Gone as error:  # the node is away, or its app did not start: nothing that it said
+            except Gone as error:  # the node is absent, or its app did not start: not a reply of its own
                 log.warning(f"round {round_ + 1}: client {client}: {error}")
             except SteppeError as error:
                 refused[client] = str(error)
@@ -192,10 +192,10 @@ class Nodes:
         return Answers(answered, replies, sizes, sum(known), facts)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
     def _present(self, ids: Sequence[int], round_: int) -> list[int]:
-        """Those of the round's clients whose nodes are here and not left out; wait while they are too few."""
+        """Return the round's clients whose nodes are present and not left out; wait while they are too few."""
         until = time.monotonic() + self.settings.wait
         least = min(self.settings.least, len(ids))
         out = [i for i in ids if self.strikes.is_out(i, round_)]
@@ -211,14 +211,14 @@ class Nodes:
             time.sleep(POLL)
 
     def _greet(self) -> None:
-        """Ask nodes that are new who they are, hear what others have answered, forget those that have gone."""
+        """Ask new nodes which client they are, read the answers of others, and forget nodes that are gone."""
         nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         online, now = set(nodes), time.monotonic()
         self.who = {client: node for client, node in self.who.items() if node in online}
         self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}
         self.declined &= online
         self.excused &= online
-        # It may have died over the question, or what was wrong with it may have been mended.
+        # It may have died before it answered, or its problem may have been fixed.
         again = {node for node, at in (*self.asked.values(), *((n, at) for n, (_, at) in self.refused.items()))
                  if now - at > AGAIN}  # fmt: skip
         self.asked = {q: (node, at) for q, (node, at) in self.asked.items() if node in online - again}
@@ -234,7 +234,7 @@ class Nodes:
             self._hear(node, nodes.get(node, b""), message)
 
     def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
-        """A node says which client it is, or why it is none; nothing that it says ends the run."""
+        """Read which client a node is, or why it is none; no answer ends the run."""
         try:
             told = check_origin(message, node)
             client, samples = read_introduction(told, self.settings.name, self.built.config.clients,
@@ -242,7 +242,7 @@ class Nodes:
             self._check_claim(client, node, key)
         except Gone as error:
             if error.away and node not in self.excused:
-                self.excused.add(node)  # it is asked again at once, and once
+                self.excused.add(node)  # it is asked again at once, but only once
                 self.met.discard(node)
                 return
             self._refuse(node, error)
@@ -260,7 +260,7 @@ class Nodes:
             self.declined.add(node)
 
     def _check_claim(self, client: int, node: int, key: bytes) -> None:
-        """A client is the node whose key the operator has bound to it; without keys, whoever came first and is here."""
+        """Check a node's claim: the operator has bound its key to the client or, without keys, it came first."""
         if self.keys is not None and self.keys.get(client) != take_fingerprint(key):
             raise SteppeError(f"it says that it is client {client}, which is another node's key")
         if self.who.get(client, node) != node:
@@ -268,12 +268,12 @@ class Nodes:
 
     def _refuse(self, node: int, error: SteppeError) -> None:
         if self.refused.get(node, ("", 0.0))[0] != str(error):
-            log.warning(f"node {node} takes no part: {error}")
+            log.warning(f"node {node} does not take part: {error}")
         self.refused[node] = str(error), time.monotonic()
         self.who = {client: other for client, other in self.who.items() if other != node}
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
-        """(client, node, reply) as they come in, until all are here or time is over; a later one is never looked at."""
+        """Yield (client, node, reply) as replies arrive, until all are here or time is up; later ones are ignored."""
         ids = self.grid.push_messages(list(messages.values()))
         waiting = {text: (client, message.metadata.dst_node_id)
                    for text, (client, message) in zip(ids, messages.items(), strict=True) if text}  # fmt: skip
@@ -290,14 +290,14 @@ class Nodes:
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
-        """A good reply; whatever is wrong with it is an error of ours."""
+        """Return a good reply; raise our own error for a bad one."""
         expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
         try:
             message = check_origin(message, node)
             arrays, told = check_reply(message, expected, self.like)
             reply = read_told(arrays, told, self.built.algorithm)
-            why = faults(stack([reply]), self.built.config.refuse_above)[0]
+            why = find_faults(stack([reply]), self.built.config.refuse_above)[0]
         except SteppeError:
             raise
         except Exception as error:
@@ -308,17 +308,17 @@ class Nodes:
 
 
 class Gone(SteppeError):
-    """Flower's word that a node has not answered: it is away, or could not run the app."""
+    """Flower reports that a node has not answered: it is absent, or could not run the app."""
 
     def __init__(self, code: int) -> None:
         named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
         pinned = "; it runs another app than this: steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
-        super().__init__(f"Flower says: {named.lower().replace('_', ' ')}{pinned}")
+        super().__init__(f"Flower reports: {named.lower().replace('_', ' ')}{pinned}")
         self.away = code in AWAY
 
 
 def check_origin(message: Message | SteppeError, node: int) -> Message:
-    """The message that came from this node; an error where there is none. Flower's texts may quote the node's files."""
+    """Return the message from this node, or raise an error without Flower's text, which may quote the node's files."""
     if isinstance(message, SteppeError):
         raise message
     if message.has_error():

@@ -1,4 +1,4 @@
-"""What a federation cost beside the training: seconds a round, and bytes against the cost table."""
+"""Overhead of a federation in addition to training: seconds per round, and bytes compared with the cost table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steppe.core.cost import Cost
 
 
 def measure(history: list[dict[str, Any]], cost: Cost) -> dict[str, Any]:
-    """Means over the rounds, and how often clients were missing or refused."""
+    """Return means over the rounds, and how often clients were missing or refused."""
     rounds = [r["nodes"] for r in history if "nodes" in r]
     if not rounds:
         return {}
@@ -33,8 +33,8 @@ def describe(told: dict[str, Any]) -> list[str]:
         )
 
     return [
-        f"overhead {told['overhead_seconds']:.2f} s a round beyond the slowest client's training "
+        f"overhead {told['overhead_seconds']:.2f} s per round in addition to the slowest client's training "
         f"({told['training_seconds']:.2f} s)",
-        f"on the wire, a client and round: {against('down')}, {against('up')}",
+        f"sent per client and round: {against('down')}, {against('up')}",
         f"replies missing {told['missing']}, refused {told['refused']}",
     ]

@@ -1,6 +1,6 @@
-"""Who is at the other end of a loopback connection: Linux tells the user of every socket.
+"""Which user is at the other end of a loopback connection: Linux knows the user of every socket.
 
-Flower's control and runtime APIs on loopback ask for no login, so another user of the same machine could use them.
+Flower's control and runtime APIs on loopback need no login, so another user of the same machine could use them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TABLE = Path("/proc/net/tcp")
-ESTABLISHED = "01"  # a socket that is being closed counts as root's, so only this state is believed
+ESTABLISHED = "01"  # a socket that is being closed belongs to root, so only this state is trusted
 
 
 def is_own_user(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
-    """Whether the socket at the client's end of this loopback connection belongs to the user of this process.
+    """Return whether the socket at the client's end of this loopback connection belongs to the user of this process.
 
-    Where the kernel has no such table (anything but Linux), the answer is yes: there, loopback is shared.
+    Without such a table in the kernel (any system but Linux), the answer is yes: loopback is shared there.
     """
     if client is None or server is None or not is_loopback(client[0]):
         return False
@@ -46,12 +46,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _written(host: str, port: int) -> str:
-    """As the table has it: the address in the machine's byte order."""
+    """Format an address as in the table, in the machine's byte order."""
     return f"{int.from_bytes(ipaddress.IPv4Address(host).packed, sys.byteorder):08X}:{port:04X}"
 
 
 async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
-    """Answer in Flower's place."""
+    """Answer instead of Flower."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -61,12 +61,12 @@ async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
 
 
 def only_own_user(app: App) -> App:
-    """The same web application, for this process's own user alone."""
+    """Restrict a web application to the user of this process."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or is_own_user(scope.get("client"), scope.get("server")):
             await app(scope, receive, send)
         else:
-            await refuse(scope, send, 403, "for the user who started this process, on the same machine")
+            await refuse(scope, send, 403, "only for the user who started this process, on the same machine")
 
     return guarded

@@ -1,4 +1,4 @@
-"""Files of a federation are for their owner alone."""
+"""Files of a federation are readable by their owner only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Make what is written meanwhile readable by its owner only: folders 0700, files 0600."""
+    """Make everything written in this context readable by its owner only: folders 0700, files 0600."""
     before = os.umask(0o077)
     try:
         yield

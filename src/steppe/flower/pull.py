@@ -1,8 +1,8 @@
-"""Replies from Flower's grid, one by one and within limits.
+"""Read replies from Flower's grid, one by one and within limits.
 
-Flower's own `Grid.pull_messages` waits for a message whose objects never come, builds an array from however many
-pieces its header lists, and ends with an exception that loses the replies of all others. Here a reply is read when it
-is whole; what is wrong with one concerns nobody else.
+Flower's own `Grid.pull_messages` waits for a message whose objects never arrive, builds an array from as many pieces
+as its header lists, and may raise an exception that loses all other replies. Here a reply is read when it is complete,
+and a bad reply does not affect the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEPTH = 8  # of a reply's objects: message, records, record, array, piece
 
 @dataclass
 class Arriving:
-    """A reply whose objects come in."""
+    """A reply whose objects are arriving."""
 
     message_id: str
     wanted: list[str]
@@ -44,12 +44,12 @@ class Inbox:
 
     def __init__(self, grid: Grid, limit: int) -> None:
         self.grid, self.limit = grid, limit
-        self.arriving: dict[str, Arriving] = {}  # by the message that is answered
+        self.arriving: dict[str, Arriving] = {}  # by the message that it answers
 
     def pull(self, asked: Sequence[str]) -> Iterator[tuple[str, Message | SteppeError]]:
-        """(message that is answered, reply or why it cannot be read), as far as they are here."""
+        """Return (answered message, reply or why it cannot be read) for all replies that have arrived."""
         client: Any = self.grid._runtime_client  # type: ignore[attr-defined]
-        # Flower hands out a reply once, and then says that there is none.
+        # Flower returns a reply once, and afterwards reports that there is none.
         news = client.PullMessages(PullAppMessagesRequest(message_ids=[a for a in asked if a not in self.arriving]))
         for message, tree in zip(news.messages_list, news.message_object_trees, strict=True):
             answered = message.metadata.reply_to_message_id
@@ -64,7 +64,7 @@ class Inbox:
                 if not self._complete(client, self.arriving[answered]):
                     continue
                 found: Message | SteppeError = read_message(self.arriving[answered], self.limit)
-            except httpx.HTTPError:  # the SuperLink's, not the node's
+            except httpx.HTTPError:  # an error of the SuperLink, not of the node
                 raise
             except Exception as error:
                 found = error if isinstance(error, SteppeError) else Unreadable(error)
@@ -72,12 +72,12 @@ class Inbox:
             yield answered, found
 
     def forget(self, asked: Sequence[str]) -> None:
-        """What comes for these is not looked at any more."""
+        """Ignore replies to these messages from now on."""
         for answered in asked:
             self.arriving.pop(answered, None)
 
     def _complete(self, client: Any, reply: Arriving) -> bool:
-        """Fetch what has come of a reply; whether it is whole."""
+        """Fetch the objects of a reply that have arrived; return whether it is complete."""
         run_id = self.grid.run.run_id
         for name in [n for n in reply.wanted if n not in reply.contents]:
             told = client.PullObject(PullObjectRequest(node=self.grid.node, run_id=run_id, object_id=name))  # type: ignore[attr-defined]
@@ -95,14 +95,14 @@ class Inbox:
 
 
 class Unreadable(SteppeError):
-    """A reply that is no message of Flower's; only the kind of the error is told, because its text is the node's."""
+    """A reply that is not a Flower message; only the error's type is given, because its text comes from the node."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"the reply cannot be read ({type(error).__name__})")
 
 
 def list_objects(tree: ObjectTree, limit: int) -> list[str]:
-    """The objects that a reply announces; more than one for every kilobyte of the limit are refused at once."""
+    """Return the objects that a reply announces; refuse more than one per kilobyte of the limit."""
     names = list(dict.fromkeys(node.object_id for node in iterate_object_tree(tree)))
     if len(names) > max(1000, limit // 1024):
         raise SteppeError(f"the reply announces {len(names):,} objects, too many for {limit:,} bytes")
@@ -110,18 +110,18 @@ def list_objects(tree: ObjectTree, limit: int) -> list[str]:
 
 
 def read_message(reply: Arriving, limit: int) -> Message:
-    """The message, after its size has been added up from its headers: a piece may be listed any number of times."""
+    """Return the message after adding up its size from its headers, which may list a piece any number of times."""
     if size_of(reply.message_id, reply.contents, {}) > limit:
         raise SteppeError(f"the reply unpacks to more than {limit:,} bytes")
     message = inflate_object_from_contents(reply.message_id, reply.contents)
     if not isinstance(message, Message):
-        raise SteppeError("the reply is no message")
+        raise SteppeError("the reply is not a message")
     message.metadata.__dict__["_message_id"] = reply.message_id
     return message
 
 
 def size_of(name: str, contents: dict[str, bytes], known: dict[str, int], depth: int = 0) -> int:
-    """Bytes that an object takes with all that it refers to, as often as it does."""
+    """Return the bytes of an object and of everything that it refers to, counted as often as it does."""
     if depth > DEPTH:
         raise SteppeError("the reply is nested too deeply")
     if name not in known:

@@ -1,7 +1,7 @@
-"""Why a node takes no part, in words that carry nothing of the node's: a code goes up, the details stay in its log.
+"""Why a node does not take part, without information about the node: it sends a code, and details stay in its log.
 
-An error's text may quote a path, a patient or a sample. So a node sends one of the codes below, and the server has the
-sentence for it.
+An error's text may quote a path, a patient or a sample. So a node sends one of the codes below, and the server knows
+the sentence for it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from steppe.runs.folder import RunFolder
 
 REASONS = {
     "config": "its config lacks what a node needs: client, data or state",
-    "client": "its config has no client number of this federation",
+    "client": "the client number in its config is not in this federation",
     "data": "its data cannot be read",
-    "empty": "it has no sample",
-    "samples": "its samples are not what federation.toml describes",
-    "classes": "its classes or labels are not those of federation.toml",
+    "empty": "it has no samples",
+    "samples": "its samples do not match federation.toml",
+    "classes": "its classes or labels do not match federation.toml",
     "finite": "its data have numbers that are not finite",
     "state": 'it has lost its client\'s state: put it back there, or set lost_state = "fresh"',
     "model": "it builds another model or algorithm: install the same versions of steppe, torch and your own code",
+    "disk": "its disk is full",
     "terms": "it cannot read what the server sent: install the same version of steppe",
     "other": "something went wrong there",
 }
 
 
 class Refusal(SteppeError):
-    """What is wrong at a node: the text is for the node's own log, the code for the server."""
+    """An error at a node: the text is for the node's own log, the code for the server."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -36,16 +37,16 @@ class Refusal(SteppeError):
 
 
 def explain(code: object) -> str:
-    """The sentence for a code; anything that is no code is the last of them."""
+    """Return the sentence for a code; an unknown code gets the last one."""
     known = code if isinstance(code, str) and code in REASONS else "other"
-    return f"{REASONS[known]} (its own log says more)"
+    return f"{REASONS[known]} (details are in its log)"
 
 
 class Strikes:
-    """How often a client's replies were refused, and until which round it is left out; kept in the run's folder.
+    """How often each client's replies were refused, and until which round it is left out; kept in the run's folder.
 
-    A round that fails leaves no checkpoint, so this is a file of its own: a run that is resumed does not at once meet
-    the client again that ended it.
+    A round that fails leaves no checkpoint, so this is a separate file: a resumed run does not immediately use the
+    client again that ended it.
     """
 
     def __init__(self, path: Path | None, allowed: int, rounds: int) -> None:
@@ -57,10 +58,10 @@ class Strikes:
                 told = json.loads(path.read_text())
                 self.times, self.until = ({int(k): int(v) for k, v in told[key].items()} for key in ("times", "until"))
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise SteppeError(f"{path} is damaged: delete it, and refused clients are asked again.") from None
+                raise SteppeError(f"{path} is damaged: delete it; refused clients will be asked again.") from None
 
     def add(self, client: int, round_: int) -> bool:
-        """Count a refusal; whether the client is left out from now on."""
+        """Count a refusal; return whether the client is left out from now on."""
         self.times[client] = self.times.get(client, 0) + 1
         out = self.times[client] >= self.allowed
         if out:

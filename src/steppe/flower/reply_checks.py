@@ -1,7 +1,7 @@
-"""What a message must be to be taken for an answer: of this federation, round and algorithm, of the right shapes.
+"""Checks of a reply: it must belong to this federation, round and algorithm, and have the right shapes.
 
-A node may send anything. Nothing is allocated by what a header claims: an array is read only if its bytes are exactly
-those of the shape and type that the server expects. The numbers are looked at by `core.validate`, as in simulation.
+A node may send anything. No memory is allocated because of a header: an array is read only if its bytes are exactly
+those of the shape and type that the server expects. `core.validate` checks the numbers, as in a simulation.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from steppe.flower.messages import ARRAYS, REFUSAL, TOLD, count_bytes
 from steppe.flower.refusals import explain
 
 HEADER = re.compile(rb"\{'descr': '([^']{1,8})', 'fortran_order': False, 'shape': \(([0-9, ]{0,200})\), \} *\n?")
-BESIDE = 2**20  # bytes that a reply may have beside its arrays
+BESIDE = 2**20  # bytes that a reply may have in addition to its arrays
 
 
 def largest(like: Tensors) -> int:
-    """Bytes that a reply may have."""
+    """Return the largest number of bytes that a reply may have."""
     return sum(v.nbytes + 4096 for v in like.values()) + BESIDE
 
 
 def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
-    """What an answer says beside its arrays; an error says why it is refused."""
+    """Return what a reply contains in addition to its arrays, or raise an error."""
     if not message.has_content():
         raise SteppeError("it has no content")
     content = message.content
@@ -39,36 +39,36 @@ def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
     if REFUSAL in content:
         raise SteppeError(explain(_record(content, REFUSAL, ConfigRecord).get("code")))
     if set(content) != wanted:
-        raise SteppeError("it is of another program: its records are not those that were asked for")
+        raise SteppeError("it comes from another program: its records are not those that were asked for")
     return dict(_record(content, TOLD, ConfigRecord))
 
 
 def read_introduction(message: Message, name: str, clients: int, max_samples: int) -> tuple[int, int]:
-    """Which client a node says it is, and how many samples it says it has."""
+    """Return the client and the number of samples that a node claims."""
     told = read_told(message, {TOLD}, BESIDE)
     if told.get("federation") != name:
         raise SteppeError(f"it belongs to federation {shorten(told.get('federation'))}")
     client = told.get("client")
     if type(client) is not int or not 0 <= client < clients:
-        raise SteppeError(f"it says that it is client {shorten(client)}, but clients are 0 to {clients - 1}")
+        raise SteppeError(f"it claims to be client {shorten(client)}, but clients are 0 to {clients - 1}")
     return client, check_samples(told.get("samples"), max_samples)
 
 
 def check_samples(samples: object, most: int) -> int:
     if type(samples) is not int or not 1 <= samples <= most:
-        raise SteppeError(f"it tells of {shorten(samples)} samples, but max_samples is {most}")
+        raise SteppeError(f"it reports {shorten(samples)} samples, but max_samples is {most}")
     return samples
 
 
 def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    """The reply's arrays and what it tells; an error says why it is refused."""
+    """Return the reply's arrays and facts, or raise an error."""
     told = read_told(message, {ARRAYS, TOLD}, largest(like))
     for key, value in expected.items():
         if type(told.get(key)) is not type(value) or told[key] != value:
             raise SteppeError(f"the reply is for {key} {shorten(told.get(key))}, but {value!r} was asked for")
     for key in ("loss", "drift", "seconds"):
         if type(told.get(key)) is not float or not math.isfinite(told[key]):
-            raise SteppeError(f"its {key} is {shorten(told.get(key))}, which is no finite number")
+            raise SteppeError(f"its {key} is {shorten(told.get(key))}, which is not a finite number")
     record = _record(message.content, ARRAYS, ArrayRecord)
     if set(record) != set(like):
         odd = sorted(set(record) ^ set(like))
@@ -82,19 +82,19 @@ def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tu
 
 
 def read_array(name: str, data: bytes, like: Tensor) -> Tensor:
-    """The array in the bytes of an .npy file, if they are exactly those of this shape and type."""
+    """Read an .npy file's array, if its bytes are exactly those of this shape and type."""
     kind = np.dtype(str(like.dtype).removeprefix("torch."))
     length = int.from_bytes(data[8:10], "little")
     header = HEADER.fullmatch(data[10 : 10 + length]) if data[:8] == b"\x93NUMPY\x01\x00" else None
     told = (header[1], header[2].replace(b" ", b"").rstrip(b",")) if header else None
     if told != (kind.str.encode(), ",".join(map(str, like.shape)).encode()) or len(data) != 10 + length + like.nbytes:
-        raise SteppeError(f"{name!r} is not what its header says")
-    # Copied, because what comes from bytes is read-only.
+        raise SteppeError(f"{name!r} does not match its header")
+    # Copied, because an array made from bytes is read-only.
     return torch.from_numpy(np.frombuffer(data, kind, offset=10 + length).reshape(like.shape).copy())
 
 
 def shorten(value: object) -> str:
-    """What a node says, for a log: printable, and not much of it."""
+    """Shorten a node's text for a log, and make it printable."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:60] + "…"
 
@@ -102,5 +102,5 @@ def shorten(value: object) -> str:
 def _record(content: RecordDict, name: str, kind: type) -> Any:
     record = content[name]
     if not isinstance(record, kind):
-        raise SteppeError(f"its record {name!r} is no {kind.__name__}")
+        raise SteppeError(f"its record {name!r} is not a {kind.__name__}")
     return record

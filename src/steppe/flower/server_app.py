@@ -24,7 +24,7 @@ log = logging.getLogger("steppe")
 
 
 def make(app_folder: Path) -> ServerApp:
-    """The ServerApp of the federation whose federation.toml lies in this folder."""
+    """Return the ServerApp of the federation whose federation.toml lies in this folder."""
     app = ServerApp()
 
     @app.main()
@@ -37,7 +37,7 @@ def make(app_folder: Path) -> ServerApp:
 
 
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
-    """Run the federation; its folder tells how it stands, also when this process is killed."""
+    """Run the federation; its folder records its state, even if this process is killed."""
     settings, config = federation_file.read(app_folder, sets)
     where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)
@@ -49,8 +49,8 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
                 raise SteppeError(f"{where} already holds a run: resume it, or choose another folder with `out`.")
             keys = read_keys(Path())
             if keys is None and Path("operator/ca.crt").exists():
-                raise SteppeError("operator/keys.json is gone, which says whose key each client is: steppe federate "
-                                  "register writes it.")  # fmt: skip
+                raise SteppeError("operator/keys.json, with the key of each client, is missing: write it with steppe "
+                                  "federate register.")  # fmt: skip
             result = federated(grid, settings, config, where, resume and begun, keys)
         except SteppeError as error:
             log.error(f"error: {error}")
@@ -67,14 +67,14 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
 
 def federated(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
               keys: dict[int, str] | None = None) -> Result:  # fmt: skip
-    """Play the rounds; `keys` says which node's key each client is."""
+    """Run the rounds; `keys` maps each client to its node's key."""
     sample, test = describe_data(settings, config)
     built = build_server(settings, config, sample, test)
     store = NodeStore(lambda: built.algorithm.client_state(built.task.x0))
     nodes = Nodes(grid, settings, built, sample, store, keys, where)
 
     def watch(record: dict[str, Any]) -> None:
-        # For Flower's log alone: the folder has the records.
+        # Only for Flower's log: the folder has the records.
         metric = built.task.metric
         judged = f", {metric.text(record[metric.name])}, loss {record['loss']:.4f}" if metric.name in record else ""
         print(f"steppe: round {record['round']}/{config.rounds}: {record['clients']} clients{judged}, "

@@ -1,4 +1,4 @@
-"""How a server shows that it lives and what it has to say, in the run's folder: a lock, a status, a log."""
+"""How a server reports its state in the run's folder: a lock, a status, a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from steppe.core.errors import SteppeError
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
@@ -22,12 +22,12 @@ LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 @contextmanager
 def lock(where: Path) -> Iterator[None]:
-    """One server a folder; the system frees the lock however the process ends, so others see whether it lives."""
+    """Lock the folder for one server; the system frees the lock however the process ends."""
     held = FileLock(where / LOCK, timeout=0)
     try:
         held.acquire()
     except Timeout:
-        raise SteppeError(f"Another server is at work in {where}: wait for it, or stop it.") from None
+        raise SteppeError(f"Another server is running in {where}: wait for it, or stop it.") from None
     try:
         yield
     finally:
@@ -35,7 +35,7 @@ def lock(where: Path) -> Iterator[None]:
 
 
 def is_alive(where: Path) -> bool:
-    """Whether a server is at work in this folder."""
+    """Return whether a server is running in this folder."""
     if not where.is_dir():  # the lock would create it
         return False
     try:
@@ -48,12 +48,12 @@ def is_alive(where: Path) -> bool:
 
 
 def find_server(where: Path) -> int | None:
-    """The process of the server that is at work in this folder, if it says so itself and is on this machine."""
+    """Return the process of the server that is running in this folder, if it is on this machine."""
     try:
         told = json.loads((where / STATUS).read_text())
         if told["state"] != "running":
             return None
-        os.kill(told["pid"], 0)  # an error when there is no such process
+        os.kill(told["pid"], 0)  # raises an error if there is no such process
         return int(told["pid"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
@@ -70,7 +70,7 @@ def log_to(path: Path) -> Iterator[None]:
             with path.open("a") as file:
                 file.write(json.dumps({"time": round(time.time(), 1), "text": text}) + "\n")
 
-    with handling(Both()):
+    with handle_logs(Both()):
         yield
 
 
@@ -79,7 +79,7 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """The server's last word about the run."""
+    """Return the last status that the server wrote."""
     try:
         found: dict[str, Any] = json.loads((where / STATUS).read_text())
         return found

@@ -1,4 +1,4 @@
-"""How a federation stands, from its folder and, where its SuperLink runs, from Flower."""
+"""The status of a federation, from its folder and, if its SuperLink is running, from Flower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steppe.runs.folder import RunFolder
 
 
 def find_address(folder: Path) -> tuple[str, int]:
-    """Where nodes find the SuperLink, or did last."""
+    """Return the SuperLink's current or last address for nodes."""
     try:
         host, _, port = (folder / "operator" / "address").read_text().strip().rpartition(":")
         return host, int(port)
@@ -23,7 +23,7 @@ def find_address(folder: Path) -> tuple[str, int]:
 
 
 def find_control(folder: Path) -> tuple[str, int]:
-    """Where the operator finds it, on its own machine."""
+    """Return the SuperLink's address for the operator, on the same machine."""
     try:
         told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
         host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")
@@ -37,7 +37,7 @@ def look(folder: Path) -> dict[str, Any]:
     where = folder / settings.out
     history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = state.get("state", "not started")
-    server = {"running": "the server is at work" if alive else "the server has died: resume it",
+    server = {"running": "the server is running" if alive else "the server has died: resume it",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
     host, port = find_address(folder)
     running = is_reachable(*find_control(folder))
@@ -48,9 +48,10 @@ def look(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
     if not history:
         return told
-    name = RunFolder(where).metric.name
+    names = [m.name for m in RunFolder(where).metrics]
+    name = names[0]
     judged: dict[str, Any] = next((r for r in reversed(history) if name in r), {})
-    return told | {"metric": name} | {k: judged[k] for k in (name, "loss") if k in judged}
+    return told | {"metric": name} | {k: judged[k] for k in (*names, "loss") if k in judged}
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:

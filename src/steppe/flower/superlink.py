@@ -1,8 +1,8 @@
-"""Flower's SuperLink with two doors: nodes come in by one, the operator by the other.
+"""Flower's SuperLink with two ports: one for nodes, one for the operator.
 
-Flower serves three APIs on one port: the nodes' (fleet), the operator's (control, which starts any app) and the one
-for an app's processes (runtime), the last two without a login. Here only what nodes need is open on the port that they
-reach. Everything else is on loopback, and for the user alone who started the SuperLink.
+Flower serves three APIs on one port: the nodes' (fleet), the operator's (control, which starts any app) and that of an
+app's processes (runtime), the last two without a login. Here the nodes' port offers only what nodes need. Everything
+else is on loopback, and only for the user who started the SuperLink.
 
     python -m steppe.flower.superlink --nodes HOST:PORT --max-reply MEGABYTES ...Flower's own options, with loopback
 """
@@ -36,7 +36,7 @@ SMALL = 64 * 1024
 
 
 class Doors:
-    """Decide by the port that a request came in by whether Flower hears of it."""
+    """Decide by the port of a request whether it is passed on to Flower."""
 
     def __init__(self, app: App, nodes_port: int, max_reply: int, keys: bool, own_user: bool) -> None:
         self.everything, self.fleet = only_own_user(app), app
@@ -50,12 +50,12 @@ class Doors:
         elif scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self.open:
             await refuse(scope, send, 404, "not for nodes")
         elif self.own_user and not is_own_user(scope["client"], scope["server"]):
-            await refuse(scope, send, 403, "for the user who started this process, on the same machine")
+            await refuse(scope, send, 403, "only for the user who started this process, on the same machine")
         else:
             await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body within its limit, look at it, hand it on, and count what Flower has accepted."""
+        """Read the body within its limit, check it, pass it on, and count what Flower has accepted."""
         path, headers = scope["path"], dict(scope["headers"])
         limit, key = LARGEST.get(path, SMALL), headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
         declared = headers.get(b"content-length", b"0")
@@ -79,7 +79,7 @@ class Doors:
             return await refuse(scope, send, 413, f"the reply is larger than {self.max_reply} bytes")
 
         async def answer(message: Scope) -> None:
-            # Only what Flower accepts is counted: whoever borrows a node's public key is refused there.
+            # Only what Flower accepts is counted: it refuses a request that uses another node's public key.
             if message["type"] == "http.response.start" and message["status"] == 200:
                 if path == REPLY:
                     self.sent[key] = 0
@@ -96,7 +96,7 @@ class Doors:
 
 
 def find_fault(body: bytes) -> str:
-    """Why a pushed message may not pass: a node answers what it was asked, in its own name, and asks nobody."""
+    """Return why a pushed message is refused: a node may only answer what it was asked, and in its own name."""
     try:
         request = PushMessagesRequest.FromString(body)
     except DecodeError:
@@ -116,10 +116,10 @@ def main() -> None:
     ours, sys.argv[1:] = parser.parse_known_args()
     config = _parse_superlink_lifespan_config()
     if not is_loopback(config.host):
-        sys.exit(f"--host is {config.host}, but the operator's door belongs on loopback: --nodes is the open one.")
+        sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes is the open one.")
     host, _, port = ours.nodes.rpartition(":")
     sockets = [_bind(config.host, config.port), _bind(host, int(port))]
-    # Without keys nothing tells nodes apart but their user, which loopback knows.
+    # Without keys, nodes can only be told apart by their user, which is known on loopback.
     alone = not config.enable_supernode_auth and is_loopback(host)
     doors = Doors(create_app(config, SuperLinkLifespan), int(port), int(ours.max_reply * MB),
                   config.enable_supernode_auth, alone)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Flower's SuperNode that runs one app only, for its own user only.
+"""A Flower SuperNode that runs only one app, for its own user only.
 
-Flower's SuperNode runs whatever app its SuperLink sends. Its own check of signatures (`--trusted-entities`) needs apps
-that were published and signed on Flower's platform. Here the hash of the app lies on the node, and is compared before
-anything of the app is kept or loaded; whoever rules the SuperLink cannot change it.
+Flower's SuperNode runs any app that its SuperLink sends. Its own check of signatures (`--trusted-entities`) needs apps
+that were published and signed on Flower's platform. Here the hash of the app is stored on the node, and compared
+before anything of the app is stored or loaded; someone who controls the SuperLink cannot change it.
 
     python -m steppe.flower.supernode --app-hash FILE ...Flower's own options
 """
@@ -27,18 +27,18 @@ from steppe.flower.own_user import only_own_user
 
 
 def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
-    """Whether this is the app with the wanted hash, under its own name, and run as a client."""
+    """Return whether this is the app with the wanted hash, under its own name, and run as a client."""
     try:
         right = hash_bundle(fab.content) == wanted and hashlib.sha256(fab.content).hexdigest() == fab.hash_str
         named = (run.fab_id, run.fab_version) == get_metadata_from_config(get_fab_config(fab.content))
         return right and named and run.fab_hash == fab.hash_str and run.primary_task_type != TaskType.AGENT_APP
-    except Exception as error:  # a bundle that cannot be read is not the right one
+    except Exception as error:  # an unreadable bundle is not the right one
         print(f"steppe: the app cannot be read: {error}", flush=True)
         return False
 
 
 def pin(path: Path) -> None:
-    """From now on, this process's SuperNode refuses every app but the one whose hash is in the file."""
+    """Make this process's SuperNode refuse every app but the one whose hash is in the file."""
     pull = worker._pull_and_store_message
     runs: dict[str, Any] = {}
 
@@ -71,7 +71,7 @@ def main() -> None:
     ours, sys.argv[1:] = parser.parse_known_args()
     if not ours.app_hash.is_file():
         sys.exit(
-            f"{ours.app_hash} does not exist: a node runs the app whose hash is there. steppe federate pin makes it."
+            f"{ours.app_hash} does not exist: it holds the hash of the app to run. Create it with steppe federate pin."
         )
     pin(ours.app_hash.resolve())
     create = runtime.create_app

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from steppe.config import Config
 from steppe.core.errors import SteppeError
+from steppe.engine.build import build_experiment
+from steppe.experiment import Experiment
 from steppe.runs.folder import RunFolder
+from steppe.runs.provenance import describe
+
+Own = Mapping[str, Any]
 
 # Runs that differ only in these keys can share compiled code.
 NOT_COMPILED: dict[str, Any] = {"partition": "iid", "partition_seed": None, "rounds": 1, "measure": [],
-                                "personal": None, "seed": 0}  # fmt: skip
+                                "personal": None, "seed": 0, "vary": None}  # fmt: skip
+
+
+def build_own(config: Config, own: Own) -> Experiment:
+    """Build an experiment with the user's own objects. The class of a model is built here, from the run's seed."""
+    if isinstance(kind := own.get("model"), type):
+        torch.manual_seed(config.seed)
+        own = {**own, "model": kind()}
+    return build_experiment(config, **own)
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,7 @@ class Job:
     label: str
     where: Path | None = None
     stage: tuple[int, ...] = ()  # jobs of a lower stage start first
+    own: Own = field(default_factory=dict, compare=False, kw_only=True)  # of the user, for `build_experiment`
 
     @cached_property
     def group(self) -> str:
@@ -50,5 +67,8 @@ class Job:
         """Refuse a folder that holds another run."""
         if self.where is None or not (folder := RunFolder(self.where)).exists:
             return
-        if changed := folder.differences(self.config):
+        changed = folder.differences(self.config)
+        if self.own and not changed:  # a name does not say what is in an object
+            changed = folder.find_other_things(describe(build_own(self.config, self.own)))
+        if changed:
             raise SteppeError(f"{folder} holds a run with other settings: {', '.join(changed)}. Choose another --out.")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from steppe.engine.devices import CORES, count_cores
-from steppe.jobs.worker import Emit, perform
+from steppe.jobs.worker import Emit, pack_own, perform
 
 COMMAND = (sys.executable, "-m", "steppe.jobs.worker")
 
@@ -65,7 +65,7 @@ class Worker:
 
     def send(self, request: dict[str, Any]) -> None:
         with suppress(OSError):  # it has ended, and the other thread says so
-            print(json.dumps(request), file=self.process.stdin, flush=True)
+            print(json.dumps(pack_own(request)), file=self.process.stdin, flush=True)
 
     def close(self) -> None:
         with suppress(OSError):

@@ -16,7 +16,7 @@ from typing import Any
 from steppe.config import Config
 from steppe.core.metric import Metric
 from steppe.engine.progress import ACCURACY
-from steppe.jobs.job import Job
+from steppe.jobs.job import Job, Own
 from steppe.jobs.queue import Ended, Queue
 from steppe.runs.folder import Record, RunFolder
 
@@ -31,7 +31,9 @@ class Point:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
+    others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
     folder: Path = Path()
+    own: Own = field(default_factory=dict)  # the user's own objects
 
     @property
     def name(self) -> str:
@@ -42,9 +44,10 @@ class Point:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
-        self.folder = out / self.name
-        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path)
-                for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
+        """Return its runs. All that is random follows from the seed, unless the user asked for less."""
+        self.folder, self.config = out / self.name, vary_all(self.config)
+        return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
+                    own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
     def note(self, ended: Ended) -> None:
         """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""
@@ -53,7 +56,7 @@ class Point:
             self.failed[seed] = ended.error
             return
         run = self.run(seed)
-        self.metric = run.metric
+        self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
@@ -68,6 +71,11 @@ class Point:
     @property
     def cost(self) -> dict[str, Any]:
         return dict(self.run(min(self.results)).about["cost"])
+
+
+def vary_all(config: Config) -> Config:
+    """Return the configuration of one run among several seeds."""
+    return config if config.vary else config.model_copy(update={"vary": "all"})
 
 
 def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
@@ -94,13 +102,19 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
             add_points()
 
 
+def find_others(points: Iterable[Point]) -> list[Metric]:
+    """Return the metrics that all finished runs have, without the main one."""
+    each = [{m.name: m for m in p.others} for p in points if p.results]
+    return [m for name, m in each[0].items() if all(name in one for one in each)] if each else []
+
+
 def choose_measure(points: Iterable[Point]) -> str:
     """Return `validation` where every finished run has it, otherwise `last`: the test metric of the final model."""
     results = [r for p in points for r in p.results.values()]
     return "validation" if results and all("validation" in r for r in results) else "last"
 
 
-def best(points: list[Point]) -> Point | None:
+def find_best(points: list[Point]) -> Point | None:
     """Return the point with the best mean; one with a failed run only if all have one."""
     measure = choose_measure(points)
     whole = [p for p in points if p.results and not p.failed] or [p for p in points if p.results]

@@ -161,7 +161,8 @@ class Queue:
         if slot.child is None:
             slot.started += 1
             slot.child = slot.place(partial(self._receive, slot, slot.started))
-        slot.child.send({"config": job.config.model_dump(mode="json"), "where": job.where and str(job.where)})
+        slot.child.send({"config": job.config.model_dump(mode="json"), "where": job.where and str(job.where),
+                         "own": job.own})  # fmt: skip
 
     def _receive(self, slot: Slot, child: int, event: Event) -> None:
         if threading.get_ident() == self.thread:  # from a job in this process

@@ -7,6 +7,7 @@ process with it: no worker survives its parent for long, however the parent ende
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import logging
@@ -25,16 +26,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import cloudpickle
 import torch
 
 from steppe.config import Config
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.data import DATASETS, Data, load
-from steppe.engine.build import build_experiment
 from steppe.engine.devices import find_device
-from steppe.engine.progress import handling
+from steppe.engine.progress import handle_logs
 from steppe.engine.rounds import simulate
 from steppe.experiment import Experiment
+from steppe.jobs.job import Own, build_own
 from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import find_versions
 
@@ -48,7 +50,7 @@ def perform(request: dict[str, Any], emit: Emit) -> None:
     where = None if request["where"] is None else Path(request["where"])
     try:
         with _messages_in(where):
-            emit(train(Config.model_validate(request["config"]), where, emit))
+            emit(train(Config.model_validate(request["config"]), where, emit, request.get("own", {})))
     except SteppeError as error:
         emit({"error": str(error)})
     except Exception as error:  # other jobs go on, and this one says what happened
@@ -64,13 +66,32 @@ def _messages_in(folder: Path | None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / LOG, encoding="utf-8")
     try:
-        with handling(handler):
+        with handle_logs(handler):
             yield
     finally:
         handler.close()
 
 
-def train(config: Config, where: Path | None, emit: Emit) -> dict[str, Any]:
+def pack_own(request: dict[str, Any]) -> dict[str, Any]:
+    """Write the user's own objects as text for a process of ours, with the folders in which it finds their modules."""
+    if not request.get("own"):
+        return request
+    try:
+        content = cloudpickle.dumps(dict(request["own"]))
+    except Exception as error:  # a user's object may raise anything
+        raise SteppeError(f"Your own objects cannot be sent to another process ({error}): use jobs=1.") from error
+    return {**request, "own": base64.b64encode(content).decode(), "path": sys.path}
+
+
+def unpack_own(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the inverse of `pack_own`; only for what this process's own parent sent."""
+    if not request.get("own"):
+        return request
+    sys.path += [folder for folder in request["path"] if folder not in sys.path]
+    return {**request, "own": cloudpickle.loads(base64.b64decode(request["own"]))}
+
+
+def train(config: Config, where: Path | None, emit: Emit, own: Own) -> dict[str, Any]:
     """Run a configuration, or continue it in its folder. Return the event `done`.
 
     Without a folder its facts are all that a row of results needs, also of a training that broke down.
@@ -80,7 +101,8 @@ def train(config: Config, where: Path | None, emit: Emit) -> dict[str, Any]:
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    built = build_experiment(config, data=_load(config.data, config.data_folder or os.environ.get("STEPPE_DATA")))
+    data = _load(config.data, config.data_folder or os.environ.get("STEPPE_DATA"))
+    built = build_own(config, {"data": data, **own})
     metric = built.task.metric
     records: list[dict[str, Any]] = []
 
@@ -136,7 +158,7 @@ def main() -> None:
     with suppress(KeyboardInterrupt, BrokenPipeError):
         while line := requests.get():
             busy.set()
-            request = json.loads(line)
+            request = unpack_own(json.loads(line))
             if request["where"]:
                 _print_to(Path(request["where"]))
             perform(request, lambda event: print(json.dumps(event), file=out))

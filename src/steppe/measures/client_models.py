@@ -25,7 +25,7 @@ class UploadModel(Part):
         return delta
 
 
-def uploading_models(algorithm: Algorithm) -> Algorithm:
+def upload_models(algorithm: Algorithm) -> Algorithm:
     """Return the same algorithm with replies that also hold the clients' models, in `up["client_model"]["w"]`."""
     if any(isinstance(p, UploadModel) for p in algorithm.parts):
         return algorithm

@@ -140,15 +140,18 @@ def radius_profile(s: Subject) -> Any:
 
 @measure("clients", usual=True)
 def forgetting(s: Subject) -> Any:
-    """Test accuracy lost by local training: of the model the clients received, minus the mean of theirs"""
-    return flatness.forgetting(s.given, s.local)
+    """Test metric lost by local training: of the model the clients received, minus the mean of theirs"""
+    lost = flatness.forgetting(s.given, s.local)
+    return lost._replace(value=-lost.value) if s.experiment.task.metric.lower else lost
 
 
 @measure("clients", usual=True)
-def local_accuracy(s: Subject) -> Any:
-    """Test accuracy of the clients' models after local training (mean and each), and of the model they received"""
+def local_score(s: Subject) -> Any:
+    """Test metrics of the clients' models after local training (mean and each), and of the model they received"""
     each = [one.metric for one in s.local]
-    return {"mean": Estimate.of(each), "each": each, "ids": s.round.ids, "given": s.given.metric}
+    means = {name: Estimate.of([one.metrics[name] for one in s.local]) for name in s.given.metrics}
+    return {"metric": s.experiment.task.metric.name, "mean": Estimate.of(each), "each": each, "ids": s.round.ids,
+            "given": s.given.metric, "metrics": means}  # fmt: skip
 
 
 @measure("clients")

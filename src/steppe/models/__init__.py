@@ -17,6 +17,8 @@ from torch import nn
 
 from steppe.core.errors import SteppeError, nearest
 from steppe.models.cnn import cnn, convnet_tiny, lenet
+from steppe.models.gpt import gpt
+from steppe.models.lstm import lstm, lstm_fedavg
 from steppe.models.mlp import mlp
 from steppe.models.resnet import resnet8_gn, resnet18_bn, resnet18_bs, resnet18_cifar_gn, resnet18_gn
 from steppe.models.vgg import vgg11, vgg11_linear
@@ -39,6 +41,9 @@ MODELS: dict[str, Builder] = {
     "slvit": slvit,
     "slvit-original": slvit_original,
     "vit-small": vit_small,
+    "lstm": lstm,
+    "lstm-fedavg": lstm_fedavg,
+    "gpt": gpt,
 }
 
 

@@ -1,1 +1,1 @@
-"""The ideas, one a file: citation, equation, deviations, code."""
+"""The ideas, one per file: citation, equation, deviations, code."""

@@ -4,10 +4,10 @@
 
 a: what leaves each hidden layer's non-linearity, before pooling; the logits are left out. The Hessian of one
 layer z = W a on one example is aaᵀ ⊗ ∇²_z loss, with top eigenvalue ‖a‖² λ₁(∇²_z loss): smaller activations
-make flatter layers. Keeps nothing, sends nothing, and costs no pass.
+make flatter layers. It keeps nothing, sends nothing and needs no additional pass.
 
-Deviations: the authors' text and scripts differ by the factor ½ (ζ = 0.15 and 0.1 in the text); here it is in,
-as in the code. Every call of a tap counts; the released Tiny-ImageNet network drops its third convolution and adds
+Deviations: the authors' text and scripts differ by the factor ½ (ζ = 0.15 and 0.1 in the text); it is included here,
+as in the code. Every call of a tap counts; the released Tiny-ImageNet network omits its third convolution and adds
 the batch variance of a layer instead.
 """
 

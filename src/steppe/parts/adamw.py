@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing
+from steppe.core.part import Part, make_placeholder
 from steppe.core.ranges import Amount, Epsilon, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -37,12 +37,12 @@ class AdamW(Part):
     def objection(self, others: tuple[Part, ...]) -> str:
         reader = next((p.name for p in others if p.needs_plain_steps), None)
         return "" if reader is None else (
-            f"'{reader}' reads gradients off the distance that a client went, and AdamW's steps are not along them: "
-            "take the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper will do)"
+            f"'{reader}' derives gradients from a client's displacement, but AdamW's steps are not along gradients: "
+            "use the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper works)"
         )  # fmt: skip
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": nothing(x), "v": nothing(x)}
+        return {"m": make_placeholder(x), "v": make_placeholder(x)}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)

@@ -1,13 +1,13 @@
-"""Client-level momentum of FedCM (Xu et al., 2021, arXiv:2106.10874): each step leans on the last global direction.
+"""Client-level momentum of FedCM (Xu et al., 2021, arXiv:2106.10874): each step mixes in the last global direction.
 
     direction = α g(w) + (1−α) D
     D ← −Σ p_i Δ_i / (K_i η)            Δ_i = w_i − w⁰ from the start, η of the round that made Δ_i;  D = 0 at first
 
-D goes down; only the model and a scalar go up (a vector more where a part moves the start or changes the update); the
-client keeps nothing. The first round is plain SGD at α times its learning rate. With SAM inside it is MoFedSAM (Qu et
-al., ICML 2022, arXiv:2206.02618): the ascent is along the unscaled gradient.
+D is broadcast. A client uploads the model and a scalar (and one more vector if a part moves the start or changes the
+update) and keeps nothing. The first round is plain SGD at α times its learning rate. With SAM inside it is MoFedSAM
+(Qu et al., ICML 2022, arXiv:2206.02618): the ascent is along the unscaled gradient.
 
-Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides everybody's by the
+Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides all updates by the
 first client's. A server learning rate does not enter D. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
 """
 
@@ -46,7 +46,7 @@ class ClientMomentum(Part):
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         per_step = 1 / (s.effective_steps * s.lr)
-        if s.update_differs:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot derive it from the update alone
             s.up["direction"] = per_step * (s.start - s.w)
         else:
             s.up["rate"] = per_step

@@ -9,11 +9,11 @@
 `official`   q = mean over the active of μ_i, ε = 1e-7: FL-Simulator leaves ŝ_i out on purpose.
 `early`      q = −mean of all clients' μ_i, stale ones included, ε = 1e-8: early scripts, perhaps the authors' own.
 
-The client keeps μ_i; s goes down, one more vector goes up (under `early` the change of μ_i, whose running mean the
-server keeps). μ_i and s start at 0, so s has length ρ from the second round on. All means are uniform.
+The client keeps μ_i. s is broadcast, and one more vector is uploaded (for `early`, the change of μ_i, whose running
+mean the server keeps). μ_i and s start at 0, so s has length ρ from the second round on. All means are uniform.
 
-Deviations: the inner ε is 1e-7 everywhere (as in FL-Simulator). FL-Simulator's published FedSMOO numbers are older
-than a fix of how it cut μ_i and s into tensors, so they do not validate this part.
+Deviations: the inner ε is 1e-7 everywhere (as in FL-Simulator). FL-Simulator's published FedSMOO numbers
+precede a fix of how it split μ_i and s into tensors, so they do not validate this part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing, unit
+from steppe.core.part import Part, make_placeholder, unit
 from steppe.core.ranges import Amount
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 
@@ -56,7 +56,7 @@ class ConsistentSAM(Part):
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         more = {"paper": "last", "early": "moved"}.get(self.variant)
-        return {more: nothing(x)} if more else {}
+        return {more: make_placeholder(x)} if more else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         ascent = self.rho * unit(grad(w) - s.state["mu"] - s.down["s"], 1e-7)

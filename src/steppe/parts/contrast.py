@@ -4,7 +4,7 @@
 
 z, z_x, z_prev: features (what enters the head) of the local model, of the global one, and of the client's own
 model at the end of its last round, which the client keeps; before its first round, the initial global model.
-Gradients flow through z alone. Two forward passes a batch. Each cosine divides by norms of at least 1e-8.
+Gradients flow through z alone. There are two forward passes per batch. Each cosine divides by norms of at least 1e-8.
 
 Deviations: no projection head, as in the FedSoL code (the authors put two layers, 256 wide, between features
 and loss). μ = 0.1 and τ = 0.5 are FedSoL's Table 4; its released configuration has τ = 1, MOON's paper μ = 5 or 1.

@@ -4,20 +4,20 @@
     c_i⁺ = c_i − c − Δ_i / (K η),        Δ_i = w_i − x
     c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)   uniformly, whatever weights the models
 
-The client keeps c_i; c goes down, c_i⁺ − c_i goes up. All states start at 0.
+The client keeps c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0.
 
 Deviations: K is the client's own step count corrected for momentum (`effective`, as in the FedSoL code;
 the plain count without momentum) or the count itself (`steps`, as printed; with momentum 0.9 it
-overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and so inside c_i, as in the
-released codes. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
+overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and therefore inside c_i, as in the
+released code. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
 as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
 FedDC as printed, where the direction still contains c − c_i; or `outside`: the direction does not contain c − c_i
-(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). Where a part moves the start, Δ_i is measured from it.
+(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). If a part moves the start, Δ_i is measured from it.
 
-`gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), with
-         c_i⁺ − c going up; c follows the newest c_i⁺ by momentum, and is not the mean of all c_i any more. Under
-         `jump` the first round has gain 1, as in the released code. SCAFFOLD only while all clients are active and
-         gain = 1. The rule comes from two accounts of the paper that agree; the paper itself could not be read.
+`gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), and
+         c_i⁺ − c is uploaded; c follows the newest c_i⁺ by momentum, and is no longer the mean of all c_i. With
+         `jump` the first round has gain 1, as in the released code. It equals SCAFFOLD only if all clients are active
+         and gain = 1. The rule comes from two consistent accounts of the paper, which could not be read itself.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class ControlVariates(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gain is not None and self.estimate != "corrected":
-            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, which says how c follows the corrected "
-                               "estimate: leave it out, or take estimate='corrected'")  # fmt: skip
+            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, how fast c follows the corrected "
+                               "estimate: leave it out, or use estimate='corrected'")  # fmt: skip
 
     def objection(self, others: tuple[Part, ...]) -> str:
         paced = next((p.name for p in others if p.around_optimiser and p.has("stride")), None)
         return "" if paced is None or self.divisor == "effective" else (
-            f"'{paced}' gives the steps a learning rate of its own, which divisor=steps of '{self.name}' ignores: take "
+            f"'{paced}' gives the steps its own learning rate, which divisor=steps of '{self.name}' ignores: use "
             "divisor=effective"
         )  # fmt: skip
 
@@ -79,7 +79,7 @@ class ControlVariates(Part):
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         steps = s.effective_steps if self.divisor == "effective" else s.steps.clamp(min=1)
-        mean = (s.start - s.w) / (steps * s.lr)  # of the directions that the client took
+        mean = (s.start - s.w) / (steps * s.lr)  # of the client's directions
         if self.estimate == "plain":
             s.up["c"] = s.state["c"] = mean
             return delta

@@ -2,28 +2,28 @@
 
     v_i ← v_i · min(1, C / ‖v_i‖)        v_i: all that client i uploads, as one vector
     S = Σ_{i∈round} v_i + N(0, (σC)² I)
-    mean = S / m,    sum over all = S / N        m: clients a round as planned, N: all; neither depends on the data
+    mean = S / m,    sum over all = S / N        m: planned clients per round, N: all; neither depends on the data
 
-Whatever the algorithm then does (server momentum, FedDyn's dual, SCAFFOLD's variate) is made of S alone, so the
-sequence of global models and server states costs the privacy of these sums and no more. One client changes the sum by
-C at most, so one round is a Gaussian mechanism with noise multiplier σ.
+All that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from S alone,
+so the sequence of global models and server states costs no more privacy than these sums. One client changes the sum
+by at most C, so one round is a Gaussian mechanism with noise multiplier σ.
 
-What is promised, to whom. The server is trusted: it sees every upload (central privacy). Two federations are
-neighbours if they differ by one client and all its data: its upload is there, or is 0. With `amplified`, every
-client takes part in a round by an independent draw with probability q = m/N (Poisson sampling, empty rounds included),
-and ε counts on the draw being secret. Without it, any sampling will do, every client is taken to be in every round,
-and ε is larger. `accountant.py` turns (σ, q, rounds, δ) into ε. Not covered: what a client keeps, clients' losses and
-norms in a run's records, validation and personalisation on raw data, and who took part.
+The guarantee. The server is trusted: it sees every upload (central privacy). Two federations are neighbours if they
+differ by one client and all its data: its upload is present, or is 0. With `amplified`, every client takes part in a
+round by an independent draw with probability q = m/N (Poisson sampling, including empty rounds), and ε assumes that
+the draw is secret. Without it, any sampling is allowed, every client is assumed to be in every round, and ε is larger.
+`accountant.py` turns (σ, q, rounds, δ) into ε. Not covered: what a client keeps, clients' losses and norms in a run's
+records, validation and personalisation on raw data, and participation.
 
-`secret`  a file with the key of noise and draws; it is made where it does not exist. Without it, both follow from
-          `seed`, so that a run can be repeated: whoever knows the seed can take the noise off again. A secret key is
-          also hashed with the sum itself, so that no two sums ever share their noise; a round that is played again
-          after a crash gets the same noise where its sum is the same.
+`secret`  a file with the key of noise and draws; it is created if it does not exist. Without it, both follow from
+          `seed`, so that a run can be repeated: anyone who knows the seed can remove the noise. A secret key is
+          also hashed with the sum itself, so that no two sums ever share their noise; a round that is repeated after
+          a crash gets the same noise if its sum is the same.
 
-A client shrinks its own states (duals, variates) by the same clip, so the server's mean of them is off by noise alone.
+A client shrinks its own states (duals, variates) by the same clip, so the server's mean of them differs by noise alone.
 
 Deviations: the clip is over all uploads together, not per layer. Running statistics are refused. The noise is in
-floating point (64 bits, then rounded to the model's type), with the small leaks of that (Mironov, CCS 2012).
+floating point (64 bits, then rounded to the model's type), with the small leaks that this causes (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DifferentialPrivacy(Part):
     delta: Annotated[float, Range(1e-300, 1)] = 1e-5
     amplified: bool = True
     secret: str | None = None
-    seed: Count | None = None  # these three are the run's, unless set
+    seed: Count | None = None  # these three are taken from the run, unless set
     per_round: FromOne | None = None
     clients: FromOne | None = None
 
@@ -70,13 +70,13 @@ class DifferentialPrivacy(Part):
         super().__post_init__()
         if self.noise and self.clip == float("inf"):
             raise SettingError(
-                "clip of part 'dp' is inf, so no noise is enough: choose a finite clip, or noise=0 for no privacy"
+                "clip of part 'dp' is inf, so no noise is sufficient: choose a finite clip, or noise=0 for no privacy"
             )
 
     @property
     def planned(self) -> int:
         if self.per_round is None:
-            raise SettingError("dp divides by the number of clients per round as planned: set per_round")
+            raise SettingError("dp divides by the planned number of clients per round: set per_round")
         return self.per_round
 
     def counted(self, replies: int) -> int:
@@ -94,7 +94,7 @@ class DifferentialPrivacy(Part):
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SettingError(f"secret is {quote(self.secret)}, which cannot be written: {reason}", "add") from None
-        if not path.is_file():  # a device may never end
+        if not path.is_file():  # reading a device may never end
             raise SettingError(f"secret is {quote(self.secret)}, which is not an ordinary file", "add")
         found = path.read_bytes()
         if len(found) < 16:
@@ -104,7 +104,7 @@ class DifferentialPrivacy(Part):
         return found
 
     def sample(self, clients: int, round_: int) -> list[int]:
-        """Who takes part, each by a draw of its own; perhaps nobody."""
+        """Draw each client independently; the round may be empty."""
         drawn: list[bool] = (uniform(self.key(), f"draw {round_}", clients) < self.planned / clients).tolist()
         return [i for i, taken in enumerate(drawn) if taken]
 

@@ -7,7 +7,7 @@ NTD    FedNTD, Lee et al., NeurIPS 2022, arXiv:2106.03097
     penalty = weight · mean over the batch of Σ_c q_c (log q_c − log p_c)
 
 `not_true` leaves each example's own class out of both softmaxes. FedNTD has weight = β τ², FedSoL's KL no τ².
-Keeps nothing, sends nothing; one forward pass of the teacher a batch, reused by every gradient of the step.
+It keeps nothing and sends nothing; one forward pass of the teacher per batch serves every gradient of the step.
 
 Deviations: Σ(p − q), which is 0, is added. Both its value and its gradient vanish, but automatic
 differentiation then forms p − q before anything else, so that w = x gives exactly 0 where the two models'
@@ -44,16 +44,16 @@ class Distillation(Part):
     }"""
     addable = True
     needs = frozenset({"logits"})
-    flat_at_x = True  # the gradient at w = x is 0: what is computed there is rounding noise
+    flat_at_x = True  # the exact gradient at w = x is 0: a computed one is rounding noise
     weight: Amount = 1.0
     tau: Positive = 3.0
     not_true: bool = False
 
     def log_probabilities(self, logits: Tensor, y: Tensor) -> Tensor:
-        """One routine for teacher and student, so that equal logits give equal numbers."""
+        """Compute log-probabilities for teacher and student alike, so that equal logits give equal numbers."""
         z = logits / self.tau
         if self.not_true:
-            # Not −∞: its differences are not numbers. Half the largest number has the same probability, exactly 0.
+            # Not −∞, whose differences are NaN. Half of the largest number has the same probability, exactly 0.
             z = torch.where(y[..., None] == torch.arange(z.shape[-1], device=z.device), torch.finfo(z.dtype).min / 2, z)
         return torch.log_softmax(z, -1)
 

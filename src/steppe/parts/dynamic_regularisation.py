@@ -5,9 +5,9 @@
     h   ← h − (α/N) Σ_{i∈S} Δ_i         over all N clients, uniformly: always the mean of all h_i
     x   ← x + Δ̄ − h/α
 
-The client keeps h_i; nothing but the models travels. FedSpeed, FedSMOO, FedLESAM-D and FedGMT share it.
+The client keeps h_i; only models are sent. FedSpeed, FedSMOO, FedLESAM-D and FedGMT share it.
 
-One sign for all papers: h_i is like a gradient. (FL-Simulator stores Σ Δ_i = −h_i/α, FedSpeed ĝ_i = h_i,
+One sign for all papers: h_i has the sign of a gradient. (FL-Simulator stores Σ Δ_i = −h_i/α, FedSpeed ĝ_i = h_i,
 FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 
 `over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
@@ -19,7 +19,7 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
          the first step for a ResNet-18.
 
-Where a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
+If a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DynamicRegularisation(Part):
         h = s.state["h"] = s.state["h"] - self.alpha * moved
         if self.over == "active":
             return delta - h / self.alpha
-        if s.update_differs:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot derive it from the update alone
             s.up["moved"] = moved
         return delta
 

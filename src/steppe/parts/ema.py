@@ -1,8 +1,8 @@
-"""An exponential moving average of the global models, on the server, to be judged in their place.
+"""An exponential moving average of the global models, on the server, evaluated in their place.
 
     e ← keep · e + (1−keep) · x         x the new global model, e⁰ = x⁰
 
-Training goes on from x; only what is evaluated is e. Nothing more travels.
+Training continues from x; only e is evaluated. Nothing more is sent.
 """
 
 from __future__ import annotations

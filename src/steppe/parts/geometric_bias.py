@@ -1,4 +1,4 @@
-"""The geometric bias of FedScar (ICML 2026, poster 61241): a dual, and a history of where a client was pulled away to.
+"""The geometric bias of FedScar (ICML 2026, poster 61241): a dual, and a decaying memory of each client's drift.
 
     b_i ← keep · b_i                              for all clients, every round, active or not
     b_i ← b_i + s_i unit(x − w_i)                 for the active; w_i its own last model, s_i = 0 the first time
@@ -10,14 +10,14 @@
 `prox`     norm: (β/2) unit(w − a_i), as released. square: β (w − a_i), as printed. none.
 `anchor`   a_i: last, the client's own last model (w⁰ the first time), as released; global, x; start, w⁰.
 `scale`    const: s_i = α. var: s_i = (α/N) Σ over clients ever active of ‖Δ_c − Δ̄‖, Δ_c their last displacements.
-`variant`  official: as above; b̄ takes the states of those who will reply, on the server, before they do (the released
-           code holds everybody's), so a round in which somebody does not reply is played again without them. lagged:
-           b̄ of the round before, which a real federation can know; two more vectors go up.
+`variant`  official: as above; b̄ needs the states of the clients that will reply, on the server, before they do (the
+           released code holds all states), so a round with missing replies is repeated without those clients. lagged:
+           b̄ of the previous round, which a real federation can know; two more vectors are uploaded.
 
-The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is made up for later; the
-server keeps the two means. b̄ goes down with x. SAM may go inside, with ε = 1e-7 as released.
+The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is computed later; the
+server keeps the two means. b̄ is broadcast with x. SAM may be used inside, with ε = 1e-7 as released.
 From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read. Deviations:
-unit(0) is 0; under `var` the server remembers s for 1024 rounds, and who was away for longer takes a newer one.
+unit(0) is 0; with `var` the server remembers s for 1024 rounds, and a client that was away for longer gets a newer one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torch import Tensor
 
 from steppe.core.errors import SettingError
 from steppe.core.layout import Tensors
-from steppe.core.part import Part, nothing, unit
+from steppe.core.part import Part, make_placeholder, unit
 from steppe.core.ranges import Amount, Share
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
 
-MEMORY = 1024  # rounds of which s_i is remembered
+MEMORY = 1024  # rounds for which s_i is remembered
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class GeometricBias(Part):
         return {"b": zero, "h": zero.clone(), "last": x.clone(), **moved, "when": x.new_full((), -1)}
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"kick": nothing(x)} if self.variant == "lagged" else {}
+        return {"kick": make_placeholder(x)} if self.variant == "lagged" else {}
 
     def _bias(self, own: Tensors, x: Tensor, now: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """b_i of this round, and what has just been added to it."""
+        """Return b_i of this round, and what has just been added to it."""
         size = self.alpha if sizes is None else (sizes * _now(own["when"], x)).sum()
         kick = torch.where(own["when"] < 0, 0.0, size * unit(x - own["last"], 0.0))
         return self.keep ** (now - own["when"]) * own["b"] + kick, kick
@@ -124,7 +124,7 @@ class GeometricBias(Part):
         s.state["h"] = s.state["h"] + moved
         s.state |= {"moved": moved} if self.scale == "var" else {}
         s.up |= {"kick": s.state["kick"]} if self.variant == "lagged" else {}
-        if self.variant == "lagged" or s.update_differs:  # the server cannot work it out from the update alone
+        if self.variant == "lagged" or s.update_differs:  # the server cannot derive it from the update alone
             s.up["moved"] = moved
         s.state["last"], s.state["when"] = s.w, s.round.to(s.w.dtype)
         return delta
@@ -141,7 +141,7 @@ class GeometricBias(Part):
             self._age(s, s.round, s.up["kick"])
         s.state["h"] = self._dual(s)
         if self.scale == "var":
-            spread = self.alpha / s.clients * torch.linalg.vector_norm(s.everyone("moved") - delta, dim=1).sum()
+            spread = self.alpha / s.clients * torch.linalg.vector_norm(s.states_of_all("moved") - delta, dim=1).sum()
             s.state["sizes"] = torch.where(_now(s.round, delta), spread, s.state["sizes"])
         return delta + self.beta * (s.state["h"] - s.state["bbar"])
 

@@ -3,11 +3,11 @@
     sent:     x̃ = x + ρ unit(−Δ̄ of the round before)        nothing to ascend along in the first round
     server:   x ← x + Δ̄ + …                                  Δ̄ the mean of w_i − x̃; the perturbation is taken back
 
-One vector down, one up, nothing kept by a client. FedGloSS puts SAM inside it and the dual of FedDyn (α = 1/β)
-around it, measured from x̃. `ramp`: the radius grows linearly from 1e-3 over this many rounds.
+One vector is sent down and one up; a client keeps nothing. FedGloSS puts SAM inside it and the dual of FedDyn
+(α = 1/β) around it, measured from x̃. `ramp`: the radius grows linearly from 1e-3 over this many rounds.
 
-Deviations: the released ramp of the server's radius reads the clients' list by mistake, so it is neither theirs nor
-its own; here both radii ramp each to its own value. The released client moves its anchor in every epoch; here it
+Deviations: the released ramp of the server's radius reads the clients' list by mistake, so it follows neither
+radius; here each radius ramps to its own value. The released client moves its anchor in every epoch; here it
 is x̃ for the whole round (the same for the one epoch that the paper uses).
 """
 

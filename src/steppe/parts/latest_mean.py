@@ -1,10 +1,10 @@
-"""The mean of all clients' latest models, stale ones included, to be judged in the global model's place.
+"""The mean of all clients' latest models, including stale ones, evaluated in place of the global model.
 
-    m ← m + (1/N) Σ_{i∈S} (w_i − w_i of its round before)          x⁰ stands for a client that never took part
+    m ← m + (1/N) Σ_{i∈S} (w_i − w_i of its round before)          x⁰ stands for a client that has not taken part
 
-The early FedSMOO scripts and the code of MAN (arXiv:2512.08314) report this mean. It acts like weight averaging and is
-worth some points, so it is to be compared with itself only. Training is as without it. The client keeps its last
-model; one more vector goes up.
+The early FedSMOO scripts and the code of MAN (arXiv:2512.08314) report this mean. It acts like weight averaging and
+raises accuracy by some points, so compare it only with itself. Training does not depend on it. The client keeps its
+last model; one more vector is uploaded.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The locally estimated perturbation of FedLESAM (Fan et al., ICML 2024, arXiv:2405.18890): SAM at one gradient a step.
+"""The locally estimated perturbation of FedLESAM (Fan et al., ICML 2024, arXiv:2405.18890): SAM with one gradient.
 
-    direction = g(w + ρ unit(x_old − x))           constant during a round: back to an older global model is ascent
+    direction = g(w + ρ unit(x_old − x))           constant during a round: towards an older global model is uphill
 
 `paper`        x_old is the model that the client received when it was last active; no perturbation the first time.
 `paper_init`   the same, with x_old = x⁰ the first time (the paper's text allows either).
-`last_round`   x_old is the global model of the round before, the same for all: what the released code means to do.
-`sum_norm`     as last_round, divided by the sum of the tensors' norms instead of the norm of all: as the code intends.
+`last_round`   x_old is the global model of the round before, the same for all: the intention of the released code.
+`sum_norm`     as last_round, divided by the sum of the tensors' norms instead of the norm of all, as the code intends.
 `official`     as the code runs: the flat update is indexed by the number of the tensor, so all entries of tensor j move
                by the one number (x_old − x)[j] / Σ_j |(x_old − x)[j]|, over the first numbers of the first tensors.
                The radius then has little to do with ρ (about 54 ρ on a ResNet-18): the published ρ do not carry over.
@@ -87,7 +87,7 @@ def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
 
 
 def by_tensor_number(v: Tensor, layout: Layout) -> Tensor:
-    """A slip that several released codes share: tensor j is filled with v[j] / Σ_j |v[j]|."""
+    """Repeat a slip of several released programs: fill tensor j with v[j] / Σ_j |v[j]|."""
     pieces = layout.pieces(v)
     flat = torch.cat([p.reshape(-1) for p in pieces])  # the model's own order, not the layout's
     first = flat[: len(pieces)]

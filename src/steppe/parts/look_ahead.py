@@ -1,9 +1,9 @@
-"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948), first order: descend as seen one step ahead.
+"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948), first order: descend with the gradient one step ahead.
 
     w̃ = w − γ g(w; b₁),      w ← w − β g(w̃; b₂)
 
-Each step takes two batches. γ is the round's learning rate unless set; β stays as it is while the round's rate
-decays. Keeps nothing, sends nothing.
+Each step takes two batches. γ is the round's learning rate unless set; β is constant while the round's rate
+decays. It keeps nothing and sends nothing.
 
 `shared`   False (clean): the inner move has weight decay but no momentum and no clipping; the outer one is the
 local optimiser's. True (official): as in the FedSoL code, one optimiser object makes both moves, so that its
@@ -46,8 +46,8 @@ class LookAhead(Part):
     def objection(self, others: tuple[Part, ...]) -> str:
         reader = next((p.name for p in others if p.needs_plain_steps), None) if self.shared else None
         return "" if reader is None else (
-            f"'{reader}' reads gradients off the distance that a client went, and the official '{self.name}' puts two "
-            "gradients per step into the optimiser's momentum: take variant=clean"
+            f"'{reader}' derives gradients from a client's displacement, but the official '{self.name}' puts two "
+            "gradients per step into the optimiser's momentum: use variant=clean"
         )  # fmt: skip
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
@@ -62,7 +62,7 @@ class LookAhead(Part):
 
 @dataclass(frozen=True)
 class FixedRate(Part):
-    """The local learning rate, whatever the round's: goes around the optimiser."""
+    """A fixed local learning rate instead of the round's; goes around the optimiser."""
 
     name = "fixed_rate"
     citation = LookAhead.citation

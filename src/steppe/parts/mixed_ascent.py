@@ -3,20 +3,20 @@
     p = w + ρ unit(g(w)),      p ← (1−c) p + c x̃,      direction = g(p)      the same batch for both gradients
 
     D = mean over the active of ‖w_i − x‖,      c = share of the last `window` rounds with D > threshold
-    x̃ = x' + ρ_g unit(x − x')                   x' the new global model: back to the old one is ascent
+    x̃ = x' + ρ_g unit(x − x')                   x' the new global model: towards the old one is uphill
 
-The further clients drift apart, the more they look at the federation's sharpness instead of their own: c = 0 is
-FedSAM, as in the first round; with c = 1 all gradients of a round are taken at x̃. Points are mixed, not
-perturbations, so a client that has gone far from x̃ looks far back. x̃ and c go down, the scalar ‖w_i − x‖ goes up;
-a client keeps nothing. D is a plain mean, whatever weights the models.
+The further clients drift, the more they use the federation's sharpness instead of their own: c = 0 is FedSAM, as in
+the first round; with c = 1 all gradients of a round are taken at x̃. Points are mixed, not perturbations, so for a
+client far from x̃ the gradient is taken far away. x̃ and c are broadcast, the scalar ‖w_i − x‖ is uploaded; a client
+keeps nothing. D is a plain mean, whatever the models' weights.
 
 From the released code (github.com/hwan-sig/Official-FedGF); of the paper only the abstract could be read.
 
 Deviations: ε of unit(g) is 1e-16 as released; x̃ = x' where the model did not move (the code divides by zero). The
 code has no default threshold, and its script passes one under another name; 0.2 is our reading, for its rate of 0.01.
 It is the length of a whole update, so it depends on model, rate and steps: set it near the `drift` of a run's records.
-Where every round is beyond it, c stays 1 and all steps of a round go along gradients at one point, which a large rate
-does not survive (digits, rate 0.1, drift 1.1: 29 %, where FedSAM has 90 %).
+If every round exceeds it, c stays 1 and all steps of a round use gradients at one point, which fails at a large rate
+(digits, rate 0.1, drift 1.1: 29 %, compared with FedSAM's 90 %).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, ascended, unit
+from steppe.core.part import Part, ascend, unit
 from steppe.core.ranges import Amount, Bound, FromOne
 from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle
 
@@ -55,7 +55,7 @@ class MixedAscent(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         c = s.down["c"]
-        return grad((1 - c) * ascended(w, grad(w), self.rho, 1e-16) + c * s.down["point"])
+        return grad((1 - c) * ascend(w, grad(w), self.rho, 1e-16) + c * s.down["point"])
 
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["distance"] = torch.linalg.vector_norm(s.w - s.x)

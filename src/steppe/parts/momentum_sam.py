@@ -1,4 +1,4 @@
-"""FedWMSAM (Li et al., NeurIPS 2025, arXiv:2511.22080): SAM along a personal momentum, at one gradient a step.
+"""FedWMSAM (Li et al., NeurIPS 2025, arXiv:2511.22080): SAM along a personal momentum, at one gradient per step.
 
     D_i = M + α/(1−α) · (c − c_i)                  fixed during the round
     direction = α g(w + e_b) + (1−α) D_i           in step b = 0 … K−1
@@ -6,21 +6,21 @@
     M ← mean d_i,    c ← c + (n/N) (mean d_i − c)  uniform means over the n active of N clients
     α ← (1−adapt) α + adapt · clamp(mean over the active of v_i, 0.1, 0.9)
 
-`kind`   paper: e_b = ρ unit(x + b D_i − w). Uphill, since D_i is like a gradient, and with no η in it nearly along D_i.
-         text: e_b = ρ unit(w − (x − η b D_i)), away from where the momentum would have led, as the prose has it.
+`kind`   paper: e_b = ρ unit(x + b D_i − w). Uphill, since D_i is like a gradient; without η it is nearly along D_i.
+         text: e_b = ρ unit(w − (x − η b D_i)), away from where the momentum would have led, as the text says.
          official: as the code runs, δ = x + b D_i − w enters with the other sign (it descends) and is indexed by the
          number of the tensor: all entries of tensor j move by −ρ δ[j] / Σ_j |δ[j]|.
 `aligned`  v_i = 1 + cos(−Δ_i, M), so that α grows where clients agree with the momentum, as the paper says. False, as
-         released: 1 + cos(Δ_i, M), which runs backwards. v_i = 0 where a norm is 0, as in the first round.
-`scale`  multiplies M. The code has the learning rate's decay of the round here; 1 leaves it out.
+         released: 1 + cos(Δ_i, M), which has the opposite effect. v_i = 0 where a norm is 0, as in the first round.
+`scale`  multiplies M. The code uses the round's learning-rate decay here; 1 leaves it out.
 
-M, c and α go down. The client keeps c_i. Two scalars go up: the server works M and c out from the updates.
+M, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the server derives M and c from the updates.
 
-Deviations: M as printed (Δ̄/η, then x − M) climbs, so M is like a gradient everywhere, as in the code. The authors
-keep all c_i on the server and send D_i alone; here clients keep them: one vector more goes down, the same numbers.
-K_i is the client's own count, corrected for momentum; the code takes the first client's. ε is 1e-7 in every norm.
+Deviations: M as printed (Δ̄/η, then x − M) climbs, so M has the sign of a gradient everywhere, as in the code. The
+authors keep all c_i on the server and send only D_i; here clients keep them: one more vector is sent, same numbers.
+K_i is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
 Limits: d_i contains the optimiser's weight decay, which M carries into the next round, so the limit is not exactly
-the decayed optimum (0.005 away on a small quadratic); under `norm_bound` M is made of bounded updates.
+the decayed optimum (0.005 away on a small quadratic); with `norm_bound`, M is computed from bounded updates.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MomentumSAM(Part):
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         rate = 1 / (s.effective_steps * s.lr)
         d, M = rate * (s.start - s.w), s.down["M"]
-        if s.update_differs:  # the server cannot work it out from the update alone
+        if s.update_differs:  # the server cannot derive it from the update alone
             s.up["direction"] = d
         else:
             s.up["rate"] = rate

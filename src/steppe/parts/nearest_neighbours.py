@@ -4,10 +4,10 @@
     prediction = weight · knn + (1 − weight) · model
 
 f: features of the global model, f_j those of the client's own training examples. Training is FedAvg: this part
-only says how a client predicts afterwards (`evaluate/personal.py`).
+only defines how a client predicts afterwards (`evaluate/personal.py`).
 
 `of`   probabilities: the model's softmax, as in the paper. logits: raw logits, as in the FedSoL code (switched off
-there). k = 5, weight = 0.5 and scale = 1 are that code's; the authors tune weight and scale for each client.
+there). k = 5, weight = 0.5 and scale = 1 come from that code; the authors tune weight and scale per client.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class NearestNeighbours(Part):
     of: Literal["probabilities", "logits"] = "probabilities"
 
     def predict(self, logits: Tensor, features: Tensor, memory: Tensor, labels: Tensor) -> Tensor:
-        """From features (B, d) and a memory of features (M, d) with their labels (M,): (B, classes)."""
+        """Predict (B, classes) from features (B, d) and a memory of features (M, d) with their labels (M,)."""
         model = logits.softmax(-1) if self.of == "probabilities" else logits
         gaps = torch.cdist(features, memory, compute_mode="donot_use_mm_for_euclid_dist").square()
         gaps, nearest = gaps.topk(min(self.k, len(labels)), largest=False)
-        shares = torch.softmax(-gaps / (features.shape[-1] * self.scale), -1)  # s_j / Σ s_j, also where all are tiny
+        shares = torch.softmax(-gaps / (features.shape[-1] * self.scale), -1)  # s_j / Σ s_j, also if all are tiny
         votes = torch.zeros_like(model).scatter_add(-1, labels[nearest], shares)
         return self.weight * votes + (1 - self.weight) * model

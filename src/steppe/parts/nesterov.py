@@ -1,17 +1,17 @@
-"""The global Nesterov momentum of FedNSAM (Liu et al., 2026, arXiv:2602.23827), under three readings.
+"""The global Nesterov momentum of FedNSAM (Liu et al., 2026, arXiv:2602.23827), in three interpretations.
 
 The server keeps a momentum m, 0 at first, and looks ahead along it:
 
     m ← γ m + Δ̄,   x ← x + m            Δ̄ the mean of w_i − (where the clients began)
 
 `NesterovStart` clients begin at x + γ m, which is what is sent: one vector down. With SAM inside it is FedNSAM as its
-               code intends. `accumulate=False` is the code as released: it reads the mean where it means the old
+               code intends. `accumulate=False` is the code as released: it uses the mean in place of the old
                momentum, so m = Δ̄ in the first round, (1+γ) Δ̄ after it, and nothing accumulates.
-`NesterovSAM`  direction = g(w + γ m − ρ unit(m)), from w = x: m is a descent, so −m ascends. One gradient a step, and
-               x and m are sent. It fits the abstract's words better than what is released.
+`NesterovSAM`  direction = g(w + γ m − ρ unit(m)), from w = x: m is a descent, so −m ascends. One gradient per step;
+               x and m are sent. It fits the abstract better than the released code does.
 
 Not confirmed by the paper's text, which could not be read: all three come from the abstract and the released code.
-Deviations: γ and ρ are settings; the released client has 0.85 and 0.05 written into it. ε of unit(m) is 1e-7.
+Deviations: γ and ρ are settings; the released client has 0.85 and 0.05 hard-coded. ε of unit(m) is 1e-7.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Norm bounding (Sun et al., 2019, arXiv:1911.07963): nobody's upload is longer than a limit.
+"""Norm bounding (Sun et al., 2019, arXiv:1911.07963): no client's upload is longer than a limit.
 
     v_i ← v_i · min(1, M / ‖v_i‖)        v_i: all that client i uploads (update, control variates, …) as one vector
 
-The server scales before anything is averaged, so a boosted update counts for M at most. Goes with any reduction
-(mean, median, Krum, …). Keeps nothing, sends nothing.
+The server scales before anything is averaged, so a boosted update counts for at most M. It works with any reduction
+(mean, median, Krum, …), keeps nothing and sends nothing.
 
-A client knows the limit too, so it shrinks what it keeps of its own (duals, variates: `Part.shrink`) by the same
-factor: otherwise the server's mean of them would be wrong for good after one long upload.
+A client also knows the limit, so it shrinks its own states (duals, variates: `Part.shrink`) by the same factor:
+otherwise the server's mean of them would stay wrong after one long upload.
 
-Deviations: the paper scales the update; here what a part uploads with it is bounded too, by one norm for all, because
-the server acts on it as well.
+Deviations: the paper scales the update; here the parts' uploads are bounded too, by one norm for all, because the
+server also acts on them.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ class NormBound(Part):
 
 
 def share_below(limit: float, norms: Tensor) -> Tensor:
-    """What brings vectors of these norms to `limit` at most; 1 for shorter ones."""
+    """Return the factors that scale vectors of these norms to at most `limit`; 1 for shorter ones."""
     return (limit / norms).clamp(max=1)

@@ -3,13 +3,13 @@
     d_i = −Δ_i / (η a_i),      a_i: the client's steps, corrected for momentum
     x ← x − η · (Σ p_i a_i) · Σ p_i d_i
 
-Directions are averaged, not distances, so that clients with more steps do not pull harder. Two scalars go up
-(a_i and 1/a_i). The learning rate cancels.
+Directions are averaged, not distances, so that clients with more steps do not have more influence. Two
+scalars are uploaded (a_i and 1/a_i). The learning rate cancels.
 
 `correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d the
 mean over all clients of their d_i by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part;
-the client keeps d_i, and d goes down. official: the FedSoL code (and FedNTD's) never updates d, so that a client
-that comes back subtracts its own old average gradient, g(w) − d_i; its configuration has this switched on.
+the client keeps d_i, and d is broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a client that
+takes part again subtracts its own old average gradient, g(w) − d_i; its configuration enables this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NormalisedAveraging(Part):
         bounding = next((p.name for p in others if p.has("screen")), None)
         return "" if bounding is None else (
             f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which scales "
-            "both, would shrink the update twice: take fedavg with max_steps, so that clients take equal steps"
+            "both, would shrink the update twice: use fedavg with max_steps, so that clients take equal steps"
         )  # fmt: skip
 
     def has(self, hook: str) -> bool:

@@ -1,7 +1,8 @@
-"""No federation: every client trains its own model from the common first one, and goes on where it stopped.
+"""No federation: every client trains its own model from the common initial one, and continues where it stopped.
 
-Nothing is sent or averaged, so the global model never moves. A client keeps its model and all that others keep
-for one round only (momentum). The learning rate decays with the rounds, whether a client takes part or not.
+Nothing is sent or averaged, so the global model never moves. A client keeps its model, and also what
+other algorithms keep for one round only (momentum). The learning rate decays with the rounds, whether a client takes
+part or not.
 """
 
 from __future__ import annotations

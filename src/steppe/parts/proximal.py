@@ -2,9 +2,9 @@
 
     direction = g(w) + μ (w − x)
 
-the gradient of loss + (μ/2)‖w − x‖² over all trainable parameters. Zero in the first step of a round.
-Keeps nothing, sends nothing. It is added to the oracle, not to the loss: the same numbers, and no pass
-through automatic differentiation.
+This is the gradient of loss + (μ/2)‖w − x‖² over all trainable parameters. The term is zero in the first step of a
+round. It keeps nothing and sends nothing. It is added to the oracle, not to the loss: the numbers are the same, and
+automatic differentiation is not needed.
 """
 
 from __future__ import annotations

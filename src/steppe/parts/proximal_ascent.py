@@ -1,14 +1,14 @@
-"""FedSoL (Lee et al., CVPR 2024, arXiv:2308.12532): climb along a proximal loss, descend on the local one there.
+"""FedSoL (Lee et al., CVPR 2024, arXiv:2308.12532): ascend along a proximal loss, then descend on the local one.
 
     g_p = ∇L_p(w),      ε = ρ λ ⊙ g_p / (‖g_p‖ + 1e-12),      direction = g(w + ε)
 
 L_p is the proximal term of any other part: its penalty, or what it adds to the oracle (FedProx, SCAFFOLD, FedDyn,
-FedNova: these need no pass of the model). It never enters the update itself; its states and messages go on as
-they would by themselves. Any factor on L_p cancels.
+FedNova: these need no pass of the model). It never enters the update itself; its states and messages are updated as
+usual. Any factor on L_p cancels.
 
-`on`      all, head or body: the parameters that are moved and that ‖g_p‖ is taken over. For the head alone the
+`on`      all, head or body: the parameters that are moved and over which ‖g_p‖ is taken. For the head alone the
           features do not change, so one pass of the body serves both gradients.
-`radius`  with D = w − x, for each tensor by itself:
+`radius`  with D = w − x, for each tensor separately:
           adaptive: λ = |D| / ‖D‖ over axis 0 (the outputs), as in the released code
           layer: λ = |D| / ‖D‖ over the whole tensor, as printed (Eq. 11); √fan-in smaller
           fixed: λ = 1
@@ -19,8 +19,8 @@ they would by themselves. Any factor on L_p cancels.
 ρ = 1 with the adaptive radius is the released configuration; Table 4 has ρ = 2. It does not give the paper's accuracy:
 on CIFAR-10 it is outside the band in all six columns of Table 1. The head alone with ρ = 1.5 is inside in four of the
 five columns in which it was run (docs/reproductions/fedsol-table1.md). Terms other than KL are in the paper's Table 7
-but not in the code: here, the gradient that the method itself adds. Ablations A2, A4 and A6 (Table 6) below; the others
-are compositions, see `algorithms.py`.
+but not in the code: here they are the gradient that the method itself adds. Ablations A2, A4 and A6 (Table 6) are
+below; the others are compositions, see `algorithms.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ProximalAscent(Part):
 
     @property
     def sensitive(self) -> bool:
-        """A penalty near its minimum has a gradient of mere rounding, and a fixed radius gives it full length.
+        """Whether rounding errors could become an ascent of full length: a fixed radius on a penalty near its minimum.
 
         The other radii shrink with w − x, so that a step near x moves nothing.
         """
@@ -66,7 +66,7 @@ class ProximalAscent(Part):
         return grad(w + self.ascent(self.proximal(w, s), w, s))
 
     def proximal(self, w: Tensor, s: LocalStep, features: Tensor | None = None) -> Tensor:
-        """g_p: what the term adds to an oracle that says 0, and the gradient of its penalty."""
+        """Return g_p: what the term adds to an oracle that returns 0, and the gradient of its penalty."""
 
         def term(v: Tensor, out: Outputs) -> Tensor:
             return self.of.penalty(v, out, s)
@@ -91,7 +91,7 @@ class ProximalAscent(Part):
         return e if self.radius == "fixed" else e * s.layout.join(map(self._share, s.layout.pieces(w - s.x)))
 
     def _share(self, moved: Tensor) -> Tensor:
-        """λ of one tensor."""
+        """Return λ of one tensor."""
         moved = moved if moved.ndim else moved[None]
         axes = 0 if self.radius == "adaptive" else tuple(range(moved.ndim))
         length: Tensor = torch.linalg.vector_norm(moved, dim=axes, keepdim=True)
@@ -113,7 +113,7 @@ def _of_the_term(name: str) -> property:
     return property(lambda self: getattr(self.of, name))
 
 
-# Everything else is the term's own; its penalty stays out of the loss.
+# Everything else is delegated to the term; its penalty is not added to the loss.
 for _name in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
               "receive", "shrink", "server", "settle", "evaluated", "objection", "stride", "down", "reduction", "times",
               "once", "alters_update", "needs_plain_steps"):  # fmt: skip
@@ -122,7 +122,7 @@ for _name in ("server_state", "client_state", "round_state", "prepare", "send", 
 
 @dataclass(frozen=True)
 class ProximalAblation(ProximalAscent):
-    """What the authors tried instead, where it is not a composition of parts.
+    """Ablations by the authors that are not compositions of parts.
 
     a2: g(w) + β g_p(w + ε)
     a4: g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))

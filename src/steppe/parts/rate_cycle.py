@@ -1,16 +1,16 @@
-"""The learning-rate cycle of FedSWA (Liu et al., ICML 2025, arXiv:2507.20016): every round starts fast and ends slow.
+"""The learning-rate cycle of FedSWA (Liu et al., ICML 2025, arXiv:2507.20016): the rate falls during each round.
 
     w ← w − η_k m,      η_k = η · first · ((1 − k/K) + (k/K) · end),      k = 0 … K−1, anew in every round
 
-m is what the local optimiser makes of the step's direction; K is the client's own number of steps, so the last step
-is still above `end`. Keeps nothing, sends nothing. FedSWA adds a server learning rate above 1, FedMoSWA control
-variates with a momentum of their own as well. `first` = `end` = 1 changes nothing.
+m is the local optimiser's direction; K is the client's own number of steps, so the last step is still above `end`. It
+keeps nothing and sends nothing. FedSWA adds a server learning rate above 1, and FedMoSWA also control variates with
+their own momentum. `first` = `end` = 1 changes nothing.
 
 With local momentum the buffer is scaled, not what enters it, as under a schedule of PyTorch. Parts that divide a
-displacement by the steps that made it (SCAFFOLD, FedNova, FedCM) are told Σ η_k/η instead of K, with momentum too.
+displacement by the number of steps (SCAFFOLD, FedNova, FedCM) use Σ η_k/η instead of K, also with momentum.
 
-Deviations: the authors' paper could not be read; the rule and end = 0.1 come from two accounts that agree. The
-released code has first = 2 and end = 0 written into it (`fedswa variant=official`).
+Deviations: the authors' paper could not be read; the rule and end = 0.1 come from two consistent accounts. The
+released code has first = 2 and end = 0 hard-coded (`fedswa variant=official`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The relaxed start of FedInit (Sun et al., NeurIPS 2023, arXiv:2306.05706): begin a little beyond the global model.
+"""The relaxed start of FedInit (Sun et al., NeurIPS 2023, arXiv:2306.05706): start slightly beyond the global model.
 
     w⁰ = x + β (x − w_i)                w_i the client's own last model, x⁰ before its first round
 
 `official`   the server adds the mean of w_i − w⁰ to x, as FL-Simulator does. `paper`: x is the mean of the w_i.
 
-The client keeps w_i; nothing more travels unless another part must tell the server where its clients began. Duals,
-control variates and FedDyn's pull are measured from w⁰; FedProx's pull stays towards x.
+The client keeps w_i; nothing more is sent unless another part must tell the server where its clients started. Duals,
+control variates and FedDyn's pull are measured from w⁰; FedProx still pulls towards x.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""Robust aggregation: what some clients say, however wild, does not decide.
+"""Robust aggregation: a minority of clients, whatever they send, does not determine the result.
 
 Median, trimmed mean    Yin et al., ICML 2018, arXiv:1803.01498
 Krum, multi-Krum        Blanchard et al., NeurIPS 2017, arXiv:1703.02757
 
-    median          for each coordinate by itself; the mean of the two middle values where n is even
+    median          for each coordinate separately; the mean of the two middle values if n is even
     trimmed mean    for each coordinate, without its k smallest and k largest values, k = ⌈cut · n⌉
     Krum            score_i = Σ of ‖v_i − v_j‖² over the n − bad − 2 nearest j;  the reply with the lowest score,
                     or the mean of the `keep` lowest (multi-Krum)
 
-Every client counts alike: its sample count is a claim like any other. The rule applies to all that is uploaded, not
-to the update alone, so that nobody poisons SCAFFOLD's variates behind a decent update. Where the algorithm takes the
-sum over all N clients, the robust value times n/N stands for it. An attack from one side still moves a median a
-little; what adds up rounds (SCAFFOLD's variate, FedDyn's dual) magnifies that, within bounds. Krum's choice does not.
+Every client has the same weight, because its sample count is only a claim. The rule applies to all uploads, not to
+the update alone, so that a client cannot poison SCAFFOLD's variates behind a normal update. If the algorithm uses the
+sum over all N clients, n/N times the robust value replaces it. An attack from one side still moves a median slightly;
+states that sum over rounds (SCAFFOLD's variate, FedDyn's dual) magnify this, within bounds. Krum's choice does not.
 
-Deviations: k is rounded up (Yin et al. leave it open), so that a small cut protects a small round too, but at least
+Deviations: k is rounded up (Yin et al. leave it open), so that a small cut also protects a small round, but at least
 one value is kept. Krum's squared distances of each upload are first divided by their median over the pairs, so that
-uploads of different sizes have an equal say; with one upload this changes nothing. Running statistics (batch norm) are
-reduced like everything else but have no say in Krum's choice.
+uploads of different sizes have equal influence; with one upload this changes nothing. Running statistics (batch norm)
+are reduced like everything else but do not influence Krum's choice.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from steppe.core.layout import Tensors
 from steppe.core.part import Part
 from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
-from steppe.core.stacking import flat
+from steppe.core.stacking import flatten_rows
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:
-    """The mean over clients of each coordinate's middle values: (n, …) -> (…)."""
+    """Return the mean over clients of each coordinate's middle values: (n, …) -> (…)."""
     n = len(rows)
     k = min(ceil(cut * n - 1e-9), (n - 1) // 2)
     if not k:
         return rows.mean(0)
-    pieces = torch.split(flat(rows), 1 << 20, dim=1)  # sorting keeps an index of eight bytes for every number
+    pieces = torch.split(flatten_rows(rows), 1 << 20, dim=1)  # sorting keeps an index of eight bytes for every number
     return torch.cat([piece.sort(0).values[k : n - k].mean(0) for piece in pieces]).reshape(rows.shape[1:])
 
 
@@ -96,14 +96,14 @@ class Krum(Part):
 
     @property
     def fewest(self) -> int:
-        """Replies that Krum needs to outvote the bad ones, and to find `keep` good ones."""
+        """The number of replies that Krum needs to outvote the bad ones and to find `keep` good ones."""
         return max(2 * self.bad + 3, self.keep + self.bad)
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:
         n = len(rows["update"])
         if n < self.fewest:
             raise RunFailed(f"round {int(s.round) + 1}: krum:bad={self.bad},keep={self.keep} needs {self.fewest} "
-                            f"replies or more, and this round has {n}: sample more clients, or lower bad or "
+                            f"replies or more, but this round has {n}: sample more clients, or lower bad or "
                             "keep.")  # fmt: skip
         apart = torch.stack([_distances(v) for k, v in rows.items() if not k.startswith("@")]).sum(0)  # (n, n)
         nearest = apart.fill_diagonal_(float("inf")).sort(1).values[:, : n - self.bad - 2]
@@ -113,7 +113,7 @@ class Krum(Part):
 
 def _distances(rows: Tensor) -> Tensor:
     """Squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
-    rows = flat(rows)
+    rows = flatten_rows(rows)
     apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=torch.float64) for one in rows]).square()
     pairs = apart[torch.ones_like(apart, dtype=torch.bool).triu(1)]
     return apart / pairs.median().clamp(min=1e-30)

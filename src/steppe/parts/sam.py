@@ -9,13 +9,13 @@ ASAM    Kwon et al., ICML 2021, arXiv:2102.11600; FedASAM, Caldarola et al.
 
 SAM has T = 1. ASAM scales with the weights, so that rescaling a layer changes nothing: T = |w| on every
 tensor (`official`, as in the FedSoL code), or T = |w| + η on tensors named "weight" and 1 on the others
-(`paper`). Keeps nothing, sends nothing, asks for two gradients.
+(`paper`). It keeps nothing, sends nothing and needs two gradients.
 
 `mix`    SAM's direction is (1−mix) g(w) + mix g(w + ε): the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
-         arXiv:2302.10429). 1 is SAM, 0 the plain gradient, at the price of two either way.
-`ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 is a constant one.
+         arXiv:2302.10429). 1 is SAM, 0 the plain gradient; both cost two gradients.
+`ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 keeps it constant.
 
-Deviations: the ascent gradient is neither clipped nor decayed (as in all released codes). eps is 1e-12 as
+Deviations: the ascent gradient is neither clipped nor decayed (as in all released programs). eps is 1e-12 as
 in the FedSoL code; FL-Simulator uses 1e-7, the ASAM authors 1e-16.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, ascended, unit
+from steppe.core.part import Part, ascend, unit
 from steppe.core.ranges import Amount, Count, Epsilon, Share
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -49,12 +49,12 @@ class SAM(Part):
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         g = grad(w)
-        there = grad(ascended(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
+        there = grad(ascend(w, g, ramped(self.rho, self.ramp, s.round), self.eps))
         return there if self.mix == 1 else (1 - self.mix) * g + self.mix * there
 
 
 def ramped(rho: float, ramp: int, now: Tensor) -> float | Tensor:
-    """The radius of this round."""
+    """Return the radius of this round."""
     low = min(rho, 1e-3)
     return low + (rho - low) * (now / ramp).clamp(max=1) if ramp else rho
 

@@ -5,11 +5,11 @@
     w ← w − η m
 
 The decay is outside the clip and coupled (it enters the momentum), as in PyTorch's SGD after
-`clip_grad_norm_`, and acts on the unperturbed w, also when the oracle looks elsewhere (SAM).
+`clip_grad_norm_`, and acts on the unperturbed w, even if the oracle takes the gradient elsewhere (SAM).
 
 The FedSMOO code (github.com/woodenchild95/FL-Simulator) clips before it adds the proximal pull α·w: a part
-hands such a coefficient over in `s.decay`, and it joins λ here. The textbook order, the pull inside the
-clip, is what happens when a part adds its pull to the oracle instead.
+passes such a coefficient in `s.decay`, which is added to λ here. A part that adds its pull to the oracle
+instead gets the textbook order, with the pull inside the clip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, nothing
+from steppe.core.part import Part, make_placeholder
 from steppe.core.ranges import Amount, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -36,10 +36,10 @@ class SGD(Part):
         return self.momentum > 0
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
-        return {"m": nothing(x)} if self.momentum else {}
+        return {"m": make_placeholder(x)} if self.momentum else {}
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
-        s.decay[self.name] = self.decay  # said before asking: a part inside may make a move of its own
+        s.decay[self.name] = self.decay  # set before the oracle is called: a part inside may take its own step
         d = grad(w)
         if self.clip is not None:
             d = d * (self.clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1)
@@ -55,5 +55,5 @@ class SGD(Part):
         return super().has(hook) and (hook != "stride" or self.momentum > 0)
 
     def stride(self, s: LocalStep) -> Tensor:
-        """1 + μ + … + μᵏ, what a constant direction has become in the buffer; over a round, ‖a‖₁ of FedNova."""
+        """Return 1 + μ + … + μᵏ, the weight of a constant direction in the buffer; over a round, ‖a‖₁ of FedNova."""
         return (1 - self.momentum ** (s.index + 1)) / (1 - self.momentum)

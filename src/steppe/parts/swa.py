@@ -1,12 +1,12 @@
 """Stochastic weight averaging on the server (Izmailov et al., UAI 2018; in a federation Caldarola et al., ECCV 2022,
-arXiv:2203.11834): judge a mean of late global models.
+arXiv:2203.11834): evaluate a mean of late global models.
 
     from round a = ⌊start · T⌋ on, after every round t > a with (t − a) mod cycle = 0:   m ← (n m + x) / (n+1),  n ← n+1
 
-m is what is evaluated once it holds a model; before that x is. Training goes on from x. Nothing more travels.
+m is evaluated once it contains a model, and x before that. Training continues from x. Nothing more is sent.
 
 Deviations: the authors also cycle the clients' learning rate within a cycle; that belongs to the recipe's schedule and
-is not part of this. T is `rounds`, which the simulator fills in.
+is not part of this file. T is `rounds`, which the simulator sets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SWA(Part):
 
     def settle(self, x: Tensor, s: Aggregation) -> None:
         if self.rounds is None:
-            raise SettingError("swa starts after a share of all rounds, so it must know how many there are: set rounds")
+            raise SettingError("swa starts after a share of all rounds, so it needs their number: set rounds")
         since = s.round - int(self.start_at * self.rounds)
         due, n = (since > 0) & (since % self.cycle == 0), s.state["n"]
         s.state["mean"] = torch.where(due, (n * s.state["mean"] + x) / (n + 1), s.state["mean"])

@@ -3,11 +3,11 @@
     loss + weight · τ² · KL( softmax(z_e/τ) ‖ softmax(z_w/τ) )      a mean over the batch; z_e, z_w logits at e and at w
     e ← keep · e + (1−keep) · x                                     e⁰ = x⁰, x the new global model
 
-e lags behind x along the descent, so the gap between the two stands for the sharpness that SAM looks for, at the price
-of one forward pass of e for each batch. e goes down with x; a client keeps nothing.
+e lags behind x along the descent, so the gap between the two stands for the sharpness that SAM estimates, at the cost
+of one forward pass of e per batch. e is broadcast with x; a client keeps nothing.
 
-`on`   server: as above. client: every client keeps an e of its own and updates it with the model it receives, in the
-       rounds in which it is active (FedGMT-v2): nothing more goes down, and with all clients active it is the same.
+`on`   server: as above. client: every client keeps its own e and updates it with the model it receives, in the rounds
+       in which it is active (FedGMT-v2): nothing more is sent, and with all clients active the result is the same.
 
 Deviations: e predicts in evaluation mode (dropout off, running statistics fixed). The paper updates e when a
 client receives x, the code on the server: the same, given e⁰ = x⁰.

@@ -1,4 +1,4 @@
-"""The figures of a report, as the JSON that plotly.js draws, without colours: page and pictures have their own.
+"""The figures of a report as data, in plotly's vocabulary and without colours: page and pictures have their own.
 
 A trace's `meta` says what is to be coloured: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
 or "bar"}, or {"scale": "counts"} for a map of counts.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -60,29 +59,30 @@ class Panel:
         return self.columns if self.columns != 2 or len(self.charts) == 4 else min(3, len(self.charts))
 
 
-def list_values(values: Iterable[float]) -> list[float | None]:
+def list_values(values: Iterable[float], digits: int = 6) -> list[float | None]:
     """Round to six digits, more than a screen shows; what is not finite becomes a gap."""
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values]
 
 
 def make_axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
+    return {"title": {"text": title}, **more}
 
 
 def draw_line(label: str, place: int, x: Iterable[float], y: Iterable[float], hover: str, role: str = "line",
-              width: float = 2.0, **more: Any) -> dict[str, Any]:  # fmt: skip
+              width: float = 2.0, digits: int = 6, **more: Any) -> dict[str, Any]:  # fmt: skip
     """Draw a line of the algorithm at this place."""
-    return {"type": "scatter", "mode": "lines", "name": label, "x": list_values(x), "y": list_values(y),
-            "line": {"width": width, "dash": DASHES[place // 8 % len(DASHES)]},
+    return {"type": "scatter", "mode": "lines", "name": label, "x": list_values(x, digits),
+            "y": list_values(y, digits), "line": {"width": width, "dash": DASHES[place // 8 % len(DASHES)]},
             "meta": {"series": place, "role": role}, **more,
-            "hovertemplate": f"{escape(label)}: {hover}<extra></extra>"}  # fmt: skip
+            "hover": f"{label}: {hover}"}  # fmt: skip
 
 
-def draw_band(place: int, x: Iterable[float], low: Iterable[float], high: Iterable[float]) -> dict[str, Any]:
+def draw_band(place: int, x: Iterable[float], low: Iterable[float], high: Iterable[float],
+              digits: int = 6) -> dict[str, Any]:  # fmt: skip
     """Draw the area between two lines, there and back."""
-    there = list_values(x)
-    return {"type": "scatter", "x": there + there[::-1], "y": [*list_values(high), *reversed(list_values(low))],
-            "fill": "toself", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip",
+    there = list_values(x, digits)
+    back = list_values(low, digits)[::-1]
+    return {"type": "scatter", "x": there + there[::-1], "y": list_values(high, digits) + back, "mode": "lines",
             "meta": {"series": place, "role": "band"}}  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _draw_curve(curve: Curve, place: int, label: str, times: float, hover: str) 
 
 def _draw_chart(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title: str, words: str,
           **x_axis: Any) -> Chart | None:  # fmt: skip
-    percent = key == c.metric.name and c.metric.percent
+    percent = any(m.percent for m in (c.metric, *c.others) if m.name == key)
     traces = []
     for place, g in enumerate(c.groups):
         curve = g.make_curve(key, axis)
@@ -125,6 +125,11 @@ def draw_curves(c: Comparison) -> Panel:
     loss = findings.describe_curves(c, "loss", "Test loss", False)
     made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", _title_metric(c), metric),
             _draw_chart(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
+    for other in c.others:
+        heading = f"test {other.name}"
+        words = findings.describe_curves(c, other.name, capitalize(heading), other.percent)
+        unit = " (%)" if other.percent else ""
+        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"{heading}{unit}", words))
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
     return Panel([m for m in made if m], f"{metric} {loss}{band}", legend=True)
 
@@ -171,18 +176,17 @@ def draw_partitions(c: Comparison) -> Panel | None:
             words += (f", of {int(held.min())} to {int(held.max())} of {counts.shape[1]} classes; one class makes up "
                       f"{100 * float(np.median(top)):.0f} % of a client's samples (median).")  # fmt: skip
             labels = list(names or map(str, range(counts.shape[1])))
-            trace = {"type": "heatmap", "x": list(range(len(sizes))), "y": labels, "z": counts.T.tolist(), "xgap": 1,
-                     "ygap": 1, "meta": {"scale": "counts"}, "colorbar": {"title": {"text": "samples"},
-                     "thickness": 10, "outlinewidth": 0},
-                     "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>"}  # fmt: skip
-            layout = {"xaxis": make_axis("client", showgrid=False),
-                      "yaxis": make_axis("class", type="category", showgrid=False)}  # fmt: skip
+            trace = {"type": "heatmap", "x": list(range(len(sizes))), "y": labels, "z": counts.T.tolist(),
+                     "meta": {"scale": "counts"},
+                     "hover": "client %{x}, class %{y}: %{z} samples"}  # fmt: skip
+            layout = {"xaxis": make_axis("client"),
+                      "yaxis": make_axis("class")}  # fmt: skip
             height = min(620, 110 + 22 * len(labels))
         else:
             words += "."
             trace = {"type": "bar", "x": list(range(len(sizes))), "y": sizes.tolist(),
                      "meta": {"series": 0, "role": "bar"},
-                     "hovertemplate": "client %{x}: %{y} samples<extra></extra>"}  # fmt: skip
+                     "hover": "client %{x}: %{y} samples"}  # fmt: skip
             layout, height = {"xaxis": make_axis("client"), "yaxis": make_axis("samples")}, 260
         charts.append(Chart(f"{split.rule}, seed {split.seed}", [trace], layout, words, height))
     return Panel(charts, " ".join(ch.words for ch in charts), columns=1) if charts else None
@@ -213,8 +217,7 @@ def draw_classes(c: Comparison) -> Panel | None:
     times = 100.0 if m.percent else 1.0
     if count <= MANY_CLASSES:
         fixed = {"range": [0, 102], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]} if m.percent else {}
-        layout = {"xaxis": {"nticks": 4}, "yaxis": {"nticks": 4, **fixed}, "hovermode": "x unified",
-                  "margin": {"l": 28, "r": 6, "t": 4, "b": 22}}  # fmt: skip
+        layout = {"xaxis": {"nticks": 4}, "yaxis": {"nticks": 4, **fixed}, "hovermode": "x unified"}
         charts = []
         for i, label in enumerate(labels):
             shown = [(place, g, k) for place, g in enumerate(c.groups) if (k := curves[g.label][i]) is not None]
@@ -231,8 +234,7 @@ def draw_classes(c: Comparison) -> Panel | None:
         x = next(k.x for k in rows if k is not None)
         z = [list_values(times * k.mean) if k is not None else [None] * len(x) for k in rows]
         trace = {"type": "heatmap", "x": list_values(x), "z": z, "zmin": times * low, "zmax": times * high,
-                 "colorscale": SCALE, "showscale": False,
-                 "hovertemplate": f"round %{{x}}, class %{{y}}: %{{z:.3g}}{m.unit}<extra></extra>"}  # fmt: skip
+                 "hover": f"round %{{x}}, class %{{y}}: %{{z:.3g}}{m.unit}"}  # fmt: skip
         layout = {"xaxis": make_axis("round"), "yaxis": make_axis("class")}
         charts.append(Chart(g.label, [trace], layout, f"{capitalize(title)} by class: {ends[g.label]}.", 320))
     ticks = [(v, shorten(low + v * (high - low))) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import mean_and_spread, pair_differences
+from steppe.report.seeds import describe_variation, mean_and_spread, pair_differences
 
 
 def write_headline(c: Comparison) -> str:
@@ -39,10 +41,24 @@ def write_summary(c: Comparison) -> str:
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
                          f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"
                          f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
-                         "seeds.")  # fmt: skip
+                         f"seeds ({describe_variation(best.runs[0].config)}).")  # fmt: skip
     elif min(best.seeds, second.seeds) == 1:
         sentences.append("With a single seed nothing is known about the spread, so the difference may be chance.")
     return " ".join([*sentences, _compare_cost(best, second)])
+
+
+def find_flattest(rows: dict[str, dict[str, Any]]) -> str:
+    """Say whose final model has the smallest λ1, if at least two were measured.
+
+    >>> find_flattest({"fedavg": {"λ1": (30.98, 0.1)}, "fedsam": {"λ1": (17.52, 0.1)}})
+    'The flattest minimum is that of fedsam (λ1 17.5; fedavg 31).'
+    """
+    found = sorted((values["λ1"][0], label) for label, values in rows.items() if "λ1" in values)
+    if len(found) < 2:
+        return ""
+    (least, flattest), *others = found
+    compared = ", ".join(f"{label} {value:.3g}" for value, label in others)
+    return f"The flattest minimum is that of {flattest} (λ1 {least:.3g}; {compared})."
 
 
 def list_notes(c: Comparison) -> list[str]:
@@ -75,11 +91,12 @@ def describe_setting(c: Comparison) -> str:
     kept = [text for key, text in parts.items() if key not in c.differences]
     seeds = sorted({g.seeds for g in c.groups})
     count = pluralize(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    return " · ".join([describe_data(run), *kept, count])
+    varied = [describe_variation(config)] if seeds[-1] > 1 else []
+    return " · ".join([describe_data(run), *kept, count, *varied])
 
 
 def has_winner(c: Comparison) -> bool:
-    """Whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
+    """Return whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
     best, second = c.ranking[:2]
     pairs = pair_differences(best.by_seed, second.by_seed)
     (mean, spread), (other, other_spread) = best.average("last"), second.average("last")

@@ -35,12 +35,12 @@ def pluralize(count: int, what: str) -> str:
 
 
 def capitalize(text: str) -> str:
-    """The text with a capital first letter; the others stay as they are."""
+    """Return the text with a capital first letter; the others stay as they are."""
     return text[:1].upper() + text[1:]
 
 
 def format_number(number: Number | None) -> str:
-    """A value, rounded to what its uncertainty allows.
+    """Return a value, rounded to what its uncertainty allows.
 
     >>> format_number((18.16279, 2.897)), format_number((1.8652, 0.0144)), format_number((0.00012345, None))
     ('18 ± 3', '1.865 ± 0.014', '0.000123')

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steppe.flatness.landscape import Landscape
-from steppe.report.charts import SCALE, Chart, Panel, draw_line, list_values, make_axis
+from steppe.report.charts import Chart, Panel, draw_line, list_values, make_axis
 from steppe.report.comparison import Comparison, Group, Run
 from steppe.report.formats import capitalize
 from steppe.report.measure_tables import OWN_DATA
@@ -154,8 +154,7 @@ def _make_grid(land: Landscape, heights: Heights) -> dict[str, Any]:
     z = heights(land.values)
     return {"x": list_values(land.axes[0]), "y": list_values(land.axes[1]),
             "z": [list_values(row) for row in z.T],  # rows follow y
-            "text": [[f"{v:.3g}" for v in row] for row in land.values.T], "colorscale": SCALE, "showscale": False,
-            "hovertemplate": "loss %{text}<extra></extra>"}  # fmt: skip
+            "log": heights.log, "hover": "loss %{z:.3g}"}  # fmt: skip
 
 
 def _draw_contour(title: str, land: Landscape, heights: Heights, small: bool = False) -> Chart:
@@ -163,21 +162,14 @@ def _draw_contour(title: str, land: Landscape, heights: Heights, small: bool = F
     marks = land.marks or ({"model": [0.0, 0.0]} if a[0] <= 0 <= a[-1] and b[0] <= 0 <= b[-1] else {})
     size = (heights.high - heights.low) / 14
     flat = {"type": "contour", **_make_grid(land, heights), "zmin": heights.low, "zmax": heights.high,
-            "autocontour": False, "contours": {"start": heights.low, "end": heights.high, "size": size},
-            "line": {"width": 0.6, "color": "rgba(255,255,255,0.55)"}}  # fmt: skip
-    dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers", "showlegend": False,
+            "contours": {"start": heights.low, "end": heights.high, "size": size}}  # fmt: skip
+    dots = {"type": "scatter", "mode": "markers+text" if land.marks else "markers",
             "x": [m[0] for m in marks.values()], "y": [m[1] for m in marks.values()], "text": list(marks),
-            "textposition": _place_names(marks, a), "textfont": {"color": "#ffffff"}, "hoverinfo": "text",
-            "cliponaxis": False,
-            "marker": {"symbol": "cross", "size": 9, "color": "#ffffff",
-                       "line": {"width": 1, "color": "#222"}}}  # fmt: skip
+            "textposition": _place_names(marks, a)}  # fmt: skip
     x, y = ("", "") if small else (_name_direction(land, 1), _name_direction(land, 2))
-    layout: dict[str, Any] = {"xaxis": make_axis(x, constrain="domain", range=[float(a[0]), float(a[-1])]),
-                              "yaxis": make_axis(y, constrain="domain", range=[float(b[0]), float(b[-1])],
-                                              scaleanchor="x")}  # fmt: skip
-    if small:
-        layout["margin"] = {"l": 24, "r": 4, "t": 4, "b": 20}
-        layout["xaxis"]["nticks"] = layout["yaxis"]["nticks"] = 3
+    few: dict[str, Any] = {"nticks": 3} if small else {}
+    layout = {"xaxis": make_axis(x, range=[float(a[0]), float(a[-1])], **few),
+              "yaxis": make_axis(y, range=[float(b[0]), float(b[-1])], **few)}  # fmt: skip
     return Chart(title, [flat, dots], layout, f"Loss around the model, {_describe_range(title, land)}.", None)
 
 
@@ -194,18 +186,10 @@ def _place_names(marks: dict[str, list[float]], axis: np.ndarray) -> list[str]:
 
 
 def _draw_surface(title: str, land: Landscape, heights: Heights) -> Chart:
-    size, room = (heights.high - heights.low) / 14, 0.02 * (heights.high - heights.low)
-    lines = {"show": True, "start": heights.low, "end": heights.high, "size": size, "width": 1,
-             "color": "rgba(255,255,255,0.4)"}  # fmt: skip
+    lines = {"start": heights.low, "end": heights.high, "size": (heights.high - heights.low) / 14}
     solid = {"type": "surface", **_make_grid(land, heights), "cmin": heights.low, "cmax": heights.high,
              "contours": {"z": lines}}  # fmt: skip
-    bare = {"title": {"text": ""}, "nticks": 3}
-    zaxis = {"title": {"text": ""}, "range": [heights.low - room, heights.high + room],
-             "showticklabels": False}  # the colour says it  # fmt: skip
-    scene = {"xaxis": bare, "yaxis": bare, "zaxis": zaxis, "dragmode": "turntable", "aspectmode": "manual",
-             "aspectratio": {"x": 1, "y": 1, "z": 0.75},
-             "camera": {"eye": {"x": 1.25, "y": 1.25, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}}}  # fmt: skip
-    layout = {"scene": scene, "margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
+    layout: dict[str, Any] = {"scene": {}}
     return Chart(title, [solid], layout, f"Loss around the model, {_describe_range(title, land)}.", None)
 
 

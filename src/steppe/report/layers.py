@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from steppe.report.charts import Chart, Panel, list_values, make_axis
@@ -52,14 +51,14 @@ def _draw_dots(title: str, what: str, found: dict[str, dict[str, Number]], c: Co
         shown = {names.index(name) + shift: v for name, v in values.items()}
         traces.append({
             "type": "scatter", "mode": "markers", "name": label, "x": list_values(v for v, _ in shown.values()),
-            "y": list(shown), "text": [f"{escape(n)}: {format_number(v)}" for n, v in values.items()],
+            "y": list(shown), "text": [f"{n}: {format_number(v)}" for n, v in values.items()],
             "error_x": {"type": "data", "array": list_values(e or 0.0 for _, e in shown.values()), "width": 3},
             "marker": {"size": 7}, "meta": {"series": place[label], "role": "dots"},
-            "hovertemplate": escape(label) + ", %{text}<extra></extra>",
+            "hover": label + ", %{text}",
         })  # fmt: skip
         most = max(values, key=lambda n: values[n][0])
         words.append(f"{label} is largest in {most} ({format_number(values[most])})")
     layout = {"xaxis": make_axis(what, rangemode="tozero"),
-              "yaxis": make_axis("", tickvals=list(range(len(names))), ticktext=names, autorange=False,
-                              range=[len(names) - 0.5, -0.5])}  # fmt: skip
+              "yaxis": make_axis("", tickvals=list(range(len(names))), ticktext=names,
+                                 range=[len(names) - 0.5, -0.5])}  # fmt: skip
     return Chart(title, traces, layout, f"{title}: {'; '.join(words)}.", 70 + 26 * len(names))

@@ -11,9 +11,10 @@ import torch
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import RECIPES, Config, assign
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
-from steppe.core.ranges import hints_of
+from steppe.core.ranges import read_hints
 from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
@@ -52,7 +53,7 @@ def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The entries of the kinds that are named, or of all, whose name or description contains every other word.
+    """Return the entries of the kinds that are named, or of all, whose name or description contains every other word.
 
     >>> list(find_entries(["data", "digits"])["data"]), list(find_entries(["parts", "privacy"])["parts"])
     (['digits'], ['dp'])
@@ -81,7 +82,7 @@ def _key(field: Any) -> dict[str, Any]:
 
 
 def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
-    """What installed packages registered, each with the package and the place that it comes from."""
+    """Return what installed packages registered, each with the package and the place that it comes from."""
     entries = {}
     for name, point in installed(group).items():
         if name in ours:
@@ -104,7 +105,7 @@ def _entry(function: Any) -> dict[str, Any]:
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
-    hints = hints_of(function)
+    hints = read_hints(function)
     for name, default in settings_of(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:
@@ -120,7 +121,7 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
             task = Task(build(model, classes, shape))
             example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
         base = cost(make("fedavg", SGD()), task, example)
-        rows = [{"algorithm": name, **_cost_row(name, task, example, base, sets, add)} for name in names or CATALOGUE]
+        rows = [_cost_row(name, task, example, base, sets, add) for name in names or CATALOGUE]
     except RuntimeError as error:  # too large for torch, or too small for the model
         reason = str(error).splitlines()[0]
         raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error
@@ -130,7 +131,15 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
 def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
     name, own_sets, parts = split_algorithm(text)
     given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
-    settings = {key.removeprefix("settings."): value for key, value in given.items()}
-    found = cost(make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add)))), task, example)
+    if given.get("dtype", "float32") != "float32":
+        raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
+    settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}
+    algorithm = make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
+    return make_cost_row(text, algorithm, task, example, base)
+
+
+def make_cost_row(label: str, algorithm: Algorithm, task: Task, example: Any, base: Cost) -> dict[str, Any]:
+    """Return an algorithm's cost, also as multiples of FedAvg's."""
+    found = cost(algorithm, task, example)
     ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
-    return {**asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}
+    return {"algorithm": label, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

@@ -50,7 +50,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("D3 (ours)", "flatness_distance", lambda m: m["ours_d3"]),
         Column("L_p", "proximal_effect", lambda m: m["loss"]),
         Column("cos(g_u,g_p)", "proximal_effect", lambda m: m["cosine"]),
-        Column("local score", "local_accuracy", lambda m: m["mean"]),
+        Column("local score", "local_score", lambda m: m["mean"]),
         Column("forgetting", "forgetting", lambda m: m),
         Column("clients' λ1", "lambda1_clients", lambda m: m["mean"]),
     ],

@@ -73,7 +73,7 @@ def _group(runs: list[Run], left_out: list[str]) -> Comparison:
 
 
 def _describe_without_seed(run: Run) -> str:
-    """What runs of one group have in common; the user's own parts and model are not in the configuration."""
+    """Return what runs of one group have in common; the user's own parts and model are not in the configuration."""
     about = run.about
     parts = [{k: v for k, v in part.items() if k != "seed"} for part in about.get("parts", [])]
     config = {k: v for k, v in run.config.items() if k != "seed"}
@@ -82,7 +82,7 @@ def _describe_without_seed(run: Run) -> str:
 
 
 def _name_algorithm(run: Run) -> str:
-    """The name of the catalogue with what was added, or that of the user's own parts."""
+    """Return the name of the catalogue with what was added, or that of the user's own parts."""
     name: str = run.about["algorithm"]
     if run.config["algorithm"].startswith(OWN):
         return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from steppe.core.write_aside import write_aside
 from steppe.report.listing import list_catalogue, trace_costs
 
 BEGIN, END = "<!-- algorithms: begin -->", "<!-- algorithms: end -->"
@@ -38,4 +39,5 @@ def renew_table(text: str) -> str:
 
 if __name__ == "__main__":
     path = Path("README.md")
-    path.write_text(renew_table(path.read_text()))
+    text = renew_table(path.read_text())
+    write_aside(path, lambda aside: aside.write_text(text))

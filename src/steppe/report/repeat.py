@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 from steppe.algorithms import CATALOGUE
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError
-from steppe.core.task import METRICS, cross_entropy
 from steppe.data import Partition
 from steppe.data.partition import parse
 from steppe.references import hash_file, is_reference
 from steppe.registry import find_sources
 from steppe.report.comparison import Run, find_data
-from steppe.runs.provenance import qualified_name
 from steppe.settings import split_name
 
 OLD = ("The folder was written by version 0.1.0, which did not record whether parts, data or loss were objects of the "
@@ -86,10 +84,12 @@ def list_own_objects(run: Run) -> list[str]:
         parts = [] if about["algorithm"].partition("+")[0] == run.config["algorithm"] else ["parts of the user's own"]
         return parts + (["a model of the user's own"] if own else [])
     found = [described[key]() for key in own]
-    if "loss" not in own and "data" not in own and about["loss"]["type"] != qualified_name(cross_entropy):
-        found.append(described["loss"]())
-    if "data" not in own and about["metric"] != METRICS["accuracy"].record:
-        found.append(f"the metric {about['metric']['name']}")
+    if "metrics" not in about:  # written before loss and metrics were keys of the configuration
+        if "loss" not in own and "data" not in own and not about["loss"]["type"].endswith(".cross_entropy"):
+            found.append(described["loss"]())
+        if "data" not in own and about["metric"]["name"] != "accuracy":
+            found.append(f"the metric {about['metric']['name']}")
+    found += [f"the metric {name.removeprefix(OWN)}" for name in run.config.get("metrics", []) if name.startswith(OWN)]
     return found + (["a head chosen by the user"] if about["model"].get("own_head") else [])
 
 
@@ -111,17 +111,19 @@ def describe_data(run: Run) -> str:
 
 
 def describe_idea(run: Run) -> str:
-    """The paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
+    """Return the paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
     entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
     return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
 
 
 def find_settings(config: Config) -> dict[str, Any]:
-    """The keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    """Return the keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
-    skipped = {"algorithm", "data", "model", "add", "settings", *recipe, *keys("onlooker")}
+    own = {"loss"} if str(config.loss).startswith(OWN) else set()
+    own |= {"metrics"} if any(m.startswith(OWN) for m in config.metrics) else set()
+    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *keys("onlooker")}
     return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
 
 
@@ -145,7 +147,7 @@ def format_value(value: Any) -> str:
 
 
 def _can_load(run: Run) -> bool:
-    """Whether there are data of this name here, whatever they hold."""
+    """Return whether there are data of this name here, whatever they hold."""
     return find_data(run.config["data"], run.config["data_folder"], 0.0, 0) is not None
 
 

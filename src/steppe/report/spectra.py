@@ -34,9 +34,9 @@ def _draw_chart(c: Comparison, block: str, title: str, height: int) -> Chart | N
     traces = [trace for place, g, d in found for trace in _draw_traces(place, g, d, floor)]
     top = max(v for t in traces for v in t["y"] if v)
     ranges = "; ".join(f"{g.label} from {d.ends[0]:.3g} to {d.ends[1]:.3g}" for _, g, d in found)
-    layout = {"xaxis": make_axis("eigenvalue λ", zeroline=True),
-              "yaxis": make_axis("density", type="log", range=[np.log10(floor), float(np.log10(top)) + 0.1],
-                              exponentformat="power", dtick=1)}  # fmt: skip
+    layout = {"xaxis": make_axis("eigenvalue λ"),
+              "yaxis": make_axis("density", type="log",
+                                 range=[np.log10(floor), float(np.log10(top)) + 0.1])}  # fmt: skip
     whose = f"eigenvalues in {title}" if title else "Hessian's eigenvalues"
     return Chart(title, traces, layout, f"Density of the {whose}: {ranges}.", height)
 
@@ -44,5 +44,8 @@ def _draw_chart(c: Comparison, block: str, title: str, height: int) -> Chart | N
 def _draw_traces(place: int, g: Group, d: DensityCurve, floor: float) -> list[dict[str, Any]]:
     low, high = np.maximum(d.density - d.error, floor), np.maximum(d.density + d.error, floor)
     visible = np.where(d.density > floor, d.density, np.nan)
-    return [draw_band(place, d.grid, low, high),
-            draw_line(g.label, place, d.grid, visible, "%{y:.2g} at λ = %{x:.3g}", width=1.8)]  # fmt: skip
+    seen = high > floor  # most of a spectrum is empty: only the places beside something are kept
+    kept = seen | np.append(seen[1:], False) | np.append(False, seen[:-1])
+    return [draw_band(place, d.grid[kept], low[kept], high[kept], digits=4),
+            draw_line(g.label, place, d.grid[kept], visible[kept], "%{y:.2g} at λ = %{x:.3g}", width=1.8,
+                      digits=4)]  # fmt: skip

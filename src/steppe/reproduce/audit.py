@@ -27,7 +27,7 @@ def complaints(results: Path, tables: Path, page: Path) -> list[str]:
 
 
 def _cells() -> dict[str, list[Cell]]:
-    """Every recipe there is, by its hash."""
+    """Return every recipe there is, by its hash."""
     found: dict[str, list[Cell]] = {}
     tables = [c for name in recipes.names() for c in recipes.table(name).cells]
     for cell in [*tables, *(c for e in league.entrants() for c in (*e.tuning, *e.final))]:
@@ -62,7 +62,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 
 
 def _follow(row: rows.Row) -> bool:
-    """Whether all numbers that tables and the league's choice are made of come from the row's curves."""
+    """Return whether all numbers that tables and the league's choice are made of come from the row's curves."""
     curve = row["accuracy"]
     wanted = recipes.statistics(curve)
     if "validation" in row:

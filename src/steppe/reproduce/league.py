@@ -91,7 +91,7 @@ def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
 
 
 def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """The score on held-out data; −1 where the training broke down."""
+    """Return the score on held-out data; −1 where the training broke down."""
     mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
     found = [-1.0 if "failed" in r else value(r, TUNED) for r in mine]
     return next((f for f in reversed(found) if f is not None), None)

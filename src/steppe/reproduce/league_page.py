@@ -65,7 +65,7 @@ def verdict(found: Sequence[Standing], column: str) -> str:
 
 
 def reading(found: Sequence[Standing], column: str) -> list[str]:
-    """What else the numbers say, and how far they carry."""
+    """Return what else the numbers say, and how far they carry."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     told = []
     published = next((f for f in ran if not f["composition"]), None)
@@ -91,7 +91,7 @@ def reading(found: Sequence[Standing], column: str) -> list[str]:
 
 
 def _running_mean(ran: Sequence[Standing]) -> list[str]:
-    """What EMA does by itself, so that nobody takes it for the merit of what it was put on."""
+    """Return what EMA does by itself, so that nobody takes it for the merit of what it was put on."""
     by_name = {f["method"]: f for f in ran}
     pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
     if not pairs:
@@ -107,7 +107,7 @@ def _held_out(some: Sequence[Standing]) -> str:
 
 
 def picture(found: Sequence[Standing], column: str, title: str) -> str:
-    """An SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
+    """Return an SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     left, width, line, top = 210, 470, 22, 62
     low = 10 * int(min(f["accuracy"] for f in ran) // 10)

@@ -23,7 +23,7 @@ def make_row(config: Config, facts: dict[str, Any]) -> Row:
 
 
 def identity(config: Config) -> Row:
-    """What was run, without the folder of the data, which concerns nobody else."""
+    """Return what was run, without the folder of the data, which concerns nobody else."""
     return {"recipe": recipe_hash(config), "seed": config.seed,
             "config": {k: v for k, v in config.model_dump(mode="json").items() if k != "data_folder"}}  # fmt: skip
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from steppe.config import Config
+from steppe.core.write_aside import write_aside
 from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import escape_latex as tex
 from steppe.report.texts import escape_markdown as md
@@ -59,7 +60,7 @@ thead th { border-bottom: 2px solid #888; }
 
 
 def costs(table: Table) -> dict[str, dict[str, float]]:
-    """What the cells of a cost table say, which needs no training."""
+    """Return what the cells of a cost table say, which needs no training."""
     asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
     return {c.hash: relative_costs(c.config) for c in asked}
 
@@ -73,7 +74,7 @@ def findings(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Fi
 
 
 def summary(table: Table, found: Sequence[Finding]) -> str:
-    """One sentence of counts."""
+    """Return one sentence of counts."""
     main = [f for f in found if not f.cell.of]
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
@@ -88,7 +89,7 @@ def seconds(found: Sequence[Finding]) -> float:
 
 
 def claim(table: Table, found: Sequence[Finding]) -> str:
-    """Whether what the paper says holds in our rows: the order, and how large the margin is."""
+    """Return whether what the paper says holds in our rows: the order, and how large the margin is."""
     if not (pairs := comparisons(table, found)):
         return ""
     nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
@@ -107,7 +108,7 @@ def claim(table: Table, found: Sequence[Finding]) -> str:
 
 
 def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
-    """The whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
+    """Return the whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
     parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
@@ -233,7 +234,7 @@ def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> st
 
 
 def _notes(table: Table, scale: str) -> tuple[str, ...]:
-    """The table's notes, which are about rows at the paper's scale."""
+    """Return the table's notes, which are about rows at the paper's scale."""
     return table.notes if scale == "paper" else ()
 
 
@@ -245,7 +246,7 @@ def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
 
 
 def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    """A page without any script, and without anything to load."""
+    """Return a page without any script, and without anything to load."""
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
             f"<pre>{escape(command(table, scale))}</pre>",
             "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in _notes(table, scale)) + "</ul>"]  # fmt: skip
@@ -281,7 +282,7 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
 
 
 def changes(config: Config) -> dict[str, Any]:
-    """The recipe: what differs from the library's defaults."""
+    """Return the recipe: what differs from the library's defaults."""
     usual = {k: f.get_default(call_default_factory=True) for k, f in Config.model_fields.items()}
     return {k: v for k, v in config.model_dump(mode="json").items() if v != usual[k]}
 
@@ -296,7 +297,7 @@ def _rounded(value: float | None) -> float | None:
 
 def texts(table: Table, found: Sequence[Finding], scale: str = "paper",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
-    """The table's files by name, of these kinds."""
+    """Return the table's files by name, of these kinds."""
     made = {"md": markdown, "tex": latex, "html": html, "json": _json}
     return {f"{table.name}.{kind}": made[kind](table, found, scale) for kind in kinds}
 
@@ -306,7 +307,7 @@ def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
 
 
 def index(found: dict[str, list[Finding]]) -> str:
-    """All tables with their counts; those without any run have no page of their own."""
+    """Return all tables with their counts; those without any run have no page of their own."""
     lines = []
     for name, several in found.items():
         t, main = named(name), [f for f in several if not f.cell.of]
@@ -339,7 +340,7 @@ def index(found: dict[str, list[Finding]]) -> str:
 
 
 def _unreachable(f: Finding) -> str:
-    """Why a cell cannot be run, whoever tries; empty: it can."""
+    """Return why a cell cannot be run, whoever tries; empty: it can."""
     if f.cell.statistic == UNKNOWN:
         return "what is counted is not printed"
     data = f.cell.config.data
@@ -351,7 +352,7 @@ def has_page(found: Sequence[Finding]) -> bool:
 
 
 def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str, str]:
-    """All files of the folder of tables, from rows at the paper's scale."""
+    """Return all files of the folder of tables, from rows at the paper's scale."""
     found = {name: findings(named(name), rows) for name in names()}
     pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f, kinds=kinds).items()}
     return {**pages, "README.md": index(found)}
@@ -360,7 +361,5 @@ def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str,
 def write(files_: dict[str, str], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files_.items():
-        aside = out / (name + ".new")
-        aside.write_text(text, "utf-8")
-        aside.replace(out / name)
+        write_aside(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
     return [out / name for name in files_]

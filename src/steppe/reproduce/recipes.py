@@ -101,7 +101,7 @@ class Table:
 
 
 def names() -> list[str]:
-    """All tables, in order of their names."""
+    """Return all tables, in order of their names."""
     found = (p.name.removesuffix(".toml") for p in (files(__package__) / "tables").iterdir())
     return sorted(n for n in found if n != "league" and not n.startswith("_"))
 
@@ -137,7 +137,7 @@ def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tupl
 
 
 def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
-    """The rows that a tried recipe is for, and its name beside each."""
+    """Return the rows that a tried recipe is for, and its name beside each."""
     of, id_ = entry["of"], entry["id"]
     return [(of, id_)] if isinstance(of, str) else [(row, f"{row}-{id_}") for row in of]
 
@@ -177,7 +177,7 @@ def layered(*layers: dict[str, Any]) -> dict[str, Any]:
 
 
 def configuration(values: dict[str, Any], scale: str, source: str) -> Config:
-    """A cell's configuration; at the tiny scale with the digits' data, model and schedule."""
+    """Return a cell's configuration; at the tiny scale with the digits' data, model and schedule."""
     everyone = values.get("per_round") == "all"
     if scale == "tiny":
         # Measures at the end of the run stay at its end, and classes of the digits are ten.
@@ -228,7 +228,7 @@ def _numbers(value: Any) -> Any:
 
 
 def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
-    """The rows, and before them what longer runs say about cells with fewer rounds.
+    """Return the rows, and before them what longer runs say about cells with fewer rounds.
 
     A rate that does not look at the last round (no cosine) makes the first rounds of both the same. Measures and
     fine-tuning belong to the end of the long run and are left out; the time was spent on that one.
@@ -252,7 +252,7 @@ def _cut(row: Row, rounds: int) -> Row:
 
 
 def statistics(curve: list[float]) -> dict[str, float]:
-    """What tables compare, of a curve of accuracies."""
+    """Return what tables compare, of a curve of accuracies."""
     return {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
             "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
 

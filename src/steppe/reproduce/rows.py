@@ -35,7 +35,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file; torn lines are left out."""
+    """Return the rows of a file; torn lines are left out."""
     rows = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else []:
         try:
@@ -46,7 +46,7 @@ def read(path: Path) -> list[Row]:
 
 
 def _renamed(row: Row) -> Row:
-    """A row of an earlier version under the names of today, so that it answers the same cell."""
+    """Return a row of an earlier version under the names of today, so that it answers the same cell."""
     config = renamed(row.get("config", {}))
     if config == row.get("config", {}):
         return row
@@ -56,7 +56,7 @@ def _renamed(row: Row) -> Row:
 
 
 def known(folders: Iterable[Path], scale: str = "paper") -> list[Row]:
-    """All rows of these folders at a scale, oldest first."""
+    """Return all rows of these folders at a scale, oldest first."""
     places = dict.fromkeys(p.resolve() for folder in folders for p in sorted(folder.glob("*.jsonl")))
     return [row for path in places for row in read(path) if row.get("scale", "paper") == scale]
 
@@ -79,5 +79,5 @@ def value(row: Row, statistic: str) -> float | None:
 
 
 def answers(row: Row, statistic: str) -> bool:
-    """Whether a run need not be made again for this statistic: it is there, or the run failed."""
+    """Return whether a run need not be made again for this statistic: it is there, or the run failed."""
     return "failed" in row or value(row, statistic) is not None

@@ -53,7 +53,7 @@ class Finding:
 
 
 def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] | None = None) -> list[Finding]:
-    """Every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe.
+    """Return every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe.
 
     A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
     """

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.core.errors import SteppeError
 from steppe.core.server import Server
-from steppe.runs.client_store import DiskStore, Store, TornError, flat
+from steppe.runs.client_store import DiskStore, Store, TornError, flatten_states
+from steppe.runs.tensor_files import save_file
 
 KEPT = 2
 FORMAT = 2
@@ -43,7 +44,7 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     rows = store.commit()
-    held = {"x": server.x, **{f"state/{k}": v for k, v in flat(server.state).items()},
+    held = {"x": server.x, **{f"state/{k}": v for k, v in flatten_states(server.state).items()},
             **{f"buffer/{k}": v for k, v in server.buffers.items()}}  # fmt: skip
     files = {"server.safetensors": held, CLIENTS: rows}
     digests = {}

@@ -51,13 +51,13 @@ class MemoryStore:
         """Return the clients that have a state."""
         return sorted(self.rows)
 
-    def everyone(self, part: str, name: str) -> Tensor:
+    def gather_state(self, part: str, name: str) -> Tensor:
         """Return one state of all clients that have one, stacked."""
         return torch.stack([self.rows[i][part][name] for i in self.known()])
 
     def commit(self) -> dict[str, Tensor]:
         """Return what a checkpoint must hold."""
-        return {f"{i}/{k}": v for i, row in self.rows.items() for k, v in flat(row).items()}
+        return {f"{i}/{k}": v for i, row in self.rows.items() for k, v in flatten_states(row).items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Restore the rows of a checkpoint."""
@@ -85,7 +85,7 @@ class DiskStore:
     def __init__(self, fresh: Fresh, path: Path, clients: int) -> None:
         self.fresh, self.clients, self.path = fresh, clients, path
         self.like = fresh()
-        self.width = width(self.like)
+        self.width = count_bytes(self.like)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self.file = path.open("r+b")  # not append mode, which would write every row at the end
@@ -101,7 +101,7 @@ class DiskStore:
 
     def gather(self, ids: Sequence[int]) -> list[States]:
         """Return the states of these clients; a client without one gets a fresh state."""
-        rows = [unpacked(self._raw(i), self.like) if self.current[i] >= 0 else self.fresh() for i in ids]
+        rows = [unpack(self._raw(i), self.like) if self.current[i] >= 0 else self.fresh() for i in ids]
         self._forget()
         return rows
 
@@ -109,7 +109,7 @@ class DiskStore:
         """Write the states of these clients to free slots."""
         for i, state in zip(ids, states, strict=True):
             slot = next(k for k in range(self.SLOTS) if k not in (self.committed[i], self.before[i]))
-            raw = packed(state)
+            raw = pack(state)
             self._write(raw, (self.SLOTS * i + slot) * self.width)
             self.current[i], self.sums[i] = slot, zlib.crc32(raw)
         self._forget()
@@ -133,7 +133,7 @@ class DiskStore:
         """Return the clients that have a state."""
         return np.flatnonzero(self.current >= 0).tolist()
 
-    def everyone(self, part: str, name: str) -> Tensor:
+    def gather_state(self, part: str, name: str) -> Tensor:
         """Return one state of all clients that have one, stacked."""
         return torch.stack([self.gather([i])[0][part][name] for i in self.known()])
 
@@ -160,22 +160,22 @@ class DiskStore:
 Store = MemoryStore | DiskStore
 
 
-def flat(states: States) -> dict[str, Tensor]:
+def flatten_states(states: States) -> dict[str, Tensor]:
     """Return the states with keys `part/name`."""
     return {f"{part}/{name}": value for part, tensors in states.items() for name, value in tensors.items()}
 
 
-def width(states: States) -> int:
+def count_bytes(states: States) -> int:
     """Return the number of bytes of a packed row."""
-    return sum(v.numel() * v.element_size() for v in flat(states).values())
+    return sum(v.numel() * v.element_size() for v in flatten_states(states).values())
 
 
-def packed(states: States) -> bytes:
+def pack(states: States) -> bytes:
     """Return a row as bytes, one tensor after the other."""
-    return b"".join(v.detach().cpu().contiguous().numpy().tobytes() for v in flat(states).values())
+    return b"".join(v.detach().cpu().contiguous().numpy().tobytes() for v in flatten_states(states).values())
 
 
-def unpacked(raw: Any, like: States) -> States:
+def unpack(raw: Any, like: States) -> States:
     """Return the states of a packed row, given the shapes of `like`."""
     at, row = 0, States()
     for part, tensors in like.items():

@@ -8,7 +8,8 @@
     checkpoints/        the last two checkpoints
     clients.bin         the client states, if they are kept on disk
     best/               the server of the best round, with early stopping
-    model.safetensors   the final model, as a plain state dict
+    model.safetensors   the final model, as a plain state dict, without what is frozen (about.json has its hash)
+    adapter/            the same for peft, if the model is one of peft's
     result.json         the summary; it exists only if the run has finished
     analysis.json       measures of the final model, with arrays in analysis/
 
@@ -34,7 +35,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
@@ -42,10 +43,11 @@ from steppe.core.metric import Metric
 from steppe.data import Partition
 from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
+from steppe.runs.tensor_files import save_file
 
 Record = dict[str, Any]
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
-OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
+OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "adapter", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
                    "result.json", "model.safetensors", "clients.bin", "track.json")  # fmt: skip
 
 
@@ -148,7 +150,14 @@ class RunFolder:
 
     @property
     def metric(self) -> Metric:
-        return Metric.from_record(self.about.get("metric"))
+        """Return the main metric."""
+        return self.metrics[0]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Return all metrics, the main one first; earlier versions had one."""
+        about = self.about
+        return [Metric.from_record(record) for record in about.get("metrics", [about.get("metric")])]
 
     @property
     def named_model(self) -> dict[str, Any] | None:
@@ -216,7 +225,12 @@ class RunFolder:
 
     def analysis(self, whose: str = "") -> dict[str, Any] | None:
         """Return the stored measures of the final model, on the global loss or on one client's loss (`client-3`)."""
-        return self.read(_analysis(whose)) if (self.path / _analysis(whose)).exists() else None
+        if not (self.path / _analysis(whose)).exists():
+            return None
+        found = self.read(_analysis(whose))
+        if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
+            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is no accuracy
+        return found
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
         """Read the object in a JSON file."""
@@ -299,6 +313,7 @@ class RunFolder:
         """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
         free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
+        free |= {"loss", "metrics"} - set(self.read("config.json"))  # they were no keys once; about.json has the loss
         changed = [k for k in now if before.get(k) != now[k] and k not in free]
         return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *self.changed_sources(config)]
 
@@ -326,7 +341,7 @@ class RunFolder:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
         changed = self.differences(config)
         if not changed and (self.path / "about.json").exists():
-            changed = self._other_things(about)
+            changed = self.find_other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
                               "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
@@ -339,7 +354,7 @@ class RunFolder:
             raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
                               "number: start again in another folder.")  # fmt: skip
 
-    def _other_things(self, about: dict[str, Any]) -> list[str]:
+    def find_other_things(self, about: dict[str, Any]) -> list[str]:
         """List differences that the configuration does not show: the user's own parts, model, data and loss."""
         was, now = self.about, json.loads(json.dumps(about, default=str))
         if len(was["parts"]) == len(now["parts"]):
@@ -349,7 +364,7 @@ class RunFolder:
         if "format" in was:
             for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
                                     ("loss", "type", "loss")):  # fmt: skip
-                if was[key][part] != now[key][part]:
+                if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
                     same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                     what = (
                         f"{name} differs from the run's"
@@ -357,6 +372,10 @@ class RunFolder:
                         else f"{name} was {_name(was[key])} and is {_name(now[key])}"
                     )
                     changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
+            if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
+                changed.append("the frozen parameters are not the run's")
+            if was["model"].get("predict") != now["model"].get("predict"):
+                changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
         return changed
 
 
@@ -386,6 +405,12 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
     defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
     new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
     return {k: v for k, v in part.items() if k not in new}
+
+
+def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether both are one of the library's own losses, which has moved from one file to another."""
+    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
+    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
 
 
 def _name(described: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from steppe.core.errors import SteppeError, missing, nearest
+from steppe.core.inputs import as_arguments, each_tensor
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 from steppe.runs.curves import plot_histories
 from steppe.runs.folder import Record, tabulate
 
@@ -38,6 +41,17 @@ class Outcome:
     def metric(self) -> Metric:
         """Return what the model was judged by."""
         raise NotImplementedError
+
+    @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return ()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return all metrics of the final model on the test set, by name; {} before the end."""
+        found = (self.summary or {}).get("metrics", {})
+        return {name: float(one["last"]) for name, one in found.items() if one["last"] is not None}
 
     @property
     def model(self) -> nn.Module:
@@ -75,6 +89,8 @@ class Outcome:
             numbers = {"last": self.metric.name, "best": f"best {self.metric.name}"}
             rows |= {name: f"{self.metric.number(self.summary[key])}{self.metric.unit}"
                      for key, name in numbers.items() if self.summary.get(key) is not None}  # fmt: skip
+            found = self.metrics
+            rows |= {m.name: f"{m.number(found[m.name])}{m.unit}" for m in self.other_metrics if m.name in found}
             rows |= {"loss": f"{self.summary['loss']:.4g}"} if self.summary.get("loss") is not None else {}
             rows["seconds"] = f"{self.summary['seconds']:.3g}"
         else:
@@ -99,19 +115,20 @@ class Outcome:
         if find_spec("matplotlib") is None:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
+        size = (5.5 * (2 + len(self.other_metrics)), 4.2)
         if path is None:
             from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
 
-            figure = pyplot.figure(figsize=(11, 4.2), layout="constrained")
+            figure = pyplot.figure(figsize=size, layout="constrained")
         else:
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(11, 4.2), layout="constrained")
-        axes = figure.subplots(1, 2)
-        plot_histories(axes, {self.algorithm: [self.history]}, self.metric)
+            figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(1, 2 + len(self.other_metrics))
+        plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
         if path is not None:
             try:
-                figure.savefig(path, dpi=130)
+                save_figure(figure, path, dpi=130)
             except (OSError, ValueError) as error:
                 raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
         return axes
@@ -145,14 +162,12 @@ class Outcome:
         given = self.example() if example is None else example
         if given is None:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
-        inputs = tuple(given) if isinstance(given, tuple | list) else (given,)
-        model = self.model.cpu()
-        inputs = tuple(
-            v.cpu().expand(max(len(v), 2), *v.shape[1:]) for v in inputs
-        )  # a batch of one stays one for ever
-        free = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        pair = each_tensor(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
+        positional, named = as_arguments(pair)
+        free = each_tensor(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
-            torch.onnx.export(model, inputs, path, dynamo=True, dynamic_shapes=free, external_data=False, verbose=False)
+            torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
+                              external_data=False, verbose=False)  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
             raise SteppeError(
                 f"PyTorch cannot export this model to ONNX: {str(error).strip().splitlines()[0]}"

@@ -18,8 +18,11 @@ from torch import nn
 import steppe
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
+from steppe.core.losses import name_of, settings_of
+from steppe.core.prediction import find_prediction
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
+from steppe.runs.trained import describe_base
 
 FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
 
@@ -73,14 +76,17 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
-                  "own_head": task.own_head,
-                  **({} if own_model else {"name": config.model, "classes": data.classes,
+                  "own_head": task.own_head, **describe_base(task),
+                  **({} if task.predict is find_prediction else {"predict": qualified_name(task.predict)}),
+                  **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
-        "loss": {"own": task.own_loss, "type": qualified_name(task.loss_each)},
+        "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
+                 **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
         "metric": task.metric.record,
+        "metrics": [m.record for m in task.metrics],
         "partition": {"rule": split.rule, "hash": split.hash,
                       **({} if data.by is None else {"by": "own values"})} if split else None,
     }  # fmt: skip

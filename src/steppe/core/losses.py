@@ -1,0 +1,132 @@
+"""Losses by name. Each gives one value per example, token or pixel, for the mean over a batch to be taken later.
+
+Classes: outputs are (N, C) for labels (N,), and (N, C, d1, …) for targets (N, d1, …), as in `F.cross_entropy`. Outputs
+(N, d1, …, C), as language models make them, are recognised by the targets' shape. Where both readings fit, PyTorch's
+holds, unless `axis` says otherwise. Targets that equal `ignore_index` do not count: neither in the sum nor in the
+number by which it is divided. Labels (N,) are never ignored by default: an example without a label is no example.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from steppe.core.layout import Tensors
+from steppe.core.metric import Each
+
+IGNORED = -100
+# One value per example, token or pixel; or such values with weights of the same shape, 0 for what does not count.
+Values = Tensor | tuple[Tensor, Tensor]
+
+
+def class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -> int:
+    """Return the axis of the classes; see the head of this file."""
+    if axis is not None:
+        return axis % outputs.ndim
+    as_pytorch = outputs.ndim == targets.ndim + 1 and outputs.shape[2:] == targets.shape[1:]
+    return outputs.ndim - 1 if not as_pytorch and outputs.shape[:-1] == targets.shape else 1
+
+
+def is_ambiguous(outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether the classes may be on axis 1 and on the last one as well."""
+    shapes = outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1]
+    return outputs.ndim > 2 and all(shape == targets.shape for shape in shapes)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
+    """−log softmax(outputs) at the target; with targets that are probabilities, their mean over the classes."""
+    if targets.is_floating_point():
+        axis = 1 if axis is None else axis
+        return F.cross_entropy(outputs.movedim(axis, 1), targets.movedim(axis, 1), reduction="none")
+    outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
+    each = F.cross_entropy(outputs, targets, ignore_index=ignore_index, reduction="none")
+    return counted(each, targets, ignore_index)
+
+
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """For labels 0 and 1, one or several per example; outputs are logits of the targets' shape."""
+    return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype),
+                                              reduction="none")  # fmt: skip
+
+
+def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(targets.shape) - targets).square()
+
+
+def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
+              smooth: float = 1.0) -> Tensor:  # fmt: skip
+    """1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
+    p, y = class_shares(outputs, targets, ignore_index, axis)
+    inner, whole = (p * y).flatten(2).sum(2), (p + y).flatten(2).sum(2)
+    return 1 - ((2 * inner + smooth) / (whole + smooth)).mean(1)
+
+
+def class_shares(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
+                 hard: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return what is predicted and what is true as shares (N, C, pixels), both 0 where the target is ignored.
+
+    Without an axis of classes there is one, the foreground: logits and targets 0 and 1 of one shape. `hard` decides
+    for the likeliest class.
+    """
+    if outputs.numel() == targets.numel():
+        p = outputs.reshape(targets.shape)[:, None]
+        p = (p > 0).to(p.dtype) if hard else p.sigmoid()
+        y = targets[:, None].to(p.dtype)
+    else:
+        p = outputs.movedim(class_axis(outputs, targets, axis), 1)
+        each = torch.arange(p.shape[1], device=p.device).view(1, -1, *[1] * (p.ndim - 2))
+        p = (p.argmax(1, keepdim=True) == each).to(p.dtype) if hard else p.softmax(1)
+        y = (targets[:, None] == each).to(p.dtype)
+    real = (targets != ignore_index)[:, None]
+    return torch.where(real, p, 0.0).flatten(2), torch.where(real, y, 0.0).flatten(2)
+
+
+def counted(each: Tensor, targets: Tensor, ignore_index: int) -> Values:
+    """Return the values with their weights, 0 where a target is ignored; plain labels have none by default."""
+    if targets.ndim == 1 and ignore_index == IGNORED:
+        return each
+    return each, (targets != ignore_index).to(each.dtype)
+
+
+LOSSES: dict[str, Each] = {
+    "cross_entropy": cross_entropy, "bce": binary_cross_entropy, "mse": mean_squared_error, "dice": dice_loss,
+}  # fmt: skip
+
+
+def name_of(loss: Each) -> str | None:
+    """Return the name of a loss, with settings or not; None for the user's own."""
+    function = loss.func if isinstance(loss, partial) else loss
+    return next((name for name, known in LOSSES.items() if known is function), None)
+
+
+def settings_of(loss: Each) -> dict[str, Any]:
+    return dict(loss.keywords) if isinstance(loss, partial) and name_of(loss) else {}
+
+
+def per_example(each: Values) -> tuple[Tensor, Tensor | None]:
+    """Return one value per example; where values have weights, their weighted sums, and the sums of the weights."""
+    if isinstance(each, Tensor):
+        return each.flatten(1).mean(1) if each.ndim > 1 else each, None
+    values, weights = each
+    # where, not a product: what does not count may hold anything, and 0 * inf is not 0
+    sums = torch.where(weights != 0, values * weights, 0.0)
+    return (sums.flatten(1).sum(1), weights.flatten(1).sum(1)) if sums.ndim > 1 else (sums, weights)
+
+
+def mean(each: Values, batch: Tensors) -> Tensor:
+    """Return the mean over what is real in a batch: over examples or, where values have weights, over their sum."""
+    sums, weights = per_example(each)
+    if "mask" not in batch:
+        return sums.mean() if weights is None else sums.sum() / _not_zero(weights.sum())
+    real = torch.where(batch["mask"], sums, 0.0).sum()  # padding may hold anything, too
+    if weights is None:
+        return real / batch["mask"].to(sums.dtype).sum().clamp(min=1)
+    return real / _not_zero(torch.where(batch["mask"], weights, 0.0).sum())
+
+
+def _not_zero(total: Tensor) -> Tensor:
+    return torch.where(total == 0, 1.0, total)

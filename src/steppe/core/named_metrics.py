@@ -1,0 +1,149 @@
+"""Metrics by name. They ignore what the loss ignores, and look for classes where it does (`core/losses.py`)."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from functools import partial
+from math import exp, inf, nan, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steppe.core.losses import (
+    IGNORED,
+    LOSSES,
+    Values,
+    binary_cross_entropy,
+    class_axis,
+    class_shares,
+    counted,
+    cross_entropy,
+    mean_squared_error,
+    name_of,
+    settings_of,
+)
+from steppe.core.metric import Each, Metric
+
+
+def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
+    """Return whether the likeliest class is the right one."""
+    if targets.is_floating_point():  # probabilities
+        axis = 1 if axis is None else axis
+        return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
+    right = outputs.argmax(class_axis(outputs, targets, axis)) == targets
+    return counted(right.to(outputs.dtype), targets, ignore_index)
+
+
+def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the sign of a logit is that of its label."""
+    return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).to(outputs.dtype)
+
+
+def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
+    """Return whether the right class is among the five likeliest."""
+    outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
+    found = (outputs.topk(min(5, outputs.shape[1]), 1).indices == targets[:, None]).any(1)
+    return counted(found.to(outputs.dtype), targets, ignore_index)
+
+
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(targets.shape) - targets).abs()
+
+
+def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Tensor:
+    """Pixels of each class that are predicted, true, and both, (N, 3C)."""
+    p, y = class_shares(outputs, targets, ignore_index, axis, hard=True)
+    return torch.cat([p.sum(2), y.sum(2), (p * y).sum(2)], dim=1)
+
+
+def intersection_over_union(sums: Tensor) -> float:
+    """Return the mean over the classes that occur, in predictions or targets."""
+    predicted, true, both = sums.reshape(3, -1)
+    return _mean_ratio(both, predicted + true - both)
+
+
+def dice_coefficient(sums: Tensor) -> float:
+    """Return the same of 2|A ∩ B| / (|A| + |B|)."""
+    predicted, true, both = sums.reshape(3, -1)
+    return _mean_ratio(2 * both, predicted + true)
+
+
+def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
+    """The area under the ROC curve, ties halved: of one logit, the mean over several labels, or one class against all.
+
+    What has only positive or only negative examples is left out; nan if nothing remains.
+    """
+    if outputs.numel() == targets.numel():
+        scores, true = outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1) > 0.5
+    else:
+        scores = outputs.softmax(1)
+        true = targets[:, None] == torch.arange(scores.shape[1], device=targets.device)
+    if scores.shape[1] == 2 and targets.ndim == 1:  # two classes are one question
+        scores, true = scores[:, 1:], true[:, 1:]
+    areas = [_area(s, t) for s, t in zip(scores.double().T, true.T, strict=True)]
+    found = [a for a in areas if a == a]
+    return sum(found) / len(found) if found else nan
+
+
+def _area(scores: Tensor, true: Tensor) -> float:
+    """By the ranks of the positive examples (Mann and Whitney)."""
+    _, where, count = torch.unique(scores, return_inverse=True, return_counts=True)
+    rank = (count.cumsum(0).double() - (count - 1) / 2)[where]
+    positive, negative = int(true.sum()), int((~true).sum())
+    if not positive or not negative:
+        return nan
+    return float((rank[true].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def perplexity(mean: float) -> float:
+    """exp of the mean cross-entropy per token."""
+    return inf if mean > 700 else exp(mean)
+
+
+def _mean_ratio(part: Tensor, whole: Tensor) -> float:
+    there = whole > 0
+    return float((part[there] / whole[there]).mean()) if bool(there.any()) else nan
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", accuracy, percent=True),
+    "top5": Metric("top5", top5, percent=True),
+    "auc": Metric("auc", on_all=area_under_curve),
+    "iou": Metric("iou", tally=overlap, finish=intersection_over_union, percent=True),
+    "dice": Metric("dice", tally=overlap, finish=dice_coefficient, percent=True),
+    "perplexity": Metric("perplexity", cross_entropy, lower=True, finish=perplexity),
+    "cross_entropy": Metric("cross_entropy", cross_entropy, lower=True),
+    "bce": Metric("bce", binary_cross_entropy, lower=True),
+    "mse": Metric("mse", mean_squared_error, lower=True),
+    "rmse": Metric("rmse", mean_squared_error, lower=True, finish=sqrt),
+    "mae": Metric("mae", mean_absolute_error, lower=True),
+}
+USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "dice"}  # the metric of each loss
+
+
+def make_metric(name: str, loss: Each, **settings: Any) -> Metric:
+    """Return a metric by name, with the settings of the loss (what it ignores) below its own."""
+    metric = METRICS[name]
+    if name == "accuracy" and name_of(loss) == "bce":
+        return replace(metric, each=binary_accuracy)
+    function = metric.each or metric.tally or metric.on_all
+    assert function is not None
+    taken = inspect.signature(function).parameters
+    settings = {k: v for k, v in settings_of(loss).items() if k in taken} | settings
+    if not settings:
+        return metric
+    kind = "each" if metric.each else "tally" if metric.tally else "on_all"
+    return replace(metric, **{kind: partial(function, **settings)})  # type: ignore[arg-type]
+
+
+def usual_metric(loss: Each) -> Metric:
+    """Return the metric of a run that names none: the loss itself, if it is the user's own."""
+    name = name_of(loss)
+    if name is not None:
+        return make_metric(USUAL[name], loss)
+    return Metric(getattr(loss, "__name__", type(loss).__name__).replace("<lambda>", "own_loss"), loss, lower=True)
+
+
+assert set(USUAL) == set(LOSSES)

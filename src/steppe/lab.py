@@ -1,0 +1,258 @@
+"""The laboratory in Python: `compare`, `sweep`, `cost` and `trace`, with names and with objects of the caller's own.
+
+Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
+interrupted continues when the same call is made once more.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from steppe.api import take_objects
+from steppe.config import Config, find_key
+from steppe.core.algorithm import Algorithm
+from steppe.core.cost import cost as trace_cost
+from steppe.core.errors import RunFailed, SettingError, SteppeError, quote
+from steppe.core.metric import Each
+from steppe.core.part import Part
+from steppe.core.task import Task
+from steppe.engine.build import build_algorithm, name_what_is_own
+from steppe.engine.caller_state import keep_caller_state
+from steppe.engine.calls import Added, Asked, Call, read_call
+from steppe.engine.objectives import either, read_loss, split_objectives, take_objectives
+from steppe.engine.quadratics import Problem, trace_algorithm
+from steppe.jobs.job import build_own
+from steppe.jobs.places import find_places
+from steppe.jobs.points import Point, run_points
+from steppe.jobs.queue import Queue
+from steppe.jobs.queue_progress import QueueProgress
+from steppe.jobs.search import Search, parse_range
+from steppe.models import build
+from steppe.models.given import UNSET
+from steppe.parts.sgd import SGD
+from steppe.registry import catalogue_settings, complete, settings_of
+from steppe.report.formats import pluralize
+from steppe.report.listing import make_cost_row
+from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
+from steppe.runs.folder import check_place
+from steppe.settings import explain, split_algorithm
+
+Several = Sequence[Asked] | Mapping[str, Asked]
+
+
+def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
+            out: str | Path | None = None, jobs: int = 1, add: Added = (), loss: str | Each | None = None,
+            metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None,
+            progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
+    """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
+
+    algorithms  as in `steppe.run`, each; a dictionary gives them names of your own
+    seeds       runs per algorithm: seed, seed + 1, …
+    out         a folder for all runs; the same call continues there. Without it, a temporary one
+    jobs        runs at a time, in processes of their own; 1: in this process
+    model       the class of a module is built anew for every seed, an instance starts each run with the same weights
+    options     keys of the run, and settings, which go to the algorithms that have them
+    """
+    named = _name(algorithms)
+    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+    points = []
+    for label, algorithm, mine in _share(named, options):
+        points.append(_point(label, read_call(algorithm, add, mine), own, {}))
+    first = points[0].config
+    title = (f"{', '.join(named)} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
+             f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
+    folder, holder = _find_folder(out)
+    with keep_caller_state():
+        build_own(first, points[0].own)  # what is wrong with all of them is found before anything is written
+        with QueueProgress(quiet=not progress) as shown:
+            run_points(points, seeds, folder, Queue(find_places(jobs, first.device), shown))
+    return ComparedRuns(_check_results(points), seeds, folder, title, holder)
+
+
+def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, model: Any = UNSET, data: Any = None, *,
+          seeds: int = 1, search: int | None = None, ranges: Mapping[str, str] | None = None,
+          out: str | Path | None = None, jobs: int | None = 1, add: Added = (), loss: str | Each | None = None,
+          metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
+          **options: Any) -> SweptRuns:  # fmt: skip
+    """Run every point of a grid, or of a search, over seeds, and return a line per point.
+
+    grid     the values of each key or setting: {"rho": [0.05, 0.1], "lr": [0.01, 0.1]}
+    search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
+    ranges   what to search in, beside the grid's choices: {"rho": "0.01..1:log"}
+    """
+    choices = {key: list(values) for key, values in (grid or {}).items()}
+    spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
+    if (not choices and not spans) or not all(choices.values()):
+        raise SteppeError('sweep needs something to vary: {"rho": [0.1, 0.5]}, or search=20 and ranges={"rho": '
+                          '"0.01..1:log"}.')  # fmt: skip
+    if spans and search is None:
+        raise SteppeError("ranges are for a search: say how many points, with search=20.")
+    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+
+    def point(values: dict[str, Any]) -> Point:
+        label = ",".join(f"{k}={v}" for k, v in values.items())
+        return _point(label, read_call(algorithm, add, {**options, **values}), own, values)
+
+    ends = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
+    points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
+    points = list({p.label: p for p in points}.values())
+    first = points[0].config
+    if search is not None and not first.validation:
+        raise SteppeError("A search chooses by the validation metric, never by the test set: set validation=0.1.")
+    folder, holder = _find_folder(out)
+    title = (f"{_label(algorithm)} on {first.data}, {first.partition}, {first.clients} clients, "
+             f"{pluralize(first.rounds, 'round')}")  # fmt: skip
+    with keep_caller_state():
+        build_own(first, points[0].own)
+        searched = Search(spans, choices, search, point, first.seed, folder) if search else None
+        with QueueProgress(quiet=not progress) as shown:
+            queue = Queue(find_places(jobs, first.device), shown, expected=seeds * (search or len(points)))
+            run_points(searched or points, seeds, folder, queue, searched.tell if searched else None)
+    points = list(searched.points.values()) if searched else points
+    return SweptRuns(_check_results(points), seeds, folder, title, holder)
+
+
+def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: Sequence[int] = (3, 32, 32),
+         classes: int = 10, batch: int = 50, example: Mapping[str, Any] | None = None, add: Added = (),
+         loss: str | Each = "cross_entropy", **options: Any) -> Costs:  # fmt: skip
+    """Trace what algorithms cost: vectors and bytes, gradients, forwards and FLOPs of one client's round.
+
+    `model` is a name with an input `shape` and `classes`, or a module with an `example` of its batches,
+    {"x": inputs, "y": targets}, if these are no images.
+    """
+    if isinstance(model, str):
+        with torch.device("meta"):  # sizes are enough, so no memory is needed
+            module = build(model, classes, tuple(shape))
+    else:
+        module = model
+    task = Task(module, read_loss(loss)).to("meta")
+    given = example or {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
+    named = _name([algorithms] if _is_one(algorithms) else algorithms)
+    base = trace_cost(complete((), SGD(), (), "fedavg"), task, dict(given))
+    rows = []
+    for label, algorithm, mine in _share(named, options):
+        call = read_call(algorithm, add, mine)
+        rows.append(make_cost_row(label, build_algorithm(call.config, call.algorithm, call.add), task, given, base))
+    what = model if isinstance(model, str) else type(model).__name__
+    return Costs(rows, f"one client's round; {what}, {task.layout.size:,} parameters")
+
+
+def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Added = (), **settings: Any) -> Trace:
+    """Run an algorithm on a federation of quadratics (a file, or the same as a dictionary), in float64."""
+    try:
+        content = json.loads(Path(problem).read_text()) if isinstance(problem, str | Path) else dict(problem)
+        checked = Problem(**content)
+    except FileNotFoundError:
+        raise SteppeError(f"There is no problem file {problem}.") from None
+    except ValidationError as error:
+        raise SteppeError(f"problem: {explain(error, Problem)}") from None
+    except (ValueError, TypeError) as error:
+        raise SteppeError(f"The problem is not a JSON object: {error}.") from None
+    for key in settings:
+        if key in Config.model_fields:
+            raise SettingError(f"{key} belongs to the problem here, like lr and momentum", key)
+    recipe = {"momentum": checked.momentum, "weight_decay": checked.weight_decay, "clip": checked.clip}
+    call = read_call(algorithm, add, {**settings, **recipe})
+    return Trace(trace_algorithm(build_algorithm(call.config, call.algorithm, call.add), checked))
+
+
+def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,
+          options: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+    """Return the caller's own objects; names go into the options."""
+    own_loss, own_metric = split_objectives(loss, metric, options)
+    own = take_objects(model, data, options)
+    return {**own, "loss": own_loss, "metric": own_metric, "head": head, "predict": predict}
+
+
+def _is_one(algorithms: Any) -> bool:
+    """Return whether this is one algorithm: a tuple of parts is, a list is not."""
+    parts = isinstance(algorithms, tuple) and all(isinstance(p, Part) for p in algorithms)
+    return parts or not isinstance(algorithms, Sequence | Mapping) or isinstance(algorithms, str)
+
+
+def _name(algorithms: Several) -> dict[str, Asked]:
+    """Return every algorithm by its label; of two with one name, the settings are part of it."""
+    if isinstance(algorithms, Mapping):
+        named = dict(algorithms)
+    elif isinstance(algorithms, str) or not isinstance(algorithms, Sequence):
+        raise SteppeError(f'algorithms is {quote(algorithms)}: give several, such as ["fedavg", "fedsam"].')
+    else:
+        short = [_label(one) for one in algorithms]
+        named = {}
+        for one, label in zip(algorithms, short, strict=True):
+            label = label if short.count(label) == 1 or isinstance(one, str) else f"{label} {_settings(one)}"
+            if label in named and not isinstance(one, str):
+                raise SteppeError(f"Two algorithms are called {label!r}: give them names, "
+                                  'as in {"mine": part, "other": part}.')  # fmt: skip
+            named[label] = one
+    if not named:
+        raise SteppeError('compare needs at least one algorithm, such as ["fedavg", "fedsam"].')
+    return named
+
+
+def _label(algorithm: Asked) -> str:
+    if isinstance(algorithm, str):
+        return algorithm
+    if isinstance(algorithm, Algorithm):
+        return algorithm.name
+    if isinstance(algorithm, tuple | list | Part):
+        parts = algorithm if isinstance(algorithm, tuple | list) else (algorithm,)
+        return "+".join(str(getattr(p, "name", p)) for p in parts)
+    return str(getattr(algorithm, "__name__", algorithm))
+
+
+def _settings(algorithm: Asked) -> str:
+    parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
+    return "+".join(repr(p) for p in (parts if isinstance(parts, tuple | list) else (parts,)))
+
+
+def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[str, Asked, dict[str, Any]]]:
+    """Each algorithm with the keys of the run and, of the settings, those that it has; one that none has is refused."""
+    known = {label: _known_settings(algorithm) for label, algorithm in named.items()}
+    every = {key for keys in known.values() for key in keys}
+    for key in options:
+        find_key(key, every)
+    return [(label, algorithm, {k: v for k, v in options.items() if k in known[label] or k in Config.model_fields})
+            for label, algorithm in named.items()]  # fmt: skip
+
+
+def _known_settings(algorithm: Asked) -> set[str]:
+    if isinstance(algorithm, str):
+        return set(catalogue_settings(split_algorithm(algorithm)[0]))
+    is_function = callable(algorithm) and not isinstance(algorithm, type | Part | Algorithm)
+    return set(settings_of(algorithm)) if is_function else set()
+
+
+def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any]) -> Point:
+    """Return a point with the caller's own objects, and their names in its configuration."""
+    given = {**own, "algorithm": call.algorithm, "add": call.add or None}
+    objects = {key: thing for key, thing in given.items() if thing is not None}
+    config = name_what_is_own(call.config, call.algorithm, objects.get("model"), objects.get("data"), call.add,
+                              objects.get("split"))  # fmt: skip
+    config = take_objectives(config, objects.get("loss"), objects.get("metric"))[0]
+    return Point(label, config, settings, own=objects)
+
+
+def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
+    if out is not None:
+        check_place(out)
+        return Path(out), None
+    holder = tempfile.TemporaryDirectory(prefix="steppe-")
+    return Path(holder.name) / "runs", holder
+
+
+def _check_results(points: list[Point]) -> list[Point]:
+    """Return the points, unless no run of theirs has ended well."""
+    if not any(p.results for p in points):
+        why = next(why for p in points for why in p.failed.values())
+        raise RunFailed(f"Every run failed, the first because: {why}")
+    return points

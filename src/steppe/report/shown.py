@@ -1,0 +1,225 @@
+"""Results of many runs as objects: a table in a terminal or a notebook, a pandas frame, a plot, a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steppe.core.errors import SteppeError, missing
+from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
+from steppe.jobs.points import Point, find_best, find_others
+from steppe.report import compare_table, sweep_table
+from steppe.report.compare_table import Line, make_lines
+from steppe.report.formats import format_bytes
+from steppe.report.seeds import describe_variation
+from steppe.report.write import write
+from steppe.runs.curves import plot_histories
+from steppe.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Shown:
+    """A result with a table. `records` are its rows as numbers, `cells` its columns and rows as text."""
+
+    title = ""
+    legend = ""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        raise NotImplementedError
+
+    def draw(self, figure: Any) -> Any:
+        """Draw on an empty figure, and return its axes."""
+        raise NotImplementedError
+
+    def table(self) -> str:
+        """Return the table as text."""
+        columns, rows = self.cells()
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        lines = ["  ".join(word.rjust(width) if i else word.ljust(width)
+                           for i, (word, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+                 for row in (columns, *rows)]  # fmt: skip
+        return "\n".join([self.title, *lines, *([self.legend] if self.legend else [])])
+
+    def frame(self) -> pandas.DataFrame:
+        """Return the rows as a pandas table."""
+        if find_spec("pandas") is None:
+            raise missing("frame() needs pandas, which is not installed", "pandas",
+                          "; records has the same as dictionaries.")  # fmt: skip
+        import pandas
+
+        return pandas.DataFrame(self.records)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Plot the result, and return the axes; with a path, write a picture as well."""
+        from matplotlib.figure import Figure
+
+        if path is None:
+            from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
+
+            figure: Any = pyplot.figure(figsize=(11, 4.2), layout="constrained")
+        else:
+            figure = Figure(figsize=(11, 4.2), layout="constrained")
+        axes = self.draw(figure)
+        if path is not None:
+            try:
+                save_figure(figure, path, dpi=130)
+            except (OSError, ValueError) as error:
+                raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        columns, rows = self.cells()
+        head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(word)}</td>' for word in row)}</tr>" for row in rows)
+        return f"<p>{escape(self.title)}</p><table><tr>{head}</tr>{body}</table><p>{escape(self.legend)}</p>"
+
+
+class Several(Shown):
+    """Points with their runs: what comparisons and sweeps have in common."""
+
+    def __init__(self, points: Sequence[Point], seeds: int, folder: Path, title: str, holder: Any = None) -> None:
+        """`holder` keeps a temporary folder alive as long as this object."""
+        self.points, self.seeds, self.folder, self.title, self._holder = list(points), seeds, folder, title, holder
+        self.failed = {p.label: dict(p.failed) for p in self.points if p.failed}
+
+    @property
+    def metric(self) -> Metric:
+        return next((p.metric for p in self.points if p.results), self.points[0].metric)
+
+    @property
+    def runs(self) -> dict[str, list[RunFolder]]:
+        """Return the folders of the finished runs, one per seed."""
+        return {p.label: [p.run(seed) for seed in sorted(p.results)] for p in self.points}
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write a page about all runs, as `steppe report` does; the suffix is .html, .md or .tex."""
+        return write([self.folder], Path(path))[0]
+
+    def draw(self, figure: Any) -> Any:
+        others = find_others(self.points)
+        axes = figure.subplots(1, 2 + len(others))
+        plot_histories(axes, {p.label: p.histories for p in self.points if p.results}, self.metric, others)
+        return axes
+
+
+class ComparedRuns(Several):
+    """What `steppe.compare` returns: one line per algorithm, tested against the first."""
+
+    @property
+    def lines(self) -> list[Line]:
+        return make_lines(self.points)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [_flat(asdict(line)) for line in self.lines]
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        return compare_table.make_cells(self.lines, self.metric, find_others(self.points))
+
+    @property
+    def legend(self) -> str:  # type: ignore[override]
+        variation = describe_variation(self.points[0].config.model_dump()) if self.seeds > 1 else ""
+        return compare_table.explain_columns(self.cells()[0], self.metric, variation)
+
+
+class SweptRuns(Several):
+    """What `steppe.sweep` returns: one line per point."""
+
+    @property
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys(key for p in self.points for key in p.settings))
+
+    @property
+    def best(self) -> Point | None:
+        """Return the point with the best mean: by validation data if there are any."""
+        return find_best(self.points)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        every = sweep_table.summarize_points(self.points)["points"]
+        return [_flat({**one.pop("settings"), **one, "failed": len(one["failed"])}) for one in every]
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        return sweep_table.make_cells(self.points, self.keys, self.seeds)
+
+    @property
+    def legend(self) -> str:  # type: ignore[override]
+        return sweep_table.explain_table(self.points, self.seeds)
+
+
+class Costs(Shown):
+    """What `steppe.cost` returns: one row per algorithm."""
+
+    legend = ("down, up and kept: multiples of the model; traffic: down and up; gradients: per step, a forward and a "
+              "backward pass; ×FedAvg: FLOPs per step")  # fmt: skip
+
+    def __init__(self, rows: Sequence[dict[str, Any]], title: str) -> None:
+        self.rows, self.title = list(rows), title
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        columns = ["algorithm", "down", "up", "kept", "traffic", "gradients", "forwards", "GFLOP", "×FedAvg"]
+        return columns, [[r["algorithm"], f"{r['down']:.2f}", f"{r['up']:.2f}", f"{r['kept']:.2f}",
+                          format_bytes(r["bytes_down"] + r["bytes_up"]), str(r["gradients"]), str(r["forwards"]),
+                          f"{r['flops'] / 1e9:.3g}", f"{r['flops_x']:.2f}"] for r in self.rows]  # fmt: skip
+
+    def draw(self, figure: Any) -> Any:
+        axes = figure.subplots(1, 2)
+        for axis, key, name in zip(axes, ("bytes_x", "flops_x"), ("traffic", "FLOPs per step"), strict=True):
+            axis.barh([r["algorithm"] for r in self.rows], [r[key] for r in self.rows])
+            axis.set_xlabel(f"{name}, multiples of FedAvg's")
+            axis.invert_yaxis()
+        return axes
+
+
+class Trace(Shown):
+    """What `steppe.trace` returns: `rounds`, with the global model and all states after every round."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.algorithm, self.rounds = content["algorithm"], content["rounds"]
+        self.title = f"{self.algorithm} on quadratics, {len(self.rounds)} rounds"
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [{"round": t + 1, **{f"x[{i}]": v for i, v in enumerate(r["x"])}} for t, r in enumerate(self.rounds)]
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[f"{v:.12g}" for v in r.values()] for r in self.records]
+        return (list(self.records[0]) if self.records else ["round"]), rows
+
+    def draw(self, figure: Any) -> Any:
+        axis = figure.subplots()
+        axis.plot([r["x"] for r in self.rounds])
+        axis.set_xlabel("round")
+        axis.set_ylabel("x")
+        return axis
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Write a mean and its spread as two columns, and a test as its numbers."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, tuple) and len(value) == 2:
+            flat |= {key: value[0], f"{key}_std": value[1]}
+        elif isinstance(value, dict):
+            flat |= {f"{key}_{k}": v for k, v in value.items()}
+        else:
+            flat[key] = value
+    return flat

@@ -1,0 +1,170 @@
+"""Compare, sweep, cost and trace in Python, with names and with objects of one's own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import steppe
+from steppe.core.errors import RunFailed, SteppeError
+from steppe.engine.progress import handle_logs
+from steppe.parts.sam import SAM
+from tests.scene import Net, blobs, seeded
+
+FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 16, "partition": "iid",
+                       "workers": 0, "progress": False}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LookBack(steppe.Part):
+    """Mix in the gradient where the round began."""
+
+    name = "look_back"
+    asks = 2
+    rho: float = 0.5
+
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
+        return (1 - self.rho) * grad(w) + self.rho * grad(s.x)
+
+
+def mine(rho: float = 0.2, radius: float = 0.1) -> tuple[steppe.Part, ...]:
+    """SAM inside, a look back outside."""
+    return SAM(radius), LookBack(rho)
+
+
+def tapped() -> torch.nn.Module:
+    model = seeded()
+    model.taps = ["first"]  # type: ignore[assignment]
+    return model
+
+
+def test_parts_as_names_and_objects_side_by_side() -> None:
+    one = steppe.run("fedsam", tapped(), blobs(), add=[LookBack(0.1), "man:weight=0.1"], **FEW)
+    assert [p.name for p in one.experiment.algorithm.parts] == ["look_back", "man", "sam", "sgd"]
+    assert one.config.add == ["own:tests.api.test_lab.LookBack", "man:weight=0.1"]
+    two = steppe.run("fedsam+man:weight=0.1", tapped(), blobs(), add=LookBack(0.1), **FEW)
+    assert torch.equal(two.x, steppe.run("fedsam", tapped(), blobs(), add=["man:weight=0.1", LookBack(0.1)], **FEW).x)
+    three = steppe.run(mine, seeded(), blobs(), rho=0.1, **FEW)
+    assert torch.equal(three.x, steppe.run((SAM(0.1), LookBack(0.1)), seeded(), blobs(), **FEW).x)
+    with pytest.raises(SteppeError, match=r"add has the class LookBack: give an instance, LookBack\(…\)"):
+        steppe.run("fedavg", seeded(), blobs(), add=[LookBack], **FEW)  # type: ignore[list-item]
+    with pytest.raises(SteppeError, match="is not a part"):
+        steppe.run("fedavg", seeded(), blobs(), add=[3], **FEW)  # type: ignore[list-item]
+    with pytest.raises(SteppeError, match="no part 'mam' to add; did you mean 'sam' or 'man'"):
+        steppe.run("fedavg", seeded(), blobs(), add="mam", **FEW)
+    with pytest.raises(SteppeError, match="algorithm is 3: give a name"):
+        steppe.run(3, seeded(), blobs(), **FEW)
+
+
+def test_a_run_with_an_added_object_resumes_and_is_measured_with_it_again(tmp_path: Path) -> None:
+    steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.1)], out=tmp_path / "a", **FEW)
+    more = {**FEW, "rounds": 3}
+    with pytest.raises(SteppeError, match="parts was"):
+        steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.2)], out=tmp_path / "a", resume=True, **more)
+    steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.1)], out=tmp_path / "a", resume=True, **more)
+    with pytest.raises(SteppeError, match=r"pass it again from Python, with add=\[…\]"):
+        steppe.analyze(tmp_path / "a", ["lambda1"], model=seeded(), data=blobs())
+    found = steppe.analyze(tmp_path / "a", ["lambda1"], model=seeded(), data=blobs(), add=[LookBack(0.1)])
+    assert "lambda1" in found
+
+
+def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {**FEW, "rounds": 1}
+    algorithms = ["fedavg", mine, LookBack(0.1), LookBack(0.3), "fedsam+ema"]
+    found = steppe.compare(algorithms, Net, blobs(), seeds=2, rho=0.15, out=tmp_path / "c", **keys)
+    labels = ["fedavg", "mine", "look_back LookBack(rho=0.1)", "look_back LookBack(rho=0.3)", "fedsam+ema"]
+    assert [one.algorithm for one in found.lines] == labels
+    about = [folder.about["parts"] for folder in (found.runs[label][0] for label in labels)]
+    assert [[p["rho"] for p in parts if "rho" in p] for parts in about] == [[], [0.1, 0.15], [0.1], [0.3], [0.15]]
+    by_hand = steppe.run(LookBack(0.3), _net(1), blobs(), seed=1, **keys)  # the class was built from the run's seed
+    assert found.points[3].results[1]["loss"] == by_hand.summary["loss"]
+    assert found.table().splitlines()[1].split()[:2] == ["algorithm", "last"]
+    assert repr(found) == f"<ComparedRuns: {found.title}>"
+    assert "2 seeds" in found.title
+    assert "<table>" in found._repr_html_()
+    assert found.records[1]["last_std"] >= 0
+    found.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert "mine" in found.report(tmp_path / "page.md").read_text()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    lines: list[str] = []
+    with handle_logs(Heard()):
+        again = steppe.compare(algorithms, Net, blobs(), seeds=2, rho=0.15, out=tmp_path / "c", **keys)
+    assert sum("used again" in line for line in lines) == 10
+    assert again.records == found.records
+    with pytest.raises(SteppeError, match="holds a run with other settings: parts was"):
+        steppe.compare({labels[2]: LookBack(0.2)}, Net, blobs(), out=tmp_path / "c", **keys)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setattr("steppe.report.shown.find_spec", lambda _: None)
+    with pytest.raises(SteppeError, match="needs pandas"):
+        found.frame()
+
+
+def _net(seed: int) -> Net:
+    torch.manual_seed(seed)
+    return Net()
+
+
+def test_compare_refuses() -> None:
+    for wrong, sentence in (
+        ("fedavg", "give several"),
+        ([], "at least one"),
+        ([mine, mine], "Two algorithms are called"),
+    ):
+        with pytest.raises(SteppeError, match=sentence):
+            steppe.compare(wrong, seeded(), blobs(), **FEW)  # type: ignore[arg-type]
+    with pytest.raises(SteppeError, match="there is no key 'rhoo'; did you mean 'rho'"):
+        steppe.compare(["fedavg", "fedsam"], seeded(), blobs(), rhoo=0.1, **FEW)
+    with pytest.raises(RunFailed, match="Every run failed, the first because: round"):
+        steppe.compare(["fedavg"], seeded(), blobs(), lr=1e9, weight_decay=1e9, **FEW)
+
+
+def test_sweep(tmp_path: Path) -> None:
+    found = steppe.sweep(mine, {"rho": [0.1, 0.2], "lr": [0.05]}, seeded(), blobs(), validation=0.2, **FEW)
+    assert [p.settings for p in found.points] == [{"rho": 0.1, "lr": 0.05}, {"rho": 0.2, "lr": 0.05}]
+    assert found.best in found.points
+    assert "the test set played no part in it" in found.table()
+    assert [r["rho"] for r in found.records] == [0.1, 0.2]
+    for wrong, sentence in (({}, "something to vary"), ({"rho": []}, "something to vary")):
+        with pytest.raises(SteppeError, match=sentence):
+            steppe.sweep("fedsam", wrong, seeded(), blobs(), **FEW)
+    with pytest.raises(SteppeError, match="ranges are for a search"):
+        steppe.sweep("fedsam", ranges={"rho": "0.01..1"}, **FEW)
+
+
+@pytest.mark.slow
+def test_own_objects_travel_to_other_processes(tmp_path: Path) -> None:
+    here = steppe.compare([LookBack(0.1), mine], Net, blobs(), out=tmp_path / "a", **FEW)
+    there = steppe.compare([LookBack(0.1), mine], Net, blobs(), out=tmp_path / "b", jobs=2, **FEW)
+    assert [r["loss"] for r in here.records] == [r["loss"] for r in there.records]
+
+
+def test_cost_and_trace() -> None:
+    found = steppe.cost(["fedavg", "scaffold+man", LookBack(0.1), mine], "mlp", shape=(1, 8, 8), rho=0.3)
+    assert [r["gradients"] for r in found.records] == [1, 1, 2, 4]
+    assert [round(r["bytes_x"], 6) for r in found.records] == [1, 2, 1, 1]
+    example = {"x": torch.zeros(5, 6), "y": torch.zeros(5, dtype=torch.int64)}
+    assert steppe.cost(LookBack(0.1), seeded(), example=example).records[0]["bytes_up"] == 4 * 163
+    problem = {"clients": [{"A": [[1.0]], "b": [1.0]}], "x0": [0.0], "rounds": [[0]], "steps": 2, "lr": 0.5}
+    # Towards 1: first by 0.5·1; then by 0.5·(0.75·0.5 + 0.25·1).
+    traced = steppe.trace(LookBack(0.25), problem)
+    assert traced.rounds[0]["x"] == [0.5 + 0.5 * (0.75 * 0.5 + 0.25)]
+    assert traced.table().splitlines()[-1].split() == ["1", "0.8125"]
+    assert steppe.trace("fedavg", problem).rounds[0]["x"] == [0.75]
+    with pytest.raises(SteppeError, match="lr belongs to the problem"):
+        steppe.trace("fedavg", problem, lr=0.1)
+    with pytest.raises(SteppeError, match="there is no key 'cleints'"):
+        steppe.trace("fedavg", {**problem, "cleints": []})
+    with pytest.raises(SteppeError, match="no problem file"):
+        steppe.trace("fedavg", "nowhere.json")

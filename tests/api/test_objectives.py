@@ -1,0 +1,238 @@
+"""Losses and metrics by name and as functions: what counts, where the classes are, what records say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import steppe
+from steppe.core.errors import SteppeError
+from tests.scene import blobs, seeded
+
+FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 4, "partition": "iid",
+                       "workers": 0, "dtype": "float64", "progress": False}  # fmt: skip
+
+
+class Repeat(nn.Module):
+    """Predicts every token as itself, with certainty, and has one parameter that changes nothing."""
+
+    def __init__(self, vocabulary: int, axis: int = -1) -> None:
+        super().__init__()
+        self.vocabulary, self.axis = vocabulary, axis
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = (x[..., None] == torch.arange(self.vocabulary)).to(self.shift.dtype)
+        return (100 * one + self.shift).movedim(-1, self.axis)
+
+
+class Tokens(nn.Module):
+    """A learned table of logits per token."""
+
+    def __init__(self, vocabulary: int = 5) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, vocabulary)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x)
+
+
+def masked_text(n: int = 16, time: int = 6, vocabulary: int = 5) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, vocabulary, (n, time), generator=g)
+    y = (x + 1) % vocabulary
+    for i in range(n):
+        y[i, i % time :] = -100  # some examples have few tokens that count, and some none
+    return x, y
+
+
+def test_a_perfect_model_on_half_masked_text_is_perfect() -> None:
+    x = torch.randint(0, 5, (12, 8))
+    y = x.clone()
+    y[:, 4:] = -100
+    result = steppe.run("fedavg", Repeat(5), (x, y, x, y), metrics=["accuracy", "perplexity"], **FEW)
+    assert result.accuracy == 1.0
+    assert result.metrics["perplexity"] == pytest.approx(1.0)
+    assert [n for n in result.history[-1] if n in ("accuracy", "perplexity")] == ["accuracy", "perplexity"]
+
+
+@pytest.mark.parametrize("executor", ["sequential", "batched"])
+def test_ignored_tokens_count_nowhere(executor: str) -> None:
+    """The loss of a batch is PyTorch's mean, also with padded batches; the evaluation is the mean over all tokens."""
+    x, y = masked_text()
+    torch.manual_seed(0)
+    model = Tokens().double()
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    result = steppe.run("fedavg", model, (x, y, x, y), executor=executor, lr=0.5, weight_decay=0.0,
+                        **{**FEW, "rounds": 1, "clients": 1, "per_round": 1, "batch": 16})  # fmt: skip
+    by_hand = Tokens().double()
+    by_hand.load_state_dict(start)
+    F.cross_entropy(by_hand(x).movedim(-1, 1), y).backward()
+    with torch.no_grad():
+        by_hand.table.weight -= 0.5 * by_hand.table.weight.grad
+        torch.testing.assert_close(result.model.state_dict()["table.weight"], by_hand.table.weight.data)
+        wanted = F.cross_entropy(by_hand(x).movedim(-1, 1), y)
+        real = y != -100
+        assert result.history[-1]["loss"] == pytest.approx(float(wanted))
+        assert result.accuracy == pytest.approx(float((by_hand(x).argmax(-1) == y)[real].double().mean()))
+
+
+def test_another_index_is_ignored_by_loss_and_metrics() -> None:
+    x = torch.randint(1, 5, (12, 8))
+    x[:, 5:] = 0  # padding, which the model gets wrong
+    y = torch.where(x == 0, 0, x)
+    worse = torch.where(x == 0, 1, x)
+    for loss, wanted in (("cross_entropy", 5 / 8), ("cross_entropy:ignore_index=0", 1.0)):
+        result = steppe.run("fedavg", Repeat(5), (worse, y, worse, y), loss=loss, metrics="accuracy,top5", **FEW)
+        assert result.accuracy == pytest.approx(wanted)
+        assert result.config.loss == loss
+
+
+@pytest.mark.parametrize("size", [4, 3])
+def test_segmentation_has_its_classes_where_pytorch_has_them(size: int) -> None:
+    """Also where classes, height and width are equal, which no shape can tell."""
+    x = torch.randint(0, 4, (12, size, size))
+    perfect = steppe.run("fedavg", Repeat(4, axis=1), (x, x, x, x), metrics=["accuracy", "iou", "dice"], **FEW)
+    assert perfect.metrics == {"accuracy": 1.0, "iou": 1.0, "dice": 1.0}
+    assert perfect.history[-1]["loss"] < 1e-6
+    last = steppe.run("fedavg", Repeat(4), (x, x, x, x), loss="cross_entropy:axis=-1", **FEW)
+    assert last.accuracy == 1.0
+    assert any("first or last" in note for note in perfect.notes) == (size == 4)
+    assert not any("first or last" in note for note in last.notes)
+
+
+def test_overlap_by_hand() -> None:
+    truth = torch.tensor([[[0, 0, 1, 1]], [[1, 1, -100, 2]]])
+    found = torch.tensor([[[0, 1, 1, 1]], [[1, 0, 0, 2]]])
+    result = steppe.run("fedavg", Repeat(4, axis=1), (found, truth, found, truth), metrics=["iou", "dice", "accuracy"],
+                        **{**FEW, "clients": 1, "per_round": 1})  # fmt: skip
+    # class 0: 1 of 3; class 1: 3 of 5; class 2: 1 of 1; class 3 occurs nowhere
+    assert result.metrics["iou"] == pytest.approx((1 / 3 + 3 / 5 + 1) / 3)
+    assert result.metrics["dice"] == pytest.approx((2 / 4 + 6 / 8 + 1) / 3)
+    assert result.metrics["accuracy"] == pytest.approx(5 / 7)
+
+
+@pytest.mark.parametrize("loss", ["bce", "dice"])
+def test_losses_for_masks_are_learned(loss: str) -> None:
+    x = torch.randn(40, 1, 4, 4)
+    y = (x > 0).float()
+    torch.manual_seed(0)
+    result = steppe.run("fedavg", nn.Conv2d(1, 1, 1), (x, y[:, 0], x, y[:, 0]), loss=loss, metrics=["dice", "accuracy"]
+                        if loss == "bce" else "dice", lr=1.0, **{**FEW, "rounds": 8})  # fmt: skip
+    assert result.score > 0.9 > 0.5 > result.history[-1]["loss"]
+    assert result.summary["metric"] == "dice"
+
+
+def test_several_labels_per_example_and_their_ranking() -> None:
+    x = torch.randn(60, 3)
+    y = (x > 0).long()
+    torch.manual_seed(0)
+    result = steppe.run("fedavg", nn.Linear(3, 3), (x, y, x, y), loss="bce", metrics=["accuracy", "auc"], lr=1.0,
+                        **{**FEW, "rounds": 4})  # fmt: skip
+    outputs = result.model(x.double()).detach()
+    assert result.accuracy == pytest.approx(float(((outputs > 0) == (y > 0)).double().mean()))
+    pairs = [(outputs[y[:, k] == 1, k][:, None] > outputs[y[:, k] == 0, k][None]).double().mean() for k in range(3)]
+    assert result.metrics["auc"] == pytest.approx(float(sum(pairs) / 3))
+
+
+def test_regression_metrics_and_directions() -> None:
+    x = torch.randn(40, 2)
+    y = x[:, 0]
+    result = steppe.run("fedavg", nn.Linear(2, 1), (x, y, x, y), metrics=["mae", "rmse", "mse"], **FEW)
+    errors = (result.model(x.double())[:, 0] - y).detach()
+    assert result.score == pytest.approx(float(errors.abs().mean()))
+    assert result.metrics["rmse"] == pytest.approx(float(errors.square().mean().sqrt()))
+    assert result.summary["best"] == min(r["mae"] for r in result.history)
+    assert {one["direction"] for one in result.summary["metrics"].values()} == {"lower"}
+
+
+def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.std(1)
+
+
+def gap(outputs: Tensor, targets: Tensor) -> float:
+    """Of all predictions at once."""
+    return float(outputs.max() - outputs.min())
+
+
+def test_own_metrics_are_recorded_with_their_names_and_directions(tmp_path: Path) -> None:
+    own = [("spread", spread, "lower"), "accuracy", steppe.Metric("gap", on_all=gap)]
+    out = tmp_path / "r"
+    result = steppe.run("fedavg", seeded(), blobs(), metrics=own, out=out, validation=0.1, early_stopping=5,
+                        early_stopping_by="accuracy", **FEW)  # fmt: skip
+    outputs = result.model(blobs()[2].double()).detach()
+    assert result.score == pytest.approx(float(outputs.std(1).mean()))
+    assert result.metrics["gap"] == pytest.approx(float(outputs.max() - outputs.min()))
+    assert result.summary["best"] == min(r["spread"] for r in result.history)
+    told = json.loads((out / "about.json").read_text())
+    assert [(m["name"], m["direction"]) for m in told["metrics"]] == [("spread", "lower"), ("accuracy", "higher"),
+                                                                      ("gap", "higher")]  # fmt: skip
+    assert json.loads((out / "config.json").read_text())["metrics"] == ["own:" + __name__ + ".spread", "accuracy",
+                                                                        "own:gap"]  # fmt: skip
+    with (out / "rounds.csv").open() as file:
+        columns = next(csv.reader(file))
+    assert {"spread", "accuracy", "gap", "validation_spread", "validation_accuracy", "validation_gap"} <= set(columns)
+    measured = steppe.analyze(out, "local_score", model=seeded(), data=blobs(), metrics=own)
+    assert measured["local_score"]["given"] == pytest.approx(result.score, abs=1.0)
+
+
+def test_early_stopping_by_a_metric() -> None:
+    """The chosen round is the best by what was named, in its direction."""
+    rounds = {}
+    for by, direction in (("loss", "lower"), ("spread", "lower"), ("spread", "higher")):
+        metric = ("spread", spread, "lower" if by == "loss" else direction)
+        result = steppe.run("fedavg", seeded(), blobs(), validation=0.3, early_stopping=100, early_stopping_by=by,
+                            metrics=["accuracy", metric], lr=2.0, **{**FEW, "rounds": 10})  # fmt: skip
+        values = [r[f"validation_{by}"] for r in result.history]
+        rounds[by, direction] = values.index(min(values) if direction == "lower" else max(values)) + 1
+        assert result.summary["model_of_round"] == rounds[by, direction]
+    assert len(set(rounds.values())) == 3
+
+
+def test_a_function_without_a_direction_is_told() -> None:
+    result = steppe.run("fedavg", seeded(), blobs(), metric=spread, **FEW)
+    assert any("higher is taken to be better" in note for note in result.notes)
+    told = steppe.run("fedavg", seeded(), blobs(), metric=steppe.Metric(spread, lower=True), **FEW)
+    assert not any("direction" in note for note in told.notes)
+    assert told.summary["best"] == min(r["spread"] for r in told.history)
+
+
+@pytest.mark.parametrize(("options", "sentence"), [
+    ({"loss": "cross_entropy:ignore=0"}, "the loss cross_entropy has no setting 'ignore'; did you mean 'ignore_index'"),
+    ({"loss": "cross_entropy:ignore_index=x"}, "ignore_index of the loss cross_entropy is 'x', but must be a number"),
+    ({"loss": 3}, "loss is 3, but must be a name or a function"),
+    ({"loss": nn.MSELoss}, r"give an instance, MSELoss\(\)"),
+    ({"metrics": "acuracy"}, "no metric 'acuracy'; did you mean 'accuracy'"),
+    ({"metrics": ["accuracy", "accuracy"]}, "two metrics 'accuracy'"),
+    ({"metrics": ["accuracy"], "metric": "mse"}, "both given"),
+    ({"metrics": [("gap", gap, "down")]}, "must be 'lower' or 'higher'"),
+    ({"metrics": lambda o, t: o[:, 0]}, "cannot be the name of a metric"),
+    ({"metrics": [("loss", spread, "lower")]}, "cannot be called loss"),
+    ({"metrics": [("accuracy", spread, "lower")]}, "cannot be better when lower"),
+    ({"metrics": [steppe.Metric("empty")]}, "has no function"),
+    ({"metrics": [steppe.Metric("gap", gap)]}, "on_all=f"),
+    ({"metrics": [steppe.Metric("broken", on_all=lambda o, t: o[9999])]}, "metric broken fails on all outputs"),
+    ({"metrics": 3}, "a metric is 3, but must be a name"),
+    ({"metrics": "perplexity", "loss": "mse"}, "loss fails on outputs"),
+    ({"early_stopping": 2, "validation": 0.1, "early_stopping_by": "auc"}, "no such metric; known: accuracy, loss"),
+])  # fmt: skip
+def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    data = (blobs()[0], blobs()[1], *blobs()[:2])
+    with pytest.raises(SteppeError, match=sentence):
+        steppe.run("fedavg", seeded(), data, **FEW, **options)
+
+
+def test_a_comparison_in_python_has_all_metrics_and_says_what_varied() -> None:
+    found = steppe.compare(["fedavg", "fedsam"], "mlp", seeds=2, metrics=["accuracy", ("spread", spread, "lower")],
+                           clients=4, per_round=2, rounds=1, max_steps=2, workers=0, progress=False)  # fmt: skip
+    assert "spread" in found.cells()[0]
+    assert "seeds vary the initial model, the batches, the partition and the clients' schedule" in found.table()
+    assert len({r.partition.hash for r in found.runs["fedavg"] if r.partition}) == 2
+    assert [a.partition.hash for a in found.runs["fedavg"]] == [b.partition.hash for b in found.runs["fedsam"]]  # type: ignore[union-attr]
