@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -27,6 +26,7 @@ from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.data import partition, sampling
+from steppe.data.npz import write_arrays
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
@@ -153,8 +153,7 @@ class Analysis:
             return {key: self._kept(f"{name}-{key}", value) for key, value in result.items()}
         if isinstance(result, Density):
             file = self.folder.array_file(name, self.whose)
-            with (self.where / file).open("wb") as opened:
-                np.savez(opened, **flatness.as_arrays(result))  # type: ignore[arg-type]
+            write_arrays(self.where / file, flatness.as_arrays(result))
             grid = [float(result.grid[0]), float(result.grid[-1])]
             return {"file": str(file), "grid": grid, "sigma": result.sigma, "size": result.size,
                     "trace": flatness.as_json(result.trace)}  # fmt: skip

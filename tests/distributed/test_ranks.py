@@ -35,6 +35,7 @@ TOLERANCE = 1e-9  # in float64, relative to the largest number of a vector
 
 def torchrun(ranks: int, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone"]  # on a free port, for several launches may be alive
+    launcher += ["--log-dir", str(options["cwd"])] if options.get("cwd") not in (None, ROOT) else []
     command = [sys.executable, *launcher, "--nproc-per-node", str(ranks), *arguments]
     paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -136,7 +137,7 @@ def test_torchrun_is_for_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     arguments.check_torchrun(["run", "fedavg"])
-    with pytest.raises(SteppeError, match="steppe compare works in one process"):
+    with pytest.raises(SteppeError, match="steppe compare runs in one process"):
         arguments.check_torchrun(["compare", "fedavg"])
 
 

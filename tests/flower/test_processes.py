@@ -228,13 +228,18 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
     trial.local.start_node(4)
     trial.until(lambda: "Failed to activate SuperNode" in (node / "node.log").read_text())
     trial.until(lambda: "register-node" in (keyless / "node.log").read_text())  # where nodes knock, that is not found
-    patience = max(15.0, 2 * trial.slow)
-    trial.rules(wait=patience)
-    thread = trial.begin("run-few", "algorithm=fedavg rounds=1 clients=4")
-    thread.join(200)
+    patience, error = max(15.0, 2 * trial.slow), ""
+    for attempt in range(4):  # on a busy machine, even the three take their time
+        trial.rules(wait=patience)
+        thread = trial.begin(f"run-few-{attempt}", "algorithm=fedavg rounds=1 clients=4")
+        thread.join(patience + 200)
+        error = thread.error
+        if error is None or "3 can take part" in error:
+            break
+        patience *= 2
     trial.rules()
-    assert thread.error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
-                            "Start what is missing, or lower `enough`.")  # fmt: skip
+    assert error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
+                     "Start what is missing, or lower `enough`.")  # fmt: skip
     assert _online(trial) == 3
     for log in (node / "node.log", keyless / "node.log"):
         assert "SuperNode ID" not in log.read_text(), log.read_text()

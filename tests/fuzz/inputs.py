@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import Config
+from steppe.core.errors import SteppeError
 from steppe.data import AUGMENTATIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS
@@ -43,6 +44,13 @@ def within(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def is_sentence(error: SteppeError) -> None:
+    text = str(error)
+    assert len(text) > 15
+    assert len(text) < 3000
+    assert " " in text
 
 
 def nested(depth: int) -> Any:

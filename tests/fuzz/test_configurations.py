@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import steppe
 from steppe.cli import arguments
 from steppe.config import Config, resolve
-from tests.fuzz.inputs import TEXTS, WILD, configurations, fuzz, within
+from tests.fuzz.inputs import TEXTS, WILD, configurations, fuzz, is_sentence, within
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "per_round": 2, "rounds": 1, "max_steps": 1, "partition": "iid",
@@ -27,13 +27,6 @@ class Enough(KeyboardInterrupt):
 
 def enough(record: Any) -> None:
     raise Enough
-
-
-def is_sentence(error: steppe.SteppeError) -> None:
-    text = str(error)
-    assert len(text) > 15
-    assert len(text) < 3000
-    assert " " in text
 
 
 @fuzz()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from steppe.core.errors import SteppeError
-from steppe.data.files import find, read_bytes
+from steppe.core.errors import SteppeError, quote
+from steppe.data.files import as_labels, find, read_bytes
 
 _PIXELS = 3 * 32 * 32
 
@@ -32,7 +33,17 @@ def _latin1_bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_reconstruct = np.empty(0).__reduce__()[0]  # numpy's own, wherever this version of numpy keeps it
+_numpys: Any = np.empty(0).__reduce__()[0]  # numpy's own, wherever this version of numpy keeps it
+
+
+def _reconstruct(kind: Any, shape: Any, code: Any) -> np.ndarray:
+    """Make the empty array that is filled later; numpy itself writes no other shape."""
+    if kind is not np.ndarray or shape != (0,):
+        raise pickle.UnpicklingError(f"an array of {kind} begins with shape {shape}")
+    made: np.ndarray = _numpys(kind, shape, code)
+    return made
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
@@ -49,25 +60,36 @@ class _ArrayUnpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
+def _check_claims(raw: bytes) -> None:
+    """Walk through the program without running it: no piece and no place may lie beyond the end of the file."""
+    for operation, argument, _ in pickletools.genops(raw):
+        if operation.name.endswith("PUT") and (argument or 0) > len(raw):
+            raise ValueError("it asks for more places than it has bytes")
+
+
 def unpickle(path: Path) -> dict[str, Any]:
     """Read the dictionary in a Python-version batch; refuse anything but arrays and strings."""
+    raw = read_bytes(path)
     try:
-        content = _ArrayUnpickler(io.BytesIO(read_bytes(path)), encoding="latin1").load()
+        _check_claims(raw)
+        content = _ArrayUnpickler(io.BytesIO(raw), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise SteppeError(f"{path} is not a safe CIFAR batch ({error}); use the official file.") from error
-    except (EOFError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        raise SteppeError(f"{path} is truncated or damaged ({error}); download it again.") from error
+    except Exception as error:  # the opcodes of a damaged file may lead anywhere
+        raise SteppeError(f"{path} is truncated or damaged ({quote(str(error))}); download it again.") from error
     if not isinstance(content, dict):
         raise SteppeError(f"{path} is not a CIFAR batch (no dictionary inside); use the official file.")
     # In files written by Python 2 the keys are text under latin1; in files rewritten by Python 3 they may be bytes.
-    return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
 
 
 def _python_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     content = unpickle(path)
     if missing := {"data", label_key} - content.keys():
         raise SteppeError(f"{path} lacks {', '.join(sorted(missing))}; use the official Python version.")
-    pixels, labels = np.asarray(content["data"]), np.asarray(content[label_key], np.int64)
+    pixels, labels = content["data"], as_labels(content[label_key], str(path))
+    if not isinstance(pixels, np.ndarray):
+        raise SteppeError(f"{path} holds no array of pixels; use the official file.")
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _PIXELS):
         raise SteppeError(f"{path} holds pixels of shape {pixels.shape} for {len(labels)} labels.")
     return pixels, labels

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
+from typing import Any
 
-from steppe.core.errors import SteppeError
+import numpy as np
+
+from steppe.core.errors import SteppeError, quote
 
 
 def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
@@ -27,5 +30,18 @@ def read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise SteppeError(f"{path} cannot be read ({error}); download it again.") from error
+
+
+def as_labels(values: Any, what: str) -> np.ndarray:
+    """Return class labels as int64; refuse anything but one whole number per sample."""
+    try:
+        labels = np.asarray(values)
+        with np.errstate(invalid="ignore"):
+            whole = labels.astype(np.int64) if labels.dtype.kind in "uif" and labels.ndim == 1 else None
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SteppeError(f"{what}: these are no labels ({quote(str(error))}); use the official file.") from error
+    if whole is None or not np.array_equal(whole, labels):
+        raise SteppeError(f"{what}: labels must be one whole number per sample; use the official file.")
+    return whole

@@ -20,6 +20,8 @@ def read_array(path: Path) -> np.ndarray:
     if len(data) < 4 or data[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
         raise SteppeError(f"{path} is not an IDX file of bytes (wrong first bytes); download it again.")
     dimensions = data[3]
+    if dimensions not in (1, 3):
+        raise SteppeError(f"{path} has {dimensions} axes, but labels have one and images three; download it again.")
     start = 4 + 4 * dimensions
     if len(data) < start:
         raise SteppeError(f"{path} is truncated inside its header; download it again.")
@@ -40,5 +42,8 @@ def read(folder: Path) -> tuple[np.ndarray, ...]:
             # Some mirrors write a dot where the official name has its second hyphen.
             stems = [f"{part}-{kind}", f"{part}-{kind.replace('-idx', '.idx')}"]
             names = [stem + end for stem in stems for end in ("", ".gz")]
-            arrays.append(read_array(find(folder, names, inside=("raw", "MNIST/raw", "FashionMNIST/raw"))))
+            path = find(folder, names, inside=("raw", "MNIST/raw", "FashionMNIST/raw"))
+            arrays.append(read_array(path))
+            if arrays[-1].ndim != int(kind[-7]):
+                raise SteppeError(f"{path} has {arrays[-1].ndim} axes; are images and labels in each other's place?")
     return tuple(arrays)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 
@@ -39,8 +39,8 @@ def _load(files: list[Path]) -> np.ndarray:
             with Image.open(path) as image:
                 image.load()
                 return image
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise SteppeError(f"{path} is truncated or not an image ({error}); replace it.") from error
+        except Exception as error:  # decoders raise many types for a damaged file
+            raise SteppeError(f"{path} is truncated or not an image ({quote(str(error))}); replace it.") from error
 
     return stack(files, opened)
 
@@ -60,8 +60,11 @@ def _by_class(folder: Path) -> list[tuple[Path, str]]:
 
 def _annotated(folder: Path) -> list[tuple[Path, str]]:
     """Return Tiny-ImageNet's validation images with their classes; each line has a file, a class and a box."""
-    lines = (folder / "val_annotations.txt").read_text().splitlines()
-    return [(folder / "images" / line.split()[0], line.split()[1]) for line in lines if line.strip()]
+    path = folder / "val_annotations.txt"
+    words = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if odd := next((line for line in words if len(line) < 2 or len(line[0]) > 255 or {*"/\0"} & {*line[0]}), None):
+        raise SteppeError(f"{path} has the line {quote(' '.join(odd))}, but each must begin with a file and a class.")
+    return [(folder / "images" / line[0], line[1]) for line in words]
 
 
 def by_class(folder: Path) -> tuple[np.ndarray, list[str]]:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from steppe.core.errors import SteppeError
+from steppe.data.files import as_labels
+from steppe.data.npz import read_npz
 
 
 def read(path: Path, join: bool = True) -> tuple[np.ndarray, ...]:
     """Read train images, train labels, test images and test labels; `join` adds val to train, as in FedSoL."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise SteppeError(f"{path} is truncated or not an .npz file ({error}); download it again.") from error
     wanted = [f"{part}_{kind}" for part in ("train", "val", "test") for kind in ("images", "labels")]
+    arrays = read_npz(path, wanted)
     if missing := [name for name in wanted if name not in arrays and not name.startswith("val")]:
         raise SteppeError(f"{path} is not in MedMNIST's format: it lacks {', '.join(missing)}.")
-    for name in ("train_labels", "val_labels", "test_labels"):
-        if name in arrays and arrays[name].size != len(arrays[name]):
+    for part in ("train", "val", "test"):
+        images, labels = arrays.get(f"{part}_images"), arrays.get(f"{part}_labels")
+        if (images is None) != (labels is None):
+            raise SteppeError(f"{path} has images or labels of {part}, but not both.")
+        if images is None or labels is None:
+            continue
+        if images.ndim < 2 or images.shape[1:] != arrays["train_images"].shape[1:] or images.dtype.kind not in "uif":
+            raise SteppeError(f"{path} has {part}_images of shape {images.shape} and type {images.dtype}, which are no "
+                              "images of one size.")  # fmt: skip
+        if labels.ndim == 0 or labels.size != len(labels):
             raise SteppeError(f"{path} has several labels per image, but only single-label sets are supported.")
+        arrays[f"{part}_labels"] = as_labels(labels.reshape(-1), f"{path}, {part}_labels")
     parts = ["train", "val"] if join and "val_images" in arrays else ["train"]
-    images = np.concatenate([arrays[f"{part}_images"] for part in parts])
-    labels = np.concatenate([arrays[f"{part}_labels"].reshape(-1) for part in parts])
-    return images, labels.astype(np.int64), arrays["test_images"], arrays["test_labels"].reshape(-1)
+    images, labels = (np.concatenate([arrays[f"{part}_{kind}"] for part in parts]) for kind in ("images", "labels"))
+    return images, labels, arrays["test_images"], arrays["test_labels"]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from steppe.core.errors import SettingError, SteppeError, quote
+from steppe.core.write_aside import save_figure, write_aside
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
 
@@ -69,7 +70,7 @@ class Partition:
 
     def save(self, path: str | Path) -> None:
         """Write the partition as JSON."""
-        Path(path).write_text(self.as_json())
+        write_aside(Path(path), lambda aside: aside.write_text(self.as_json()))
 
     @staticmethod
     def load(path: str | Path) -> Partition:
@@ -115,7 +116,7 @@ class Partition:
         axes.scatter(client, label, s=120 * area / area.max(), color="#2a6f97", linewidths=0)
         axes.set(xlabel="client", ylabel="class", title=f"{self.rule}, seed {self.seed}")
         axes.set(xlim=(-1, len(self.clients)), ylim=(-1, classes))
-        figure.savefig(path, bbox_inches="tight", dpi=150)
+        save_figure(figure, path, bbox_inches="tight", dpi=150)
 
 
 def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, classes: int | None = None) -> Partition:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from steppe.core.errors import SteppeError, missing
-from steppe.data.files import find
+from steppe.core.errors import SteppeError, missing, quote
+from steppe.data.files import as_labels, find
 
 
 def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
@@ -24,10 +24,14 @@ def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
     for part in ("train", "test"):
         path = find(folder, [f"{part}_32x32.mat"])
         try:
-            content = loadmat(path)
-            images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+            content = loadmat(path, variable_names=["X", "y"])
+            images, labels = content["X"], as_labels(content["y"].reshape(-1), str(path))
+        except SteppeError:
+            raise
         except Exception as error:  # scipy raises many types for a damaged file
-            raise SteppeError(f"{path} is truncated or not SVHN ({error}); download it again.") from error
+            raise SteppeError(f"{path} is truncated or not SVHN ({quote(str(error))}); download it again.") from error
+        if len(labels) and not 0 <= labels.min() <= labels.max() <= 10:
+            raise SteppeError(f"{path} has labels from {labels.min()} to {labels.max()}, but SVHN's are 1 to 10.")
         if images.dtype != np.uint8 or images.shape != (32, 32, 3, len(labels)):
             raise SteppeError(f"{path} holds images of shape {images.shape} for {len(labels)} labels.")
         images = np.ascontiguousarray(images.transpose(3, 2, 0, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import RunFailed
 from steppe.core.layout import Tensors
 from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
@@ -37,6 +35,7 @@ from steppe.measures.during_training import Schedule
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore, Store
 from steppe.runs.folder import Record, RunFolder
+from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
 from steppe.runs.trained import save_adapter
 
@@ -52,7 +51,7 @@ def simulate(experiment: Experiment, out: str | Path | None = None, resume: bool
     A real federation passes its own executor and store, because its clients and their states are elsewhere.
     """
     folder = None if out is None else RunFolder(out)
-    with folder.lock() if folder is not None and is_first() else nullcontext():
+    with telling_full_disk(out), folder.lock() if folder is not None and is_first() else nullcontext():
         return _simulate(experiment, folder, resume, watch, trackers, executor, store)
 
 
@@ -119,11 +118,8 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
                 watch(record)
             track("round", record)
             del played  # otherwise its replies would stay in memory during the next round
-    except BaseException as error:
+    except BaseException:
         track("end", None)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise RunFailed(f"The disk is full ({error.filename or out}): free some space, then resume the run from "
-                            "its last checkpoint.") from error  # fmt: skip
         raise
     finally:
         executor.close()

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from steppe.core.errors import SteppeError, missing, nearest, quote
+from steppe.core.write_aside import write_aside
 
 log = logging.getLogger("steppe")
 
@@ -211,7 +212,7 @@ def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
     known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if name not in known:
         known[name] = make()
-        path.write_text(json.dumps(known))
+        write_aside(path, lambda aside: aside.write_text(json.dumps(known)))
     return known[name]
 
 

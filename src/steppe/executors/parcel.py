@@ -1,16 +1,18 @@
 """An experiment as bytes for our own worker processes. Large tensors lie in memory-mapped files, once for all of them.
 
+They have no names: whoever holds a handle has one, and the system frees it with the last process, however that ends.
+
 cloudpickle sends what is defined in a script, a notebook or a function by its code. Nothing from outside is unpickled.
 """
 
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import pickle
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -29,7 +31,7 @@ Key = tuple[int, torch.Size, torch.dtype]
 class Shared(NamedTuple):
     """A file with large tensors: their shapes, and which of the parcel's they are."""
 
-    name: str
+    handle: int
     shapes: list[Tensor]
     places: list[int]
 
@@ -88,7 +90,7 @@ def pack(thing: Any) -> tuple[bytes, Packer]:
 
 def unpack(job: bytes, files: Iterable[Shared]) -> Any:
     """Return the thing, with its large tensors in the shared files."""
-    large = {place: t for f in files for place, t in zip(f.places, map_tensors(f.shapes, f.name), strict=True)}
+    large = {place: t for f in files for place, t in zip(f.places, map_tensors(f.shapes, f.handle), strict=True)}
     return Unpacker(io.BytesIO(job), large).load()
 
 
@@ -106,9 +108,9 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
         try:
             files.append(Shared(allocate(shapes), shapes, places))
         except OSError:
-            forget(f.name for f in files)
+            forget(f.handle for f in files)
             raise
-        for i, room in zip(places, map_tensors(shapes, files[-1].name), strict=True):
+        for i, room in zip(places, map_tensors(shapes, files[-1].handle), strict=True):
             room.copy_(packer.objects[i][0].detach())
             for thing in packer.objects[i] if moves else ():
                 thing.data = room
@@ -119,24 +121,24 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
     return files
 
 
-def allocate(shapes: Any) -> str:
-    """Create a temporary file with room for these tensors, and return its name."""
-    handle, name = tempfile.mkstemp(prefix="steppe-")
-    try:
-        if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
-            os.posix_fallocate(handle, 0, count_bytes(shapes))
-    except OSError:
-        Path(name).unlink()
-        raise
-    finally:
+def allocate(shapes: Any) -> int:
+    """Create a temporary file with room for these tensors, and return a handle of it."""
+    size = count_bytes(shapes)
+    with tempfile.TemporaryFile() as file:
+        try:
+            if hasattr(os, "posix_fallocate"):  # a full disk raises an error here; later it would kill the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                os.truncate(file.fileno(), size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
+        return os.dup(file.fileno())
+
+
+def forget(handles: Iterable[int]) -> None:
+    """Close files that every process has mapped; the system frees them with the last of them."""
+    for handle in handles:
         os.close(handle)
-    return name
-
-
-def forget(names: Iterable[str]) -> None:
-    """Delete files that every process has mapped; the system frees them with the last of them."""
-    for name in names:
-        Path(name).unlink(missing_ok=True)
 
 
 def count_bytes(shapes: Any) -> int:
@@ -144,11 +146,11 @@ def count_bytes(shapes: Any) -> int:
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
-def map_tensors(shapes: Any, name: str) -> Any:
+def map_tensors(shapes: Any, handle: int) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)
-    memory = torch.from_file(name, shared=True, size=count_bytes(shapes), dtype=torch.uint8)
+    memory = torch.frombuffer(mmap.mmap(handle, count_bytes(shapes)), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 

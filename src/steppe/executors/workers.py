@@ -50,20 +50,20 @@ class Workers:
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
         shapes = _shapes(algorithm, task, slots, own_buffers)
         files = share(packer, task.constants.values())
-        names = [file.name for file in files]
+        handles = [file.handle for file in files]
         try:
-            name = allocate(shapes)
+            handle = allocate(shapes)
         except OSError:
-            forget(names)
+            forget(handles)
             raise
-        self.sent, self.states, self.replies = map_tensors(shapes, name)
+        self.sent, self.states, self.replies = map_tensors(shapes, handle)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
         command = [sys.executable, "-c", "from steppe.executors.workers import run_worker; run_worker()"]
-        self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-                     for _ in range(count)]  # fmt: skip
+        self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+                                      pass_fds=[handle, *handles]) for _ in range(count)]  # fmt: skip
         try:
             for worker in self.pool:
-                self._ask(worker, (sys.path, job, files, name, shapes))
+                self._ask(worker, (sys.path, job, files, handle, shapes))
             for worker in self.pool:
                 self._answer(worker)
         except RunFailed:  # the worker died
@@ -71,7 +71,7 @@ class Workers:
         except Exception as error:  # from unpickling the job, because importing a user's module may raise anything
             raise CannotShareError(f"another process cannot build the model, loss or algorithm ({error})") from error
         finally:
-            forget([name, *names])
+            forget([handle, *handles])
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
@@ -151,10 +151,10 @@ def run_worker() -> None:
     os.dup2(2, 1)  # output that a user's model prints must not mix with the messages
     asks = sys.stdin.buffer
     try:
-        path, job, files, name, shapes = pickle.load(asks)
+        path, job, files, handle, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = unpack(job, files)
-        sent, states, replies = map_tensors(shapes, name)
+        sent, states, replies = map_tensors(shapes, handle)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
+from steppe.data.npz import read_npz, write_arrays
 from steppe.flatness.draws import DIRECTION, gaussian
 from steppe.flatness.hvp import Loss
 
@@ -40,17 +41,17 @@ class Landscape:
         """Save as .npz, without pickle."""
         about = {k: v for k, v in asdict(self).items() if k in ("kind", "sample", "seed", "marks")}
         arrays: dict[str, Any] = {f"axis{i}": axis for i, axis in enumerate(self.axes)}
-        with Path(path).open("wb") as file:
-            np.savez(file, values=self.values, directions=self.directions, about=np.array(json.dumps(about)), **arrays)
+        arrays |= {"values": self.values, "directions": self.directions, "about": np.array(json.dumps(about))}
+        write_arrays(Path(path), arrays)
 
     @staticmethod
     def load(path: str | Path) -> Landscape:
         """Load a saved landscape."""
         if not Path(path).is_file():
             raise SteppeError(f"There is no landscape in {path}.")
-        with np.load(path, allow_pickle=False) as file:
-            axes = tuple(file[f"axis{i}"] for i in range(len(file["directions"])))
-            return Landscape(file["values"], axes, file["directions"], **json.loads(str(file["about"])))
+        file = read_npz(Path(path))
+        axes = tuple(file[f"axis{i}"] for i in range(len(file["directions"])))
+        return Landscape(file["values"], axes, file["directions"], **json.loads(str(file["about"])))
 
 
 def ticks(points: int = 41, reach: float = 1.0) -> np.ndarray:

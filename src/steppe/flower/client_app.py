@@ -28,6 +28,8 @@ from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal
+from steppe.references import look_in
+from steppe.runs.full_disk import is_full
 
 
 def make(app_folder: Path) -> ClientApp:
@@ -35,6 +37,7 @@ def make(app_folder: Path) -> ClientApp:
 
     Names to import come from the app's own federation.toml, never from a message.
     """
+    look_in(app_folder)
     return make_app(read(app_folder)[0].own)
 
 
@@ -117,7 +120,7 @@ def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
     except SteppeError as error:
         print(f"steppe: {error}", flush=True)
         code = error.code if isinstance(error, Refusal) else "other"
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        code = "other"
+        code = "disk" if is_full(error) else "other"
     return Message(pack_refusal(code), reply_to=message)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.data import image_folder
-from steppe.data.dataset import as_inputs
+from steppe.data.arrays import as_inputs, as_tensor
+from steppe.data.npz import read_npz
 from steppe.flower.federation_file import Sample, find_named
 from steppe.flower.refusals import Refusal
 
@@ -32,9 +31,12 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
             raise SteppeError(
                 f"{whose}: {place} is neither a folder, nor an .npz file, nor written as module:function."
             )
+        inputs, targets = as_inputs(x), as_tensor(y, "targets")
+        if not isinstance(inputs, Tensor):
+            raise SteppeError(f"{whose} ({place}) has several inputs per sample; a federation takes one tensor.")
     except SteppeError as error:
         raise error if isinstance(error, Refusal) else Refusal("data", str(error)) from error
-    return _check(as_inputs(x), torch.as_tensor(y), sample, f"{whose} ({place})")
+    return _check(inputs, targets, sample, f"{whose} ({place})")
 
 
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
@@ -48,15 +50,10 @@ def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
 
 
 def _read_npz(path: Path) -> tuple[Any, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if missing := [k for k in ("x", "y") if k not in file.files]:
-                raise SteppeError(f"{path} has no array {missing[0]!r}: it must hold x and y.")
-            return file["x"], file["y"]
-    except FileNotFoundError:
-        raise SteppeError(f"{path} does not exist on this node.") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise SteppeError(f"{path} cannot be read ({error}).") from error
+    arrays = read_npz(path, ("x", "y"))
+    if missing := [k for k in ("x", "y") if k not in arrays]:
+        raise SteppeError(f"{path} has no array {missing[0]!r}: it must hold x and y.")
+    return arrays["x"], arrays["y"]
 
 
 def _read_pair(pair: Any) -> tuple[Any, Any]:

@@ -11,12 +11,13 @@ import os
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.core.algorithm import States
 from steppe.flower.private import private
 from steppe.flower.refusals import Refusal
 from steppe.runs.client_store import flatten_states
+from steppe.runs.tensor_files import save_file
 
 KEPT = 3  # states to keep: the server may go back by two checkpoints
 

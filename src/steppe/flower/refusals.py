@@ -22,6 +22,7 @@ REASONS = {
     "finite": "its data have numbers that are not finite",
     "state": 'it has lost its client\'s state: put it back there, or set lost_state = "fresh"',
     "model": "it builds another model or algorithm: install the same versions of steppe, torch and your own code",
+    "disk": "its disk is full",
     "terms": "it cannot read what the server sent: install the same version of steppe",
     "other": "something went wrong there",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from steppe.config import OWN, Config, keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.data import Data, Partition
+from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
 from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
@@ -132,10 +132,10 @@ class Run:
 
         def load(one: dict[str, Any]) -> DensityCurve:
             height = 1 / (one["size"] * one["sigma"] * (2 * np.pi) ** 0.5)
-            with np.load(self.folder.path / one["file"], allow_pickle=False) as file:
-                met = file["nodes"][file["weights"] > 0]
-                ends = float(met.min()), float(met.max())
-                return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
+            file = read_npz(self.folder.path / one["file"])
+            met = file["nodes"][file["weights"] > 0]
+            ends = float(met.min()), float(met.max())
+            return DensityCurve(file["grid"], file["density"], file["error"], ends, height)
 
         return {name: _check_intact(self.folder.path / one["file"], partial(load, one))
                 for name, one in entries.items()}  # fmt: skip
@@ -162,6 +162,10 @@ class Group:
     def average(self, key: str) -> tuple[float, float]:
         """Return mean and sample standard deviation of a number of the summary."""
         return mean_and_spread([float(r.summary[key]) for r in self.runs])
+
+    def average_metric(self, name: str) -> tuple[float, float]:
+        """Return the same of one of several metrics of the final model."""
+        return mean_and_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
 
     @property
     def seeds(self) -> int:
@@ -255,6 +259,13 @@ class Comparison:
         return [run for group in self.groups for run in group.runs]
 
     @cached_property
+    def others(self) -> list[Metric]:
+        """Return the metrics that all runs have, without the main one."""
+        each = [{m.name: m for m in run.folder.metrics if m.name in run.summary.get("metrics", {})}
+                for run in self.runs]  # fmt: skip
+        return [m for m in each[0].values() if m.name != self.metric.name and all(m.name in one for one in each)]
+
+    @cached_property
     def ranking(self) -> list[Group]:
         """The best final model first."""
         return sorted(self.groups, key=lambda g: g.average("last")[0] * (1 if self.metric.lower else -1))
@@ -302,5 +313,5 @@ def find_data(name: str, folder: str | None, validation: float, seed: int) -> Da
 def _check_intact(path: Path, read: Any) -> Any:
     try:
         return read()
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ZeroDivisionError) as error:
         raise SteppeError(f"{path} is damaged ({error}): delete it and run steppe analyze again.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,20 @@ from matplotlib.figure import Figure  # without pyplot, which would hold every f
 from matplotlib.lines import Line2D
 
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
-from steppe.report.write_aside import write_aside
 from steppe.runs.curves import COLOURS, Histories, choose_style, escape_dollars, plot_histories
 
 
-def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "") -> None:
-    """Draw test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    plot_histories(figure.subplots(1, 2), histories, metric)
+def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "",
+                   others: Sequence[Metric] = ()) -> None:  # fmt: skip
+    """Draw test metric, test loss and `others` over rounds: the mean over seeds, and a band of one deviation."""
+    count = 2 + len(others)
+    figure = Figure(figsize=(5.5 * count, 4.2), layout="constrained")
+    plot_histories(figure.subplots(1, count), histories, metric, others)
     if title:
         figure.suptitle(title, fontsize=11)
     _save(figure, path)
@@ -52,7 +55,7 @@ def write_figures(c: Comparison, where: Path, ending: str) -> list[Path]:
 
 
 def _save(figure: Any, path: Path, **more: Any) -> None:
-    write_aside(path, lambda aside: figure.savefig(aside, format=path.suffix[1:].lower(), dpi=130, **more))
+    save_figure(figure, path, dpi=130, **more)
 
 
 def _draw_figure(panel: Panel, labels: list[str]) -> Any:

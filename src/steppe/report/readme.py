@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from steppe.core.write_aside import write_aside
 from steppe.report.listing import list_catalogue, trace_costs
 
 BEGIN, END = "<!-- algorithms: begin -->", "<!-- algorithms: end -->"
@@ -14,7 +15,7 @@ def make_algorithm_table() -> str:
     entries = list_catalogue()["algorithms"]
     rows, _ = trace_costs(None, "cnn", (3, 32, 32), 10, 50, [], [])
     lines = [
-        "| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |",
+        "| name | paper | idea | down · up · kept | passes per step | FLOPs | variants |",
         "|---|---|---|---|---|---|---|",
     ]
     for r in rows:
@@ -38,4 +39,5 @@ def renew_table(text: str) -> str:
 
 if __name__ == "__main__":
     path = Path("README.md")
-    path.write_text(renew_table(path.read_text()))
+    text = renew_table(path.read_text())
+    write_aside(path, lambda aside: aside.write_text(text))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steppe.core.errors import SteppeError, nearest
+from steppe.core.write_aside import write_aside
 from steppe.report.reading import read
-from steppe.report.write_aside import write_aside
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from steppe.config import Config
+from steppe.core.write_aside import write_aside
 from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import escape_latex as tex
 from steppe.report.texts import escape_markdown as md
@@ -360,7 +361,5 @@ def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str,
 def write(files_: dict[str, str], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files_.items():
-        aside = out / (name + ".new")
-        aside.write_text(text, "utf-8")
-        aside.replace(out / name)
+        write_aside(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
     return [out / name for name in files_]

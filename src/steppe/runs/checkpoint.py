@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.core.errors import SteppeError
 from steppe.core.server import Server
 from steppe.runs.client_store import DiskStore, Store, TornError, flatten_states
+from steppe.runs.tensor_files import save_file
 
 KEPT = 2
 FORMAT = 2

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
@@ -43,6 +43,7 @@ from steppe.core.metric import Metric
 from steppe.data import Partition
 from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
+from steppe.runs.tensor_files import save_file
 
 Record = dict[str, Any]
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}

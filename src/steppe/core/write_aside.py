@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:
@@ -15,3 +16,11 @@ def write_aside(path: Path, write: Callable[[Path], object]) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def save_figure(figure: Any, path: str | Path, **options: Any) -> None:
+    """Save a matplotlib figure in the format of the path's ending, or as PNG."""
+    place = Path(path)
+    if not place.suffix:
+        place = place.with_name(f"{place.name}.png")
+    write_aside(place, lambda aside: figure.savefig(aside, format=place.suffix[1:].lower(), **options))
