@@ -42,12 +42,12 @@ model = get_peft_model(build(), adapter)
 
 shutil.rmtree(OUT, ignore_errors=True)
 data = steppe.from_arrays(*write(240, seed=1), *write(200, seed=2))
-result = steppe.run("fedsam", model, data, out=OUT, clients=4, per_round=4, rounds=4, partition="dirichlet(1)", epochs=4,
-                    optimiser="adamw", lr=0.02, batch=10, progress=False)  # fmt: skip
+result = steppe.run("fedsam", model, data, out=OUT, clients=4, per_round=4, rounds=4, epochs=4, batch=10,
+                    partition="dirichlet(1)", optimiser="adamw", lr=0.02, progress=False)  # fmt: skip
 print(f"accuracy {result.accuracy:.2f} after {len(result.history)} rounds")
 
-whole = sum(p.numel() for p in model.parameters())
-print(f"trained and sent: {len(result.x):,} of {whole:,} parameters, {result.experiment.cost.bytes_up:,} bytes per client")
+whole, sent = sum(p.numel() for p in model.parameters()), result.experiment.cost.bytes_up
+print(f"trained and sent: {len(result.x):,} of {whole:,} parameters, {sent:,} bytes per client")
 
 # The run's folder has the adapter alone. peft loads it, and steppe puts it on the base again.
 theirs = PeftModel.from_pretrained(build(), OUT / "adapter").eval()

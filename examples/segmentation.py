@@ -43,8 +43,8 @@ torch.manual_seed(0)
 data = steppe.from_arrays(*draw(160, seed=1), *draw(60, seed=2))
 result = steppe.run("fedsam", UNet(), data, metrics=["iou", "accuracy"], clients=8, per_round=4, rounds=8, epochs=2,
                     batch=10, optimiser="adamw", lr=0.02, progress=False)  # fmt: skip
-for record in result.history[::2]:
-    print(f"round {record['round']}: loss {record['loss']:.3f}, IoU {record['iou']:.3f}, pixels right {record['accuracy']:.3f}")
+for r in result.history[::2]:
+    print(f"round {r['round']}: loss {r['loss']:.3f}, IoU {r['iou']:.3f}, pixels right {r['accuracy']:.3f}")
 
 picture, pixels = draw(1, seed=3)
 with torch.no_grad():
