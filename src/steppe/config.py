@@ -189,6 +189,11 @@ class Config(BaseModel):
     epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
     max_steps: int | None = key(None, "recipe", "Upper limit of local steps per round", ge=1, le=MANY)
     batch: int = key(20, "recipe", "Batch size of local training", ge=1, le=MANY)
+    last_batch: Literal["keep", "drop", "join"] = key(
+        "keep", "recipe", "A short last batch of an epoch: keep it, drop it, or join it to the batch before"
+    )
+    accumulate: int = key(1, "machine", "Pieces into which a batch's passes are split to save memory; the gradient is "
+                          "that of the whole batch, for one more forward pass", ge=1, le=MANY)  # fmt: skip
     optimiser: str = key("sgd", "recipe", "Local optimiser: sgd or adamw, with settings such as adamw:beta1=0.8")
     lr: float = key(0.05, "recipe", "Local learning rate of the first round", gt=0, le=LARGE)
     lr_schedule: str | list[Factor] | dict[Annotated[int, Field(ge=0)], Factor] = key(
