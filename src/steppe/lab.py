@@ -251,7 +251,7 @@ def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
 
 
 def _check_results(points: list[Point]) -> list[Point]:
-    """Return the points, unless no run of theirs has ended well."""
+    """Return the points; refuse if none of their runs has finished."""
     if not any(p.results for p in points):
         why = next(why for p in points for why in p.failed.values())
         raise RunFailed(f"Every run failed, the first because: {why}")

@@ -23,15 +23,15 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
             seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per algorithm: seeds seed, seed+1, …")] = 1,
-            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
-                                "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures of the final "
+                                "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
             samples: Samples = 1000,
-            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own. "
-                            "1: in this process.")] = 1,
+            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
+                            "process; 1: in this process.")] = 1,
             out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
     """
     from dataclasses import asdict
 
@@ -102,7 +102,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
-    """Return the sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    """Measure the final models: the sample, and every column's mean and deviation over seeds, by algorithm."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 

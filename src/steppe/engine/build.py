@@ -19,6 +19,7 @@ from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
+from steppe.core.widest import find_widest
 from steppe.data import Data, Partition, partition
 from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
@@ -63,6 +64,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     config, loss, metric = take_objectives(config, loss, metric)
     availability.check_availability(config)
     device = find_device(config.device)
+    if config.dtype == "float64" and find_widest(device) != torch.float64:
+        raise SteppeError(f"dtype is float64, which {device.type} devices do not have: use float32, or device = cpu.")
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
@@ -88,6 +91,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     model_checks.check_statistics(task, federation)
     model_checks.check_passes(task, federation, config.accumulate)
     notes += set_precision(config, chosen, task)
+    notes += [why for p in chosen.parts if (why := p.caution(config.per_round, config.clients))]
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":

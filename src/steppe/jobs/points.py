@@ -23,7 +23,7 @@ from steppe.runs.folder import Record, RunFolder
 
 @dataclass
 class Point:
-    """One choice of settings, and what became of its runs."""
+    """One choice of settings, and the outcome of its runs."""
 
     label: str
     config: Config
@@ -50,7 +50,7 @@ class Point:
                     own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
     def note(self, ended: Ended) -> None:
-        """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""
+        """Keep a run's summary, with the validation metric of its final model, or its error."""
         seed = ended.job.config.seed
         if ended.error:
             self.failed[seed] = ended.error
@@ -80,7 +80,7 @@ def vary_all(config: Config) -> Config:
 
 def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
                tell: Callable[[Point], None] | None = None) -> None:  # fmt: skip
-    """Run every point with every seed, and fill in what became of it.
+    """Run every point with every seed, and fill in the results.
 
     With `tell`, the points depend on earlier ones: each is taken when a place is free, and handed to `tell` at its end.
     """
