@@ -1,8 +1,13 @@
-"""A Flower ClientApp with Steppe's client inside; `main` plays both sides in this process, without a network."""
+"""A Flower ClientApp with Steppe's client inside.
+
+`train` is all that a node needs; `main` plays the server and two nodes in this process, without a network.
+Needs: pip install 'steppe[flower]'.
+"""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import steppe
@@ -36,6 +41,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def main(rounds: int = 10) -> float:
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as Flower's processes do at their start
     server = steppe.server(ALGORITHM, make_model(), clients=2, lr=0.1)
     contexts = {i: Context(1, i + 1, {"client": i}, RecordDict(), {}) for i in range(2)}
     for _ in range(rounds):

@@ -1,4 +1,7 @@
-"""Steppe's rules inside a loop of your own: two clients, SCAFFOLD, and nothing but dicts of tensors between them."""
+"""Steppe's rules inside a loop of your own.
+
+Two clients train with SCAFFOLD; nothing but dicts of tensors passes between them and the server.
+"""
 
 import torch
 from torch import nn
