@@ -41,11 +41,13 @@ from safetensors.torch import load_file
 from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
+from steppe.core.schedules import OF_ALL_ROUNDS
 from steppe.core.write_aside import write_aside
 from steppe.data import Partition
 from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
 from steppe.runs.tensor_files import save_file
+from steppe.settings import parse_schedule
 
 Record = dict[str, Any]
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
@@ -343,8 +345,9 @@ class RunFolder:
             raise SteppeError(f"{self} has already finished {done} rounds, so it cannot end after {config.rounds}: "
                               "raise rounds, or start again in another folder.")  # fmt: skip
         before = self.stored["rounds"]
-        if config.rounds != before and config.lr_schedule == "cosine":
-            raise SteppeError(f"{self} was started for {before} rounds, and the cosine schedule depends on that "
+        rule = config.lr_schedule
+        if config.rounds != before and isinstance(rule, str) and (f := parse_schedule(rule).function) in OF_ALL_ROUNDS:
+            raise SteppeError(f"{self} was started for {before} rounds, and the {f.__name__} schedule depends on that "
                               "number: start again in another folder.")  # fmt: skip
 
     def find_other_things(self, about: dict[str, Any]) -> list[str]:

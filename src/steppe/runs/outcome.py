@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, missing, nearest
 from steppe.core.inputs import as_arguments, each_tensor
@@ -154,7 +155,7 @@ class Outcome:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
         pair = each_tensor(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
         positional, named = as_arguments(pair)
-        free = each_tensor(lambda _: {0: torch.export.Dim("batch")}, named or positional)
+        free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
             torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
                               external_data=False, verbose=False)  # fmt: skip
