@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steppe.core.metric import Metric
     from steppe.core.part import Part, unit
     from steppe.core.scopes import Aggregation, ClientRound, LocalStep, Oracle, ServerTurn
-    from steppe.data import Data, Partition, from_arrays, from_dataset
+    from steppe.data import Data, Partition, from_arrays, from_clients, from_dataset
     from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
@@ -38,15 +38,15 @@ _HOMES = {
     "embed": ("client", "server"),
     "lab": ("compare", "cost", "sweep", "trace"),
     "optim": ("optimiser",),
-    "data": ("Data", "Partition", "from_arrays", "from_dataset"),
+    "data": ("Data", "Partition", "from_arrays", "from_clients", "from_dataset"),
     "engine.result": ("Result",),
     "engine.trackers": ("Tracker",),
 }
 _MODULES = ("flatness", "optim", "testing")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
-           "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_dataset", "load", "optim",
-           "optimiser", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
+           "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_clients", "from_dataset", "load",
+           "optim", "optimiser", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,6 @@ from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
 from steppe.core.prediction import Predict
-from steppe.data import Data
 from steppe.data.divide import take_division
 from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
@@ -51,7 +50,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
     predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
                outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
-    data       a name, a Data, a tuple of arrays (x, y, test_x, test_y), or a pair of torch data sets
+    data       a name, a Data, arrays (x, y, test_x, test_y), two data sets, loaders or tables (train, test), a dict of
+               splits, or steppe.from_clients([…])
     loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
     metrics    one or several, the main one first: names ("accuracy", "perplexity", …), steppe.Metric objects,
                functions of the same form, or tuples such as ("error", f, "lower"); `metric` is the same
@@ -97,22 +97,11 @@ def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, An
     """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
     own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
     chosen_model = model if own_model else take_model(model)
-    own_data = None if data is None or isinstance(data, str) else _data(data)
+    own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
     found = {"model": chosen_model, "data": own_data, "split": split}
     return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
-
-
-def _data(given: Any) -> Data:
-    if isinstance(given, Data):
-        return given
-    if isinstance(given, tuple | list) and len(given) == 4:
-        return datasets.from_arrays(*given)
-    if isinstance(given, tuple | list) and len(given) == 2:
-        return datasets.from_dataset(*given)
-    raise SteppeError("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), or two torch data sets "
-                      "(train, test).")  # fmt: skip
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
@@ -128,7 +117,7 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     instead of the global one.
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
-           "data": None if data is None else _data(data), "loss": loss,
+           "data": None if data is None else datasets.as_data(data), "loss": loss,
            "metric": either(metric, metrics), "head": head, "predict": predict,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
@@ -156,8 +145,13 @@ class Run(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
-        return Metric.from_record(self.about.get("metric"))
+        """Return what the model was judged by, the main one of its metrics."""
+        return RunFolder(self.folder).metric
+
+    @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return RunFolder(self.folder).metrics[1:]
 
     @property
     def model(self) -> nn.Module:

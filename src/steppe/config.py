@@ -177,6 +177,11 @@ class Config(BaseModel):
     epochs: int = key(2, "recipe", "Local epochs per round", ge=0, le=10**6)
     max_steps: int | None = key(None, "recipe", "Upper limit of local steps per round", ge=1, le=MANY)
     batch: int = key(20, "recipe", "Batch size of local training", ge=1, le=MANY)
+    last_batch: Literal["keep", "drop", "join"] = key(
+        "keep", "recipe", "A short last batch of an epoch: keep it, drop it, or join it to the batch before"
+    )
+    accumulate: int = key(1, "machine", "Pieces into which a batch's passes are split to save memory; the gradient is "
+                          "that of the whole batch, for one more forward pass", ge=1, le=MANY)  # fmt: skip
     optimiser: Literal["sgd", "adamw"] = key("sgd", "recipe", "Local optimiser")
     lr: float = key(0.05, "recipe", "Local learning rate of the first round", gt=0, le=LARGE)
     lr_schedule: Literal["exponential", "cosine", "constant"] = key(
@@ -199,6 +204,11 @@ class Config(BaseModel):
     )
 
     seed: int = key(0, "seed", "Seed of the initial model, the batch order and the augmentation", ge=0, le=2**53)
+    vary: Literal["all", "model"] | None = key(
+        None, "recipe", "What depends on the seed: all that is random, also the partition and the clients' schedule "
+        "unless they have seeds of their own; or model, which keeps the papers' (default: all in comparisons and "
+        "sweeps, model in a single run)"
+    )  # fmt: skip
     device: str = key("auto", "machine", "Device: cpu, cuda, cuda:1, mps or auto")
     dtype: Literal["float32", "float64"] = key("float32", "recipe", "Floating-point type of the computation")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = key(
@@ -270,6 +280,23 @@ class Config(BaseModel):
             raise SettingError("early_stopping looks at validation data, never at the test set: set validation, to 0.1 "
                                "for instance", "early_stopping", "validation")  # fmt: skip
         return self
+
+    @property
+    def partition_stream(self) -> int | None:
+        """Return the seed of the partition; None: that of the rule's paper."""
+        return self._stream("partition") if self.partition_seed is None else self.partition_seed
+
+    @property
+    def sampling_stream(self) -> int | None:
+        """Return the seed of the clients' schedule; None: the papers' schedule."""
+        return self._stream("schedule") if self.sampling_seed is None else self.sampling_seed
+
+    def _stream(self, purpose: str) -> int | None:
+        """Return a seed that follows from the run's. Seed 0 has the papers' streams, so that it is the usual run."""
+        if self.vary != "all" or self.seed == 0:
+            return None
+        digest = hashlib.sha256(f"{purpose} of seed {self.seed}".encode()).digest()
+        return int.from_bytes(digest[:4], "little") >> 1
 
     @property
     def hash(self) -> str:

@@ -38,9 +38,9 @@ class Experiment:
         if private is not None and private.amplified:  # with its own key; possibly no client at all
             return private.sample(c.clients, round_)
         if c.sampling == "bernoulli":
-            seed = 20 if c.sampling_seed is None else c.sampling_seed
+            seed = 20 if c.sampling_stream is None else c.sampling_stream
             return list(map(int, sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed)))
-        seed, official = c.sampling_seed or 0, c.sampling_seed is None
+        seed, official = c.sampling_stream or 0, c.sampling_stream is None
         return list(map(int, sampling.fixed(c.clients, c.per_round, round_, seed, official)))
 
     def lr(self, round_: int) -> float:

@@ -28,7 +28,7 @@ from steppe.core.task import Task
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
-from steppe.engine.objectives import read_loss, split_objectives, take_objectives
+from steppe.engine.objectives import either, read_loss, split_objectives, take_objectives
 from steppe.engine.quadratics import Problem, trace_algorithm
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
@@ -51,8 +51,8 @@ Several = Sequence[Asked] | Mapping[str, Asked]
 
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
             out: str | Path | None = None, jobs: int = 1, add: Added = (), loss: str | Each | None = None,
-            metric: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
-            **options: Any) -> ComparedRuns:  # fmt: skip
+            metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None,
+            progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
     """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
 
     algorithms  as in `steppe.run`, each; a dictionary gives them names of your own
@@ -63,7 +63,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
-    own = _take(model, data, loss, metric, head, predict, options)
+    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
         points.append(_point(label, read_call(algorithm, add, mine), own, {}))
@@ -81,7 +81,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
 def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, model: Any = UNSET, data: Any = None, *,
           seeds: int = 1, search: int | None = None, ranges: Mapping[str, str] | None = None,
           out: str | Path | None = None, jobs: int | None = 1, add: Added = (), loss: str | Each | None = None,
-          metric: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
+          metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
           **options: Any) -> SweptRuns:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds, and return a line per point.
 
@@ -96,7 +96,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
                           '"0.01..1:log"}.')  # fmt: skip
     if spans and search is None:
         raise SteppeError("ranges are for a search: say how many points, with search=20.")
-    own = _take(model, data, loss, metric, head, predict, options)
+    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
 
     def point(values: dict[str, Any]) -> Point:
         label = ",".join(f"{k}={v}" for k, v in values.items())
@@ -251,7 +251,7 @@ def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
 
 
 def _check_results(points: list[Point]) -> list[Point]:
-    """Return the points, unless no run of theirs has ended well."""
+    """Return the points; refuse if none of their runs has finished."""
     if not any(p.results for p in points):
         why = next(why for p in points for why in p.failed.values())
         raise RunFailed(f"Every run failed, the first because: {why}")

@@ -76,7 +76,7 @@ def find_file(reference: str) -> Path | None:
     if source.endswith(".py"):
         path = Path(source).expanduser()
     else:
-        _look_in(Path.cwd())
+        look_in(Path.cwd())
         try:
             spec = importlib.util.find_spec(source)  # runs a package around the module, not the module itself
         except (ImportError, ValueError):
@@ -99,7 +99,7 @@ def _run_file(source: str) -> ModuleType:
         raise SettingError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = (path, hashlib.sha256(content).hexdigest())
     if wanted not in _LOADED:
-        _look_in(path.parent)
+        look_in(path.parent)
         module = ModuleType(source)  # no name that `import` could find, so that it hides nothing
         module.__file__ = str(path)
         before = sys.modules.get(source)
@@ -124,7 +124,7 @@ def _send_by_value(module: ModuleType) -> None:
 
 
 def _import(source: str) -> ModuleType:
-    _look_in(Path.cwd())
+    look_in(Path.cwd())
     try:
         return importlib.import_module(source)
     except (Exception, SystemExit) as error:
@@ -145,7 +145,7 @@ def explain_failure(what: str, error: BaseException) -> SettingError:
     return SettingError(f"{what}: {where}{why}")
 
 
-def _look_in(folder: Path) -> None:
+def look_in(folder: Path) -> None:
     """Let imports find what lies in a folder, after everything that is installed. Worker processes are told too."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

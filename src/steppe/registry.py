@@ -152,9 +152,22 @@ def parse_addition(text: str) -> Part:
 
 
 def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:
-    """From where each name that is not ours is loaded, with the hash of that file; nothing is run for it."""
+    """Return from where each name that is not ours is loaded, with the hash of that file; nothing is run for it."""
+    sources = {name: references.describe_source(name, group) for name, group in _foreign(algorithm, add).items()}
+    return {name: source for name, source in sources.items() if source}
+
+
+def find_foreign(algorithm: str, add: Sequence[str]) -> list[str]:
+    """Return the names of an algorithm and its additions that are not ours, without their settings.
+
+    >>> find_foreign("mine.py:mine", ["man:weight=0.1", "package.module:Idea:rho=1", "own:package.Idea"])
+    ['mine.py:mine', 'package.module:Idea']
+    """
+    return list(_foreign(algorithm, add))
+
+
+def _foreign(algorithm: str, add: Sequence[str]) -> dict[str, str]:
+    """The group of each name that is not ours."""
     named: list[tuple[str, str, Mapping[str, Any]]] = [(algorithm, references.ALGORITHMS, CATALOGUE)]
     named += [(split_name(text)[0], references.PARTS, PARTS) for text in add]
-    sources = {name: references.describe_source(name, group) for name, group, ours in named
-               if name not in ours and not name.startswith(references.OWN)}  # fmt: skip
-    return {name: source for name, source in sources.items() if source}
+    return {name: group for name, group, ours in named if name not in ours and not name.startswith(references.OWN)}

@@ -227,3 +227,12 @@ def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> 
     data = (blobs()[0], blobs()[1], *blobs()[:2])
     with pytest.raises(SteppeError, match=sentence):
         steppe.run("fedavg", seeded(), data, **FEW, **options)
+
+
+def test_a_comparison_in_python_has_all_metrics_and_says_what_varied() -> None:
+    found = steppe.compare(["fedavg", "fedsam"], "mlp", seeds=2, metrics=["accuracy", ("spread", spread, "lower")],
+                           clients=4, per_round=2, rounds=1, max_steps=2, workers=0, progress=False)  # fmt: skip
+    assert "spread" in found.cells()[0]
+    assert "seeds vary the initial model, the batches, the partition and the clients' schedule" in found.table()
+    assert len({r.partition.hash for r in found.runs["fedavg"] if r.partition}) == 2
+    assert [a.partition.hash for a in found.runs["fedavg"]] == [b.partition.hash for b in found.runs["fedsam"]]  # type: ignore[union-attr]

@@ -13,10 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import steppe
 from steppe.core.errors import SteppeError
-from tests.scene import Net, blobs, seeded
+from tests.scene import Net, NormNet, blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 8, "partition": "iid",
                        "workers": 0, "progress": False}  # fmt: skip
@@ -230,3 +231,119 @@ def test_peak_memory_of_a_frozen_base(workers: int, tmp_path: Path) -> None:
     assert base > 90
     assert peak <= 1.3 * base, f"the base has {base:.0f} MiB; it was built with {built:.0f} and trained with {peak:.0f}"
     assert (tmp_path / "large" / "model.safetensors").stat().st_size < 2**20 / 8
+
+
+# --- passes: pieces, checkpointing, tied and normalised weights
+
+
+class Recomputed(Net):
+    """Runs its first layer again in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def first(v: Tensor) -> Tensor:
+            return torch.tanh(self.first(v))
+
+        inner = checkpoint(first, x, use_reentrant=False) if self.training else first(x)
+        return self.last(torch.relu(inner))
+
+
+class Reentrant(Net):
+    """The old kind of checkpointing, which writes gradients into parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.last, torch.tanh(self.first(x)), use_reentrant=True)
+
+
+class Plain(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(torch.tanh(self.first(x))))
+
+
+EXACT: dict[str, Any] = {**FEW, "dtype": "float64", "lr": 0.3, "batch": 20}
+
+
+def test_activation_checkpointing_finds_the_parameters_of_its_pass() -> None:
+    plain = steppe.run("fedsam", seeded(Plain), blobs(), **EXACT)
+    result = steppe.run("fedsam", seeded(Recomputed), blobs(), executor="batched", **EXACT)
+    torch.testing.assert_close(result.x, plain.x, rtol=0, atol=1e-12)
+    assert any("recomputes activations; without gradient checkpointing" in note for note in result.notes)
+    with pytest.raises(SteppeError, match="choose use_reentrant=False"):
+        steppe.run("fedsam", seeded(Reentrant), blobs(), **EXACT)
+
+
+@pytest.mark.parametrize("algorithm", ["fedsam", "fedntd", "fedsol"])
+def test_a_batch_in_pieces_has_the_same_gradient(algorithm: str) -> None:
+    whole = steppe.run(algorithm, seeded(Plain), blobs(), **EXACT)
+    pieces = steppe.run(algorithm, seeded(Plain), blobs(), accumulate=3, executor="batched", **EXACT)
+    torch.testing.assert_close(pieces.x, whole.x, rtol=0, atol=1e-12)
+    assert any("accumulate splits its passes" in note for note in pieces.notes)
+    assert pieces.experiment.cost == whole.experiment.cost
+
+
+def test_pieces_of_no_use_are_refused() -> None:
+    with pytest.raises(SteppeError, match="batch norm would see each piece alone"):
+        steppe.run("fedavg", seeded(NormNet), blobs(), accumulate=2, **EXACT)
+    with pytest.raises(SteppeError, match="accumulate"):
+        steppe.run("fedavg", seeded(), blobs(), accumulate=0, **EXACT)
+
+
+class Shared(nn.Module):
+    """One matrix, used in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.back, self.last = nn.Linear(6, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, 3)
+        self.back.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.back(torch.tanh(self.first(x))))
+
+
+def normalised(kind: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(kind(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 3))
+
+
+MODULES: dict[str, Any] = {
+    "tied": lambda: seeded(Shared),
+    "weight norm": lambda: normalised(nn.utils.parametrizations.weight_norm),
+    "orthogonal": lambda: normalised(nn.utils.parametrizations.orthogonal),
+    "weight norm by hooks": lambda: normalised(nn.utils.weight_norm),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("kind", MODULES)
+def test_tied_and_parametrized_weights_take_the_steps_of_torch(kind: str, tmp_path: Path) -> None:
+    once = {**EXACT, "clients": 1, "per_round": 1, "rounds": 1, "batch": 90, "weight_decay": 0.0}
+    model = MODULES[kind]().double()
+    result = steppe.run("fedavg", model, blobs(), out=tmp_path / "run", **once)
+    (x, y, *_), optimiser = blobs(), torch.optim.SGD(model.parameters(), 0.3)
+    x = x.double()
+    assert len(result.x) == sum(p.numel() for p in model.parameters())  # a tied matrix is there once
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimiser.step()
+    with torch.no_grad():
+        torch.testing.assert_close(result.model(x), model(x), rtol=0, atol=1e-9)
+        back = steppe.load(tmp_path / "run", model=MODULES[kind]())
+        torch.testing.assert_close(back.model(x), model(x), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("last", "steps"), [("drop", 2), ("join", 2)])
+def test_a_last_batch_of_one_under_batch_norm(last: str, steps: int) -> None:
+    options = {**FEW, "partition": "iid", "batch": 8, "clients": 3, "per_round": 3, "rounds": 1}
+    tests = steppe.from_arrays(*blobs(51))  # 17 samples per client
+    with pytest.raises(SteppeError, match="set last_batch = join or drop"):
+        steppe.run("fedavg", seeded(NormNet), tests, **options)
+    result = steppe.run("fedavg", seeded(NormNet), tests, last_batch=last, **options)
+    assert result.history[0]["steps"] == 3 * steps
+    seen = result.experiment.federation.plan([0], 0, lambda epochs, batches: epochs * batches, 1)
+    assert seen.mask.sum(-1).tolist() == [[8, 9] if last == "join" else [8, 8]]
+    plain = steppe.run("scaffold", seeded(), tests, last_batch=last, **{**options, "dtype": "float64"})
+    batched = steppe.run("scaffold", seeded(), tests, last_batch=last, executor="batched",
+                         **{**options, "dtype": "float64"})  # fmt: skip
+    torch.testing.assert_close(batched.x, plain.x, rtol=0, atol=1e-12)
+    with pytest.raises(SteppeError, match="Client 0 has one sample"):
+        steppe.run("fedavg", seeded(NormNet), blobs(3), last_batch=last, **options)
+    with pytest.raises(SteppeError, match="last_batch"):
+        steppe.run("fedavg", seeded(), tests, last_batch="leave", **options)

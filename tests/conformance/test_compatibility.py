@@ -3,7 +3,7 @@
 import pytest
 
 from steppe.core.part import Part
-from tests.conformance.compatibility import CONSENSUS, NAMES, PAGE, PAIRS, SIGNS, page, verdict
+from tests.conformance.compatibility import CONSENSUS, NAMES, PAGE, PAIRS, SIGNS, coverage, page, verdict
 
 SOME = [("control_variates", "norm_bound"), ("dynamic_regularisation", "ema"), ("control_variates", "sam")]
 
@@ -27,6 +27,13 @@ def test_the_page_says_so():
     cheap = [pair for pair in PAIRS if not set(pair) & set(CONSENSUS)]
     for pair in (*cheap, *SOME):
         assert found[pair] == SIGNS[verdict(pair)[0]], pair
+
+
+def test_the_page_counts_the_drawn_compositions():
+    told = "\n".join(coverage())
+    assert told in PAGE.read_text()
+    least = int(told.split("| together |")[1].split("|")[2])
+    assert least >= 1000
 
 
 @pytest.mark.slow

@@ -115,5 +115,5 @@ def test_from_dataset():
         def __iter__(self):
             return iter([])
 
-    with pytest.raises(SteppeError, match="map-style"):
+    with pytest.raises(SteppeError, match="IterableDataset"):
         from_dataset(Stream(), Stream())

@@ -137,7 +137,7 @@ def test_torchrun_is_for_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     arguments.check_torchrun(["run", "fedavg"])
-    with pytest.raises(SteppeError, match="steppe compare works in one process"):
+    with pytest.raises(SteppeError, match="steppe compare runs in one process"):
         arguments.check_torchrun(["compare", "fedavg"])
 
 

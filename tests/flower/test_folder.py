@@ -181,7 +181,7 @@ def test_commands_say_what_to_do(tmp_path):
     assert (config.algorithm, config.clients, config.per_round, config.rounds) == ("scaffold", 2, 2, 3)
     told = json.loads(command("status", where, "--json"))
     assert (told["server"], told["rounds_done"], told["superlink"]) == ("not started", 0, False)
-    assert "has its settings already" in command("up", where, "--nodes", 3)
+    assert "already has its settings" in command("up", where, "--nodes", 3)
     assert "holds no run to resume" in command("resume", where)
     assert "did you mean 'scaffold'" in command("init", tmp_path / "g", "--algorithm", "scafold")
     assert not (tmp_path / "g").exists()
@@ -250,7 +250,7 @@ def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp
     monkeypatch.setattr(processes, "is_reachable", lambda host, port: link)
     with lock(where):
         told = command("resume", tmp_path / "f")
-    assert "at work in" in told
+    assert "already running in" in told
     assert (f"kill -9 {os.getpid()}, then resume" in told, "kill" in told) == (advice, advice)
 
 

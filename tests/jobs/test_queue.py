@@ -191,7 +191,7 @@ def test_a_process_that_dies_takes_one_job_with_it(workers: list[subprocess.Pope
     found = _run(jobs, find_places(2, "cpu"))
     assert {label: ended.error for label, ended in found.items() if ended.error} == {
         "7": "its process ended with code 7",
-        "9": "its process was ended by signal 9, perhaps for lack of memory",
+        "9": "its process was ended by signal 9, perhaps because it ran out of memory",
         "4": "ValueError: odd",
     }
     good = [ended.facts for ended in found.values() if not ended.error]

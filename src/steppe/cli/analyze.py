@@ -22,17 +22,17 @@ Samples = Annotated[int, typer.Option("--samples", min=1, help="Largest number o
 
 @app.command()
 def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
-            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures or groups "
-                                "(usual, hessian, clients, numbers): steppe list.")] = "usual",
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures, or groups of "
+                                "them (usual, hessian, clients, numbers); see steppe list measures.")] = "usual",
             samples: Samples = 5000,
-            clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the extra round that "
-                               "measures of clients play; default: the run's own next round.")] = None,
+            clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in the "
+                               "extra round for measures of clients (default: those of the run's next round).")] = None,
             client: Annotated[str | None, typer.Option("--client", metavar="I,…", help="Measure the loss of these "
                               "clients instead of the global one: 3, or 0,4,7, or all.")] = None,
             landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
-                                 "the landscape, with this many points a side.")] = None,
-            seed: Annotated[int, typer.Option("--seed", min=0, help="Of the sample, probes and directions.")] = 0,
-            device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, auto; default: the run's.")] = None,
+                                 "the landscape, with this many points per side.")] = None,
+            seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample, probes and directions.")] = 0,
+            device: Annotated[str | None, typer.Option("--device", help="Device (default: the run's).")] = None,
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
     from steppe.analysis import Options
@@ -45,12 +45,12 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
     names = choose_measures([*asked, *(["landscape"] if landscape is not None else [])])
     folders = [one.path for one in RunFolder.find(runs)]
     if client is not None:
-        names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out what the round is for
+        names = [n for n in names if n in asked or not MEASURES[n].clients]  # groups leave out measures of clients
     if not names:
-        raise SteppeError("--measures names nothing to measure: leave it out, or see steppe list.")
+        raise SteppeError("--measures selects no measure: leave it out, or see steppe list measures.")
     for name in names:
         if MEASURES[name].runs > len(folders):
-            raise SteppeError(f"{name} is between the models of several runs: give at least {MEASURES[name].runs}.")
+            raise SteppeError(f"{name} compares the models of several runs: give at least {MEASURES[name].runs} runs.")
     options = Options(samples, seed, clients, None, landscape or 21, device)
     with Progress(0):
         found, failed = measure_runs(folders, names, options, client)
@@ -64,15 +64,15 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         for table in [*shown.make_tables(rows), *shown.make_profile_tables(contents, names)]:
             print_measures(table)
         on = sorted({str(content["sample"]) for content in found.values()})
-        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; kept in each run's analysis.json, arrays "
-                      "in its folder analysis")  # fmt: skip
+        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; stored in each run's analysis.json, "
+                      "arrays in its folder analysis")  # fmt: skip
     if failed:
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
 
 def measure_runs(folders: list[Path], names: list[str], options: Options,
              clients: str | None = None) -> tuple[dict[Target, Any], dict[Target, str]]:  # fmt: skip
-    """Return every run's analysis, and what went wrong with some: one bad run does not stop the others."""
+    """Measure every run; return the analyses, and the errors of runs that failed: they do not stop the others."""
     from steppe.analysis import Analysis
     from steppe.measures.during_training import MEASURES
 
@@ -85,7 +85,7 @@ def measure_runs(folders: list[Path], names: list[str], options: Options,
                 one = Analysis(where, replace(options, client=i))
                 found[where, i] = one.stored()
                 found[where, i] = one.measure(names, others)
-                if len(others) + 1 < max(MEASURES[n].runs for n in names):  # the others' lines begin at its model
+                if len(others) + 1 < max(MEASURES[n].runs for n in names):  # lines of later runs start at its model
                     others.append(one)
             except SteppeError as error:
                 failed[where, i] = str(error) if str(where) in str(error) else f"{where}{_name_client(i)}: {error}"
@@ -93,13 +93,13 @@ def measure_runs(folders: list[Path], names: list[str], options: Options,
 
 
 def _read_clients(text: str, where: Path) -> list[int]:
-    """`all`, or numbers with commas between them."""
+    """Parse `all`, or numbers separated by commas."""
     from steppe.runs.folder import RunFolder
 
     if text.strip() == "all":
         return list(range(RunFolder(where).stored["clients"]))
     if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise SteppeError(f"--client {text}: write clients by their numbers, such as 3 or 0,4,7; or all.")
+        raise SteppeError(f"--client {text}: give the clients' numbers, such as 3 or 0,4,7, or all.")
     return [int(part) for part in text.split(",")]
 
 

@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
                   context_settings={"help_option_names": ["-h", "--help"]},
                   help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
 
-Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
+Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or setting of the "
                                         "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
 Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
                                         "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip
@@ -45,7 +45,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except Exception as error:
         code = _exit_code(error)
-        if code is None:  # a mistake of ours: all that is known about it must be seen
+        if code is None:  # a bug: show everything that is known about it
             raise
         if arguments.is_under_torchrun() and not arguments.should_report():
             sys.exit(code)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """2: something that the user can put right; 3: a run broke down; None: nothing that was foreseen."""
+    """Return 2 for an error that the user can fix, 3 for a run that failed, None for an unforeseen error."""
     if isinstance(error, SteppeError):
         return error.exit_code
     if isinstance(error, click.Abort):
@@ -95,10 +95,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version,
                                                    help="Print the version.")] = False) -> None:  # fmt: skip
-    """Options of no command in particular."""
+    """Options of the program itself."""
 
 
-# Their commands join these, in the order in which --help shows them.
+# Importing them registers their commands, in the order of --help.
 for name in (
     "run",
     "compare",

@@ -1,4 +1,4 @@
-"""What the words of a command line mean: configurations, names with settings, folders."""
+"""Interpret the words of a command line: configurations, names with settings, folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steppe.settings import parse_assignment, parse_grid, shorten, split_algorit
 
 def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
                        begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
-    """A checked configuration from a file (or a run that was begun), with the words of the command line on top."""
+    """Return a checked configuration from a file (or a started run), overridden by the command line."""
     from steppe.config import as_option, nest, put, read, renamed, resolve, spell_out
     from steppe.engine.build import check_names
 
@@ -50,7 +50,7 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
 
 
 def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
-    """Of the settings given to all, those that each algorithm knows; one that none knows is an error."""
+    """Select for each algorithm the shared settings that it knows; refuse a setting that none knows."""
     from steppe.config import Config, assign
     from steppe.registry import catalogue_settings
 
@@ -62,7 +62,7 @@ def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
 
 
 def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
-    """Return every `key=value,value` as a key and its values.
+    """Parse every `key=value,value` into a key and its values.
 
     >>> read_grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
     {'rho': ['0.1', '0.5'], 'partition': ['lda(0.1)', 'dirichlet(1,2)']}
@@ -72,9 +72,9 @@ def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
         with tell_where({"grid": f"{option} {text}"}):
             key, values = parse_grid(text)
         if key in found:
-            raise SteppeError(f"{option} {text}: {key} is there twice; give all its values at once")
+            raise SteppeError(f"{option} {text}: {key} is given twice; give all its values at once")
         if key == "seed":
-            raise SteppeError(f"{option} {text}: a seed is not chosen by its result; ask for several with --seeds 3")
+            raise SteppeError(f"{option} {text}: a seed must not be chosen by its result; use several with --seeds 3")
         found[key] = values
     return found
 
@@ -100,9 +100,9 @@ def find_free_folder(name: str, resume: bool) -> Path:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file name that says no format of pictures."""
+    """Refuse a file name without the suffix of a picture."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf", ".jpg", ".webp"):
-        raise SteppeError(f"{path}: a picture's name ends in .png, .svg, .pdf, .jpg or .webp.")
+        raise SteppeError(f"{path}: the name of a picture must end in .png, .svg, .pdf, .jpg or .webp.")
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -115,13 +115,13 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
-    """Return what `steppe run` is asked to do: its configuration, what to call it, and the folder to write to."""
+    """Return the configuration, the label and the folder of `steppe run`."""
     from steppe.runs.folder import RunFolder, check_place
 
     if out is not None:
         check_place(out)
     begun = RunFolder(out).read("config.json") if resume and out and RunFolder(out).exists else None
-    if begun and not algorithm and not config:  # --resume --out DIR says it all
+    if begun and not algorithm and not config:  # --resume --out DIR is sufficient
         chosen = read_configuration(None, None, sets, add, rounds, begun)
     else:
         chosen = read_configuration(algorithm, config, sets, add, rounds)
@@ -130,14 +130,14 @@ def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add:
     if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")
     if not resume and RunFolder(where).exists:
-        raise SteppeError(f"{where} already holds a run: choose another --out, or go on with it by --resume.")
+        raise SteppeError(f"{where} already holds a run: choose another --out, or continue it with --resume.")
     return chosen, label, where
 
 
 def rewrite_options(words: list[str], command: click.Command) -> list[str]:
-    """Write every option that is no option of its command, such as --lr 0.1, as --set=--lr=0.1: it may be a key.
+    """Rewrite every option that its command does not have, such as --lr 0.1, as --set=--lr=0.1: it may be a key.
 
-    Only for commands that have --set; which keys there are is found out later, where the algorithm is known.
+    Only for commands that have --set; keys are checked later, when the algorithm is known.
     """
     at = 0
     while isinstance(command, click.Group) and at < len(words) and words[at] in command.commands:
@@ -166,19 +166,19 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
 
 
 def is_under_torchrun() -> bool:
-    """Return whether torchrun started this process, and others beside it."""
+    """Return whether torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def check_torchrun(arguments: list[str]) -> None:
     """Refuse commands that work in one process."""
     if is_under_torchrun() and arguments[:1] not in ([], ["run"], ["-h"], ["--help"], ["--version"]):
-        raise SteppeError(f"steppe {arguments[0]} works in one process: call it without torchrun, which is for "
+        raise SteppeError(f"steppe {arguments[0]} runs in one process: call it without torchrun, which is for "
                           "steppe run.")  # fmt: skip
 
 
 def should_report() -> bool:
-    """Return whether this one of torchrun's processes is the one to print an error."""
+    """Return whether this process, of those of torchrun, should print an error."""
     from steppe.distributed import torchrun
 
     return torchrun.claim_report()

@@ -23,15 +23,15 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
             seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per algorithm: seeds seed, seed+1, …")] = 1,
-            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="What to measure of the "
-                                "final models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures of the final "
+                                "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
             samples: Samples = 1000,
-            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own. "
-                            "1: in this process.")] = 1,
+            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
+                            "process; 1: in this process.")] = 1,
             out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may carry parts and settings of its own: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
     """
     from dataclasses import asdict
 
@@ -40,12 +40,14 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.engine.progress import Progress
     from steppe.jobs.compare import compare as run_all
     from steppe.jobs.places import find_places
+    from steppe.jobs.points import find_others
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import choose_measures
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
+    from steppe.report.seeds import describe_variation
     from steppe.runs.folder import RunFolder
 
     names = list(CATALOGUE) if everything else algorithms or []
@@ -75,13 +77,19 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     histories = {p.label: p.histories for p in points if p.results}
     if histories:
-        draw_histories(histories, where / "curves.png", metric, title)
-    found = {"lines": [asdict(one) for one in lines], "failed": failed, **({"flatness": flat} if flat else {})}
+        draw_histories(histories, where / "curves.png", metric, title, find_others(points))
+    variation = describe_variation(points[0].config.model_dump())
+    found = {
+        "variation": variation,
+        "lines": [asdict(one) for one in lines],
+        "failed": failed,
+        **({"flatness": flat} if flat else {}),
+    }
     RunFolder(where).write("comparison.json", found)
     if as_json:
         print(json.dumps({"folder": str(where), **found}))
     else:
-        _show_comparison(title, lines, metric, flat)
+        _show_comparison(title, lines, [metric, *find_others(points)], flat, variation if seeds > 1 else "")
         if histories:
             _say_what_was_found(points, flat)
             terminal.show(f"picture: {where / 'curves.png'}; one page with everything: steppe report {where}")
@@ -94,7 +102,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
-    """Return the sample, and for each algorithm every column's mean over seeds with its standard deviation."""
+    """Measure the final models: the sample, and every column's mean and deviation over seeds, by algorithm."""
     from steppe.analysis import Options
     from steppe.report.measure_tables import average_seeds, read_numbers
 
@@ -118,13 +126,15 @@ def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
                   f"{' ' * bool(flattest)}{terminal.escaped(flattest)}\n")  # fmt: skip
 
 
-def _show_comparison(title: str, lines: list[Any], metric: Metric, flat: dict[str, Any] | None) -> None:
+def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: dict[str, Any] | None,
+                     variation: str) -> None:  # fmt: skip
     from steppe.report import measure_tables as shown
     from steppe.report.compare_table import SPARE, explain_columns, make_cells
 
-    columns, rows = make_cells(lines, metric)
+    metric, *others = metrics
+    columns, rows = make_cells(lines, metric, others)
     terminal.print_table(title, columns, rows, SPARE)
-    terminal.show(explain_columns(columns, metric))
+    terminal.show(explain_columns(columns, metric, variation))
     if flat and flat["rows"]:
         over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")

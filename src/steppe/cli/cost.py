@@ -1,4 +1,4 @@
-"""Commands that look into an algorithm: what it costs, and every number of its rounds on quadratics."""
+"""Commands that inspect an algorithm: its costs, and every number of its rounds on quadratics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from steppe.core.errors import SteppeError
 @app.command()
 def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
-         model: Annotated[str, typer.Option("--model", help="The model whose size counts.")] = "cnn",
-         shape: Annotated[str, typer.Option("--shape", help="Its input, channels×height×width.")] = "3x32x32",
-         classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Its classes.")] = 10,
+         model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
+         shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
+         classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
-    """What an algorithm costs: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    """Show the costs of an algorithm: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
     from steppe.report.formats import format_bytes
     from steppe.report.listing import trace_costs
 
@@ -38,7 +38,7 @@ def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the cat
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
     terminal.show("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients "
-                  "(a forward and a backward pass), fwd forwards beside them; ×avg compares with FedAvg")  # fmt: skip
+                  "(a forward and a backward pass), fwd additional forwards; ×avg compares with FedAvg")  # fmt: skip
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`steppe federate`: a real federation on Flower, set up, run, looked at and resumed."""
+"""`steppe federate`: set up, run, inspect and resume a real federation on Flower."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from steppe.config import Config
     from steppe.flower.launch import Local
 
-federate = typer.Typer(no_args_is_help=True, help="A real federation on Flower: set up, run, look at, resume.")
+federate = typer.Typer(no_args_is_help=True, help="Set up, run, inspect and resume a real federation on Flower.")
 app.add_typer(federate, name="federate")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes, one a client (default: 3).")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes, one per client (default: 3).")]
 Algorithm = Annotated[str | None, typer.Option("--algorithm", "-a", help="A name of the catalogue (steppe list).")]
-Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypted, with a key a node. Default: on, except on "
+Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Use TLS and one key per node. Default: on, except on "
                                           "loopback.")]  # fmt: skip
 Telemetry = Annotated[bool, typer.Option("--telemetry", help="Let Flower send its telemetry and check for updates.")]
 
@@ -38,7 +38,7 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
           host: Annotated[str, typer.Option("--host", help="Name or address of the SuperLink, as nodes reach "
                                             "it.")] = "127.0.0.1",
           tls: Tls = None,
-          own_data: Annotated[bool, typer.Option("--own-data", help="The nodes have data of their own; otherwise each "
+          own_data: Annotated[bool, typer.Option("--own-data", help="The nodes have their own data; otherwise each "
                                                  "gets a share of a known data set.")] = False,
           telemetry: Telemetry = False, debug: Debug = False) -> None:  # fmt: skip
     """Write a federation's folder: the app, scripts for the operator and the nodes, certificates for a trial."""
@@ -46,15 +46,15 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
     from steppe.flower.own_user import is_loopback
 
     if tls is False and not is_loopback(host):
-        terminal.show(f"[bold]warning:[/] without TLS, anybody on the way to {terminal.escaped(host)} can read the "
+        terminal.show(f"[bold]warning:[/] without TLS, anyone on the path to {terminal.escaped(host)} can read the "
                       "updates, and any node may join")  # fmt: skip
     init(folder, _config(nodes, algorithm, config, sets, add, rounds), host, tls, own_data, telemetry=telemetry)
     here = f", or start everything on this machine: steppe federate up {folder}" if is_loopback(host) else ""
-    terminal.show(f"wrote {folder}: README.md there says what to do{here}")
+    terminal.show(f"wrote {folder}: see README.md there for the next steps{here}")
 
 
 @federate.command()
-def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; made where there is "
+def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; created if there is "
                                               "none.")] = Path("federation"),
        nodes: Nodes = None, algorithm: Algorithm = None, config: ConfigFile = None, sets: Set = [], add: Add = [],  # noqa: B006
        rounds: Rounds = None, tls: Tls = None, telemetry: Telemetry = False, as_json: Json = False,
@@ -66,30 +66,30 @@ def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federatio
     if not (folder / "app" / FILE).exists():
         init(folder, _config(nodes, algorithm, config, sets, add, rounds), tls=tls, telemetry=telemetry)
     elif nodes or algorithm or config or sets or add or rounds is not None or tls is not None:
-        raise SteppeError(f"{folder} has its settings already: edit {folder / 'app' / FILE}, or name another folder.")
+        raise SteppeError(f"{folder} already has its settings: edit {folder / 'app' / FILE}, or name another folder.")
     _play(folder, False, as_json)
 
 
 @federate.command()
 def resume(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
-    """Go on from the last finished round, with the SuperLink that runs or, on one machine, with a new one."""
+    """Continue from the last finished round, with the running SuperLink or, on one machine, with a new one."""
     _play(folder, True, as_json)
 
 
 @federate.command()
 def pin(folder: Folder = Path("federation"), debug: Debug = False) -> None:
-    """Write the app's hash into each node's folder: a node runs the app with that hash only."""
+    """Write the app's hash to each node's folder: a node runs only the app with that hash."""
     from steppe.flower.create import pin
 
     read_folder(folder)
-    terminal.show(f"nodes run the app with hash {pin(folder)} and no other")
+    terminal.show(f"nodes run only the app with hash {pin(folder)}")
 
 
 @federate.command()
 def register(folder: Folder = Path("federation"),
              client: Annotated[int | None, typer.Option("--client", min=0, help="One client only.")] = None,
              debug: Debug = False) -> None:  # fmt: skip
-    """Bind each client to the key in nodes/<client>/key.pub, and make the keys known to the running SuperLink."""
+    """Bind each client to the key in nodes/<client>/key.pub, and register the keys with the running SuperLink."""
     from steppe.flower import launch
 
     clients = range(read_folder(folder).clients) if client is None else [client]
@@ -100,7 +100,7 @@ def register(folder: Folder = Path("federation"),
 
 @federate.command()
 def status(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
-    """How a federation stands: its server, its rounds, its nodes."""
+    """Show the status of a federation: its server, its rounds, its nodes."""
     from steppe.flower.status import look
 
     told = look(folder)
@@ -117,7 +117,7 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
 
 
 def read_folder(folder: Path) -> Config:
-    """Return a federation's configuration; an error where the folder is none."""
+    """Return a federation's configuration; refuse a folder that has none."""
     from steppe.flower.federation_file import read
 
     return read(folder / "app")[1]
@@ -125,7 +125,7 @@ def read_folder(folder: Path) -> Config:
 
 def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: list[str], add: list[str],
             rounds: int | None) -> Config:  # fmt: skip
-    """Of a federation, a client is a node; all take part in every round unless something else is asked for."""
+    """Return the configuration of a federation: one client per node, all in every round unless set otherwise."""
     from steppe.config import read
     from steppe.settings import parse_assignment
 
@@ -133,7 +133,7 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
     if nodes is not None or "clients" not in given:
         sets = [*sets, f"clients={nodes or 3}"]
     if "per_round" not in given:
-        sets = [*sets, "per_round=1"]  # never too many; all of them, as soon as their number is known
+        sets = [*sets, "per_round=1"]  # at most as many as there are clients
     chosen: Config = arguments.read_configuration(algorithm, path, sets, add, rounds)
     all_of_them = {} if "per_round" in given else {"per_round": chosen.clients}
     return chosen.model_copy(update=all_of_them | ({} if rounds is not None or "rounds" in given else {"rounds": 5}))
@@ -156,10 +156,10 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
         done = run.finished
         raise SteppeError(
             f"{where} already holds a {'finished ' if done else ''}run: "
-            + ("name another folder." if done else f"go on with it by steppe federate resume {folder}.")
+            + ("name another folder." if done else f"continue it with steppe federate resume {folder}.")
         )
     if resume and max((r["round"] for r in run.history), default=0) >= config.rounds > 0:
-        raise SteppeError(f"{where} has finished its {config.rounds} rounds: to go on, raise rounds in "
+        raise SteppeError(f"{where} has finished its {config.rounds} rounds: to continue, raise rounds in "
                           f"{folder / 'app' / FILE}.")  # fmt: skip
     if resume and not begun:
         raise SteppeError(f"{where} holds no run to resume: start it with steppe federate up {folder}.")
@@ -167,15 +167,15 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     running = resume and launch.is_reachable(*find_control(folder))
     if is_alive(where):
         pid = find_server(where) if resume and not running else None
-        gone = (f", but its SuperLink does not answer on {host}, port {port}: if that is gone for good, end the server "
+        gone = (f", but its SuperLink does not answer on {host}, port {port}: if it will not come back, end the server "
                 f"with kill -9 {pid}, then resume.") if pid else f": steppe federate status {folder}."  # fmt: skip
-        raise SteppeError(f"A server is at work in {where} already{gone}")
+        raise SteppeError(f"A server is already running in {where}{gone}")
     if not running and not is_loopback(host):
-        raise SteppeError(f"The SuperLink of {folder} belongs on {host}, port {port}, and does not answer there: start "
+        raise SteppeError(f"The SuperLink of {folder} does not answer on {host}, port {port}: start "
                           f"it with {folder}/operator/superlink.sh, as README.md says step by step." if resume else
                           f"{folder} is for several machines, with its SuperLink on {host}: start it there with "
                           f"{folder}/operator/superlink.sh, as README.md says step by step.")  # fmt: skip
-    go_on = f"go on with: steppe federate resume {folder}"
+    go_on = f"continue with: steppe federate resume {folder}"
     with Progress(config.rounds) as progress:
         progress.begin(config.algorithm)
         local = None if running else launch.Local(folder)
@@ -190,7 +190,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
             else:
                 launch.follow(where, progress.round, begun=asked, resume=resume)
         except KeyboardInterrupt:
-            next_step = go_on if local is not None else f"the run itself goes on: steppe federate status {folder}"
+            next_step = go_on if local is not None else f"the run itself continues: steppe federate status {folder}"
             print(f"\ninterrupted; {next_step}", file=sys.stderr)
             raise typer.Exit(130) from None
         except SteppeError as error:
@@ -214,7 +214,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
 def _start(local: Local, clients: int) -> None:
     from steppe.flower.create import pin
 
-    pin(local.folder)  # whoever starts the nodes here says what they run
+    pin(local.folder)  # the operator starts the nodes here, and so chooses their app
     log.info(f"starting a SuperLink on 127.0.0.1:{local.port} and {clients} SuperNodes"
                  f"{', with TLS and node keys' if local.tls else ''}")  # fmt: skip
     local.start_superlink(fresh=True)

@@ -1,4 +1,4 @@
-"""Commands that look things up: what has a name, and what to cite for it."""
+"""Commands for reference: what has a name, and what to cite for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steppe.cli.app import Debug, Json, app
 
 @app.command("list")
 def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEXT]…", help="A kind (algorithms, parts, "
-                           "data, partitions, models, measures, recipes, keys, …), and text to look for.")] = None,
+                           "data, partitions, models, measures, recipes, keys, …), and text to search for.")] = None,
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """List algorithms, parts, data sets, partitions, models, measures, recipes and keys with their settings.
 
@@ -40,7 +40,7 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
 
 
 def _settings(entry: dict[str, Any]) -> list[str]:
-    """Settings with their defaults in one line, and each that is a choice in a line of its own."""
+    """Show settings with their defaults on one line, and each choice on its own line."""
     settings, choices = entry.get("settings", {}), entry.get("choices", {})
     plain = "  ".join(f"{key}={value}" for key, value in settings.items() if key not in choices)
     several = [f"{key}={settings[key]}  (one of {', '.join(map(str, those))})" for key, those in choices.items()]

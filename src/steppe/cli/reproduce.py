@@ -23,20 +23,20 @@ ALONE = ("league", "list", "tables", "check")
 @app.command()
 def reproduce(
     tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; or list "
-                      "(what there is), tables (write all from the rows), check (are they what the rows say).")],
-    cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Only these, such as 'cifar10/lda-0.1/*'; "
+                      "(show all), tables (write all from the rows), check (compare tables with rows).")],
+    cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each cell, with seeds 0, 1, …")] = 1,
-    scale: Annotated[str, typer.Option("--scale", help="paper, or tiny: the embedded digits, in a minute.")] = "paper",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per cell, with seeds 0, 1, …")] = 1,
+    scale: Annotated[str, typer.Option("--scale", help="paper, or tiny (embedded digits, a minute).")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their own; several "
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Parallel runs, each in its own process; several "
                     "may share one GPU. 1: in this process.")] = 1,
     sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Processes on this device in "
-                       "total, where other commands use it too: seconds of the device are divided by it.")] = 0,
+                       "total, if other commands use it too: the device's seconds are divided by this.")] = 0,
     budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start no run that would "
                       "not end in this time, and stop those that still run then.")] = None,
     tried: Annotated[bool, typer.Option("--tried", help="Also run the tables' alternative recipes.")] = False,
-    dry: Annotated[bool, typer.Option("--dry-run", help="List what would be run, and run nothing.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="List the missing runs without running them.")] = False,
     data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or ./data.")] = None,
     results: Annotated[Path | None, typer.Option("--results", help="The folder of the rows.")] = None,
     formats: Annotated[str, typer.Option("--formats", metavar="KIND,…", help="What to write: md, tex, html, "
@@ -63,9 +63,9 @@ def reproduce(
         return
     is_league = tables == ["league"]
     tables = list(dict.fromkeys(tables))
-    for name in [] if is_league else tables:  # an unknown name is told before anything runs
+    for name in [] if is_league else tables:  # refuse an unknown name before anything runs
         if name in ALONE:
-            raise SteppeError(f"{name} is a command of its own: steppe reproduce {name}")
+            raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
         if name not in recipes.names():
             raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
         recipes.table(name, scale)
@@ -76,7 +76,7 @@ def reproduce(
     def known() -> list[rows.Row]:
         return rows.known(known_in, scale)
 
-    stages: list[Callable[[], list[CellJob]]]  # what a stage runs may depend on the rows of the one before
+    stages: list[Callable[[], list[CellJob]]]  # the runs of a stage may depend on the rows of the previous stage
     if is_league:
         entrants = league.chosen(cells, scale)
         stages = [
@@ -137,13 +137,13 @@ def reproduce(
 
 
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
-    """Write everything that is made from rows: the tables, their index, and the league's page next to their folder."""
+    """Write everything made from rows: the tables, their index, and the league's page next to their folder."""
     from steppe.reproduce import audit, league_page, publish, rows
 
     page = tables.parent / "league.md"
     if only_check:
         audit.check(results, tables, page)
-        terminal.show(f"every row in {results} traces to a recipe, and {tables} is what the rows say")
+        terminal.show(f"every row in {results} belongs to a recipe, and {tables} agrees with the rows")
         return
     known = rows.known([results])
     texts = league_page.texts(known, folder=f"{tables.name}/", kinds=kinds)
@@ -182,7 +182,7 @@ def _show(table: Any, found: Any, scale: str) -> None:
     terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
     for part in publish.printed(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
-        if part.title in table.columns.values():  # cell by cell only where something was run
+        if part.title in table.columns.values():  # show only columns with runs, cell by cell
             place = part.columns.index("verdict")
             ran = [row for row in ran if row[place] != "not run"]
         if ran:

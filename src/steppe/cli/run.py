@@ -15,12 +15,12 @@ from steppe.engine.progress import Progress, format_privacy
 
 @app.command()
 def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), with settings "
-                             "and parts if you like: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
+                             "and parts if wanted: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
                              "MODULE:NAME.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
-        resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
-        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="A measure of flatness "
-                           "every so many rounds, such as lambda1:10; may be repeated.")] = [],  # noqa: B006
+        resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="Measure flatness in "
+                           "training, such as lambda1:10 for every tenth round; may be repeated.")] = [],  # noqa: B006
         track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
                          "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
@@ -42,12 +42,12 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
             result = simulate(built, where, resume, progress.round)
     except KeyboardInterrupt:
         if is_first():
-            print(f"\ninterrupted; go on with: steppe run --resume --out {where}", file=sys.stderr)
+            print(f"\ninterrupted; continue with: steppe run --resume --out {where}", file=sys.stderr)
         raise typer.Exit(130) from None
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", metric, title)
+    draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
     if as_json:
         print(json.dumps({"folder": str(where), **result.summary}))
         return
@@ -56,15 +56,18 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
            f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
            f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+    for other in built.task.metrics[1:]:
+        if found := s["metrics"].get(other.name):
+            terminal.show(f"{other.text(found['last'])} (best {other.number(found['best'])})")
     if "epsilon" in s:
         terminal.show(f"privacy spent: {format_privacy(s)} at δ = {s['delta']:g} (one client added or removed)")
     if "refused" in s:
-        terminal.show(f"{s['refused']} replies were refused: {where / 'rounds.jsonl'} says whose and why")
+        terminal.show(f"{s['refused']} replies were refused; {where / 'rounds.jsonl'} has the clients and the reasons")
     if "missing" in s or "simulated_seconds" in s:
         took = f"; simulated time {s['simulated_seconds']:.0f} s" if "simulated_seconds" in s else ""
-        terminal.show(f"replies that never came, or came too late: {s.get('missing', 0)}{took}")
+        terminal.show(f"replies missing or late: {s.get('missing', 0)}{took}")
     for epochs, own in s.get("personal", {}).items():
-        after = f"after {epochs} epochs of their own" if epochs != "0" else "as they are"
+        after = f"after {epochs} epochs of fine-tuning" if epochs != "0" else "without fine-tuning"
         terminal.show(
             f"clients' own models {after}: {metric.pair(own['mean'], own['std'], 2)}{metric.unit} over clients"
         )

@@ -28,10 +28,10 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per point, with seeds seed, seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
                             "grid, run this many points that Optuna suggests, by the validation metric.")] = None,
-          ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="What to search "
-                            "in; --grid gives choices.")] = [],  # noqa: B006
-          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time, in processes of their "
-                          "own; 1: in this process. Default: one per GPU, or per core.")] = None,
+          ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="Range to search; "
+                            "--grid gives choices.")] = [],  # noqa: B006
+          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Parallel runs, each in its "
+                          "own process; 1: in this process. Default: one per GPU, or per core.")] = None,
           sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
@@ -54,12 +54,12 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     for text, key in zip([*grid, *ranges], [*choices, *spans], strict=True):
         _check_key(text, key, names, "--grid" if key in choices else "--range")
     if search is None and ranges:
-        raise SteppeError(f"--range {ranges[0]} is for a search: say how many points, with --search 20.")
+        raise SteppeError(f"--range {ranges[0]} is for a search: give the number of points with --search 20.")
     if not choices and not spans:
         raise SteppeError("sweep needs something to vary: --grid rho=0.1,0.5, or --search 20 --range rho=0.01..1:log.")
 
     def point(values: dict[str, Any]) -> Point:
-        """Of these values, use those that the algorithm knows, on top of what all points share."""
+        """Make a point: use the values that the algorithm knows, on top of what all points share."""
         name = values.get("algorithm", names[0])
         mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.share_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
@@ -69,7 +69,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         label = ",".join(f"{k}={v}" for k, v in settings.items()) or name
         return Point(label, chosen, settings)
 
-    # Every point of the grid, or the corners of what is searched: mistakes are found before anything is written.
+    # Check every point of the grid, or the corners of the search, before anything is written.
     ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
     points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
     first = points[0].config
@@ -79,7 +79,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
     build_experiment(first)
     searched = Search(spans, choices, search, point, first.seed, where) if search else None
-    points = list({p.label: p for p in points}.values())  # two that differ in nothing are one
+    points = list({p.label: p for p in points}.values())  # equal points are one
     expected = seeds * (search or len(points))
     try:
         with QueueProgress() as progress:
@@ -103,7 +103,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
 
 
 def report_failures(points: list[Point]) -> None:
-    """Print why runs failed, and end with code 3 if any did."""
+    """Print why runs failed, and exit with code 3 if any did."""
     for p in points:
         for seed, why in sorted(p.failed.items()):
             print(f"failed: {p.label}, seed {seed}: {why}", file=sys.stderr)
@@ -130,7 +130,7 @@ def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, R
     for text in ranges:
         key, span = parse_range(text)
         if key in spans or key in taken:
-            raise SteppeError(f"--range {text}: {key} is there twice")
+            raise SteppeError(f"--range {text}: {key} is given twice")
         known = Config.model_fields.get(key)
         kinds = (known.annotation, *get_args(known.annotation)) if known else ()
         real = float in kinds or any(isinstance(catalogue_settings(n).get(key), float) for n in names)

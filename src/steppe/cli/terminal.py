@@ -19,7 +19,7 @@ def console() -> Any:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
-    """A table that never cuts a name short: on a narrow terminal, columns named in `spare` are left out, one by one."""
+    """Print a table without cutting names short: on a narrow terminal, columns in `spare` are left out, one by one."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -32,11 +32,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
             table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escaped(row[i]) for i in shown))
-        needed = Console(width=1000, height=25).measure(table).maximum  # a console of this width would say that it fits
+        needed = Console(width=1000, height=25).measure(table).maximum  # the real console would report that it fits
         if needed <= here.width:
             break
     show(f"[bold]{escaped(title)}[/]")
-    Console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may overrule the width
+    Console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may override the width
 
 
 def show(text: str) -> None:

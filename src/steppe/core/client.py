@@ -146,7 +146,8 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
             out = task.forward(v, batch["x"], live.buffers, algorithm.needs, fast=fast)
             return term(v, out), out.buffers
 
-        gradient, value, buffers = differentiate(objective, at)
+        with task.holding():
+            gradient, value, buffers = differentiate(objective, at)
         statistics.append(buffers)
         return gradient if trained is None else gradient * trained, value
 

@@ -118,7 +118,7 @@ def per_example(each: Values) -> tuple[Tensor, Tensor | None]:
 
 
 def mean(each: Values, batch: Tensors) -> Tensor:
-    """Return the mean over what is real in a batch: over examples or, where values have weights, over their sum."""
+    """Return the mean over the real examples of a batch; weighted if values have weights."""
     sums, weights = per_example(each)
     if "mask" not in batch:
         return sums.mean() if weights is None else sums.sum() / _not_zero(weights.sum())

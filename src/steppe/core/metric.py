@@ -13,7 +13,8 @@ if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait fo
 
 Each = Callable[["Tensor", "Tensor"], Any]  # (outputs, targets) -> `Values` of core/losses.py
 TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
-         "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late"}  # fmt: skip
+         "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
+         "best"}  # fmt: skip
 SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names that everybody reads as "more is better"
 
 

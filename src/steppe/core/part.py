@@ -47,6 +47,10 @@ class Part:
         """Return why this part cannot be combined with the others, and what to use instead; empty if it can."""
         return ""
 
+    def caution(self, per_round: int, clients: int) -> str:
+        """Return what a run with this part should say at its start; empty if nothing."""
+        return ""
+
     def has(self, hook: str) -> bool:
         return getattr(type(self), hook) is not getattr(Part, hook)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils.checkpoint import checkpoint
 
-from steppe.core.inputs import Inputs, as_arguments, in_precision
+from steppe.core.inputs import Inputs, as_arguments, count, in_precision, split
 from steppe.core.layout import Layout, Tensors
 from steppe.core.losses import LOSSES, mean, name_of
 from steppe.core.metric import Each, Metric
@@ -65,6 +67,9 @@ class Task:
         self.judge = twin(model).eval()  # dropout off, running statistics fixed: for teachers and tests
         self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         self.quick: Tensors = {}  # the constants in that precision
+        self.pieces = 1  # into which a differentiated pass is split, to save memory
+        self.recomputes = False  # whether the model runs parts of itself again while it is differentiated
+        self._held: ExitStack | None = None
         # Statistics over a batch see padding too, so such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
@@ -90,6 +95,7 @@ class Task:
         moved.x0, moved.buffers, moved.constants = x0, buffers, constants
         narrow = {c.dtype for k, c in constants.items() if k in self.types and c.dtype in NARROW}
         moved.mixed = min(narrow, key=NARROW.index) if narrow and x0.dtype not in NARROW else None
+        moved.pieces = 1 if meta else self.pieces
         if self.fast is not None:
             moved.hasten(self.fast)
         return moved
@@ -111,6 +117,8 @@ class Task:
         `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
         not take it, because rounding would become its direction.
         """
+        if self.pieces > 1 and learning and torch.is_grad_enabled():
+            return self._in_pieces(w, inputs, buffers, see, fast)
         low = self.fast if fast else None
         if low is None and self.mixed is None:
             return self._run(w, inputs, buffers, see, learning)
@@ -143,12 +151,52 @@ class Task:
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **fixed, **after}
             with self._types(w, low):
-                outputs = functional_call(model, state, *as_arguments(inputs))
+                outputs = self._call(model, state, *as_arguments(inputs))
         finally:
             for hook in hooks:
                 hook.remove()
         activations = tuple(out for name in self.taps for out in caught[name])
         return Outputs(self.predict(outputs), features[-1] if features else None, activations, after)
+
+    def _call(self, model: nn.Module, state: Tensors, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if self._held is None:
+            return functional_call(model, state, args, named)
+        self._held.enter_context(_reparametrize_module(model, state, tie_weights=True))
+        return model(*args, **named)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Leave a pass's parameters in the module until its gradient has been taken.
+
+        Activation checkpointing runs the module again during the backward pass, and must find the same parameters.
+        """
+        if not self.recomputes:
+            yield
+            return
+        try:
+            with ExitStack() as self._held:
+                yield
+        finally:
+            self._held = None
+
+    def _in_pieces(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str], fast: bool) -> Outputs:
+        """Run the batch piece by piece; each is run again when it is differentiated, so only one keeps activations."""
+
+        def run(v: Tensor, x: Inputs) -> Outputs:
+            return Task.forward(self._whole, v, x, buffers, see, True, fast)
+
+        pieces = split(inputs, min(self.pieces, count(inputs)))
+        outs = [checkpoint(run, w, x, use_reentrant=False) for x in pieces]
+        features = None if outs[0].features is None else torch.cat([o.features for o in outs])
+        activations = tuple(torch.cat(each) for each in zip(*(o.activations for o in outs), strict=True))
+        return Outputs(torch.cat([o.logits for o in outs]), features, activations, outs[0].buffers)
+
+    @property
+    def _whole(self) -> Task:
+        """The same task, which takes a batch at once."""
+        whole = copy.copy(self)
+        whole.pieces = 1
+        return whole
 
     def _fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
         """Return what no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""

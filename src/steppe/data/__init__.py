@@ -2,7 +2,8 @@
 
 from steppe.data.aligned import aligned_test_sets
 from steppe.data.augment import AUGMENTATIONS, Augmentation, augmentation, normalise
-from steppe.data.dataset import DATASETS, Data, from_arrays, from_dataset, load
+from steppe.data.dataset import DATASETS, Data, from_arrays, load
+from steppe.data.own_data import as_data, from_clients, from_dataset
 from steppe.data.partition import Partition
 from steppe.data.rules import PARTITIONS
 
@@ -14,8 +15,10 @@ __all__ = [
     "Data",
     "Partition",
     "aligned_test_sets",
+    "as_data",
     "augmentation",
     "from_arrays",
+    "from_clients",
     "from_dataset",
     "load",
     "normalise",

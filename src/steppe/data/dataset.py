@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, nearest, quote
+from steppe.core.errors import SteppeError, nearest
 from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
+from steppe.data.arrays import as_inputs, as_targets
 from steppe.data.files import find
 
 MOST_CLASSES = 10**6  # as many as a cost may be asked for
@@ -184,33 +185,6 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def as_tensor(array: Any, what: str) -> Tensor:
-    """Return a tensor of one entry per sample; an error says `what` is not made of numbers."""
-    try:
-        found = torch.as_tensor(array)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = f"{type(array).__name__} of type {array.dtype}" if hasattr(array, "dtype") else type(array).__name__
-        raise SteppeError(f"The {what} ({kind}) cannot be used as numbers: {quote(str(error))}.") from error
-    if found.ndim == 0 or found.is_complex():
-        raise SteppeError(f"The {what} must be an array of real numbers with one entry per sample.")
-    return found
-
-
-def as_inputs(given: Any) -> Inputs:
-    """Return tensors: uint8 images with the channel axis first, doubles as floats; a tuple or dict keeps its form."""
-    if isinstance(given, dict):
-        return {str(name): as_inputs(one) for name, one in given.items()}
-    if isinstance(given, tuple) and given and all(hasattr(one, "shape") for one in given):
-        return tuple(map(as_inputs, given))
-    x = as_tensor(given, "inputs")
-    if x.dtype == torch.uint8:
-        if x.ndim == 3:
-            x = x[:, None]
-        elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
-            x = x.permute(0, 3, 1, 2).contiguous()
-    return x.float() if x.dtype == torch.float64 else x
-
-
 def from_arrays(
     x: Any,
     y: Any,
@@ -223,6 +197,8 @@ def from_arrays(
     std: tuple[float, ...] | None = None,
     class_names: tuple[str, ...] | None = None,
     tokens: int | None = None,
+    groups: Any = None,
+    by: Any = None,
 ) -> Data:
     """Create data from numpy arrays or tensors.
 
@@ -230,24 +206,38 @@ def from_arrays(
     uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
     images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
     targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
-    how many different tokens there are, for models by name.
+    how many different tokens there are, for models by name. Labels may be text.
+
+    `groups` is the client of each training sample, which makes a natural federation. `by` is what rules of labels
+    divide by instead.
     """
-    inputs, test_inputs = as_inputs(x), as_inputs(test_x)
-    targets, test_targets = as_tensor(y, "targets"), as_tensor(test_y, "test targets")
+    inputs = as_inputs(x, "train inputs")
+    test_inputs = as_inputs(test_x, "test inputs")
+    targets, test_targets, class_names = as_targets(y, test_y, class_names)
     if targets.is_floating_point():
         classes = None
-        targets, test_targets = targets.float(), test_targets.float()
-    else:
-        targets, test_targets = targets.long(), test_targets.long()
-        if classes is None and len(targets) and targets.ndim == 1:
-            classes = len(class_names) if class_names else int(targets.max()) + 1
-            if classes > MOST_CLASSES:
-                raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
-                                  "renumber the labels.")  # fmt: skip
+    elif classes is None and len(targets) and targets.ndim == 1:
+        classes = len(class_names) if class_names else int(targets.max()) + 1
+        if classes > MOST_CLASSES:
+            raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
+                              "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
         mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
-    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens)
+    return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens,
+                **_division(groups, by, len(targets)))  # fmt: skip
+
+
+def _division(groups: Any, by: Any, samples: int) -> dict[str, Any]:
+    from steppe.data.given_partition import as_labels, number_clients
+
+    found: dict[str, Any] = {}
+    if groups is not None:
+        found["groups"], found["client_names"] = number_clients(groups, samples)
+    if by is not None:
+        as_labels(by, samples)  # a mistake is found here
+        found["by"] = np.asarray(by.cpu() if isinstance(by, Tensor) else by)
+    return found
 
 
 def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -260,22 +250,6 @@ def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         # A constant channel has std 0; use 1 to avoid a division by zero.
         std.append(float((weight @ (values - mean[-1]) ** 2).sqrt()) or 1.0)
     return tuple(mean), tuple(std)
-
-
-def from_dataset(train: Any, test: Any, **options: Any) -> Data:
-    """Create data from two map-style torch data sets of (input, target) pairs, read into memory once."""
-    columns: list[Any] = []
-    for part, source in (("train", train), ("test", test)):
-        if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
-            raise SteppeError(f"The {part} data set must be map-style, with len(d) and d[i].")
-        if len(source) == 0:
-            raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
-        pairs = [source[i] for i in range(len(source))]
-        inputs = [x if isinstance(x, Tensor) else torch.as_tensor(np.array(x)) for x, _ in pairs]
-        if len({x.shape for x in inputs}) > 1:
-            raise SteppeError(f"The {part} inputs have different shapes; resize them to one shape.")
-        columns += [torch.stack(inputs), torch.stack([torch.as_tensor(y) for _, y in pairs])]
-    return from_arrays(*columns, **options)
 
 
 def _digits(folder: Path) -> Data:
@@ -293,8 +267,8 @@ def _shakespeare(name: str, folder: Path | None = None) -> Data:
         path = folder.with_suffix(".jsonl.xz")
         path = path if path.is_file() else find(folder, ["shakespeare.jsonl.xz"])
     train, test, names = shakespeare.read(path)
-    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in (*train[:2], *test[:2])]
-    return Data(name, *tensors, None, groups=train.clients, test_groups=test.clients, client_names=names,
+    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in (*train[:2], *test[:2]))
+    return Data(name, x, y, test_x, test_y, None, groups=train.clients, test_groups=test.clients, client_names=names,
                 tokens=shakespeare.TOKENS)  # fmt: skip
 
 

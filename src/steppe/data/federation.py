@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from steppe.core.inputs import Inputs, each_tensor, take
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
 from steppe.data.partition import Partition
-from steppe.data.plan import Plan, plan
+from steppe.data.plan import Plan, plan, size_batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +32,7 @@ class Federation:
     seed: int
     dtype: torch.dtype = torch.float32
     max_steps: int | None = None
+    last_batch: str = "keep"  # an epoch's last batch if it is short: keep, drop or join
 
     def __post_init__(self) -> None:
         images = any(t.dtype == torch.uint8 for t in tree_leaves(self.data.train_inputs))
@@ -74,9 +74,13 @@ class Federation:
         """Return the number of local steps of a client per round; `local_steps` maps (epochs, batches per epoch)."""
         return self.steps_over(self.sizes[client], local_steps)
 
+    def size_batches(self, samples: int) -> list[int]:
+        """Return the sizes of an epoch's batches of a client with this many samples."""
+        return size_batches(samples, self.batch_size, self.last_batch)
+
     def steps_over(self, samples: int, local_steps: Callable[[int, int], int]) -> int:
         """Return the number of local steps per round of a client with this many samples."""
-        count = local_steps(self.epochs, ceil(samples / self.batch_size)) if self.epochs else 0
+        count = local_steps(self.epochs, len(self.size_batches(samples))) if self.epochs else 0
         return count if self.max_steps is None else min(count, self.max_steps)
 
     def plan(self, ids: Sequence[int], round_: int, local_steps: Callable[[int, int], int],
@@ -85,7 +89,8 @@ class Federation:
         sizes = [self.sizes[i] for i in ids]
         samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)] if len(ids) > 1 else self._own(ids[0])[None]
         steps = [self.steps(i, local_steps) for i in ids]
-        return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step)
+        return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step,
+                    self.last_batch)  # fmt: skip
 
     def _own(self, client: int) -> Tensor:
         return torch.as_tensor(self.indices[client], device=self.data.device)

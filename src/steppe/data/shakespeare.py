@@ -74,7 +74,8 @@ def decode(tokens: np.ndarray) -> str:
 def cut(tokens: np.ndarray) -> np.ndarray:
     """Return windows of 81 tokens, of which neighbours share one: (n, 81)."""
     count = max((len(tokens) - 1) // LENGTH, 0)
-    return tokens[np.arange(count)[:, None] * LENGTH + np.arange(LENGTH + 1)]
+    found: np.ndarray = tokens[np.arange(count)[:, None] * LENGTH + np.arange(LENGTH + 1)]
+    return found
 
 
 def _join(windows: list[np.ndarray]) -> Windows:

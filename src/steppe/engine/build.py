@@ -23,9 +23,11 @@ from steppe.data import Data, Partition, partition
 from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation
 from steppe.data.partition import ON_NODE
+from steppe.data.value_checks import check_values
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
 from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
+from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
@@ -64,17 +66,19 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add)
     data = datasets.load(config.data, config.data_folder) if data is None else data
+    check_values(data)
     node = split is not None and split.rule == ON_NODE
     if at_nodes or node:  # a federation's data are where they are
         data = data.with_validation(config.validation, config.seed) if config.validation else data
     else:
-        data, split = divide(data, config.partition, config.clients, config.partition_seed, config.validation,
+        data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
     federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
-                            config.seed, dtype, config.max_steps).to(device)  # fmt: skip
+                            config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
         if data.outputs is None:
-            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module.")
+            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
+                              + explain_labels(data))  # fmt: skip
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
@@ -82,7 +86,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
     model_checks.check_statistics(task, federation)
+    model_checks.check_passes(task, federation, config.accumulate)
     notes += set_precision(config, chosen, task)
+    notes += [why for p in chosen.parts if (why := p.caution(config.per_round, config.clients))]
     model_checks.check_taps(chosen, task)
     if task.buffers:
         if config.buffers == "refuse":

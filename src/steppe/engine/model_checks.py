@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SteppeError, quote
+from steppe.core.client import by_autograd
+from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.inputs import Inputs, count, show_shape, take
 from steppe.core.losses import is_ambiguous, name_of, settings_of
 from steppe.core.metric import Metric
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
+from steppe.engine.range_checks import check_ranges, explain_labels, explain_types
 
 
 def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[str, Tensor]:
@@ -30,7 +32,9 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     except SteppeError:
         raise
     except Exception as error:
-        raise SteppeError(f"The model cannot take inputs of shape {show_shape(x)}: {error}") from error
+        raise SteppeError(
+            f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
+        ) from error
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
     indexed = task.own_loss or name_of(task.loss_each) == "cross_entropy"  # by the label
@@ -41,13 +45,14 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         each = task.loss_each(logits, targets)
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
-                          f"{error}") from error  # fmt: skip
+                          f"{error}.{explain_labels(data)}") from error  # fmt: skip
     problem = _no_values(each, count(x))
     if problem is not None:
         raise SteppeError(f"The loss must return one value per sample, because clients' last batches differ in "
                           f"size: use reduction='none'. {problem}".strip())  # fmt: skip
     for metric in task.metrics:
         _check_metric(metric, logits, targets)
+    check_ranges(task, federation, logits, targets)
     if name_of(task.loss_each) in ("cross_entropy", "dice") and "axis" not in settings_of(task.loss_each) and (
         not targets.is_floating_point() and is_ambiguous(logits, targets)
     ):  # fmt: skip
@@ -94,7 +99,7 @@ def check_statistics(task: Task, federation: Federation) -> None:
     if not task.buffers:
         return
     size = federation.batch_size
-    single = [i for i, n in enumerate(federation.sizes) if n % size == (1 if size > 1 else 0)]
+    single = [i for i, n in enumerate(federation.sizes) if 1 in federation.size_batches(n)]
     x = federation.plain(take(federation.data.train_inputs, slice(max(size, 2))))
     with torch.no_grad():
         after = task.forward(task.x0, x, task.buffers).buffers
@@ -105,8 +110,47 @@ def check_statistics(task: Task, federation: Federation) -> None:
             try:
                 task.forward(task.x0, take(x, slice(1)), task.buffers)
             except ValueError as error:
-                raise SteppeError(f"The last batch of client {single[0]} has one sample, but this model's batch norm "
-                                  "needs more: choose another batch size.") from error  # fmt: skip
+                alone = size == 1 or federation.sizes[single[0]] == 1
+                cure = ("raise batch" if size == 1 else "leave such clients out of the partition, or use group norm"
+                        if alone else "set last_batch = join or drop")  # fmt: skip
+                whose = "Client" if alone and size > 1 else "The last batch of client"
+                raise SettingError(f"{whose} {single[0]} has one sample, but this model's batch norm needs more: "
+                                   f"{cure}", "batch", "last_batch") from error  # fmt: skip
+
+
+def check_passes(task: Task, federation: Federation, pieces: int) -> None:
+    """Find out whether the model recomputes activations, and refuse what its passes cannot do.
+
+    Such a model runs parts of itself again during the backward pass. They must find the parameters of the forward pass,
+    and whether that matters is seen in the gradient away from the initial parameters.
+    """
+    if pieces > 1 and task.uses_batch_statistics:
+        raise SettingError("accumulate splits batches, and this model's batch norm would see each piece alone: use "
+                           "group norm, or a smaller batch", "accumulate")  # fmt: skip
+    x = federation.plain(take(federation.data.train_inputs, slice(2)))
+    y = federation.targets(federation.data.train_targets[:2])
+    away = task.x0 + 0.01 * (1 + task.x0.abs())
+
+    def find_gradient(holds: bool) -> Tensor:
+        torch.manual_seed(0)  # of dropout
+        task.recomputes = holds
+        with task.holding():
+            return by_autograd(lambda v: (task.loss(task.forward(v, x, task.buffers).logits, {"y": y}), None), away)[0]
+
+    try:
+        devices = [task.x0.device] if task.x0.is_cuda else []
+        with warnings.catch_warnings(), torch.random.fork_rng(devices):
+            warnings.simplefilter("ignore")
+            plain, held = find_gradient(False), find_gradient(True)
+        differs = torch.linalg.vector_norm(plain - held) > 1e-3 * torch.linalg.vector_norm(held)
+    except RuntimeError as error:
+        if "use_reentrant" in str(error) or "Checkpointing is not compatible" in str(error):
+            raise SteppeError("The model's activation checkpointing is of the kind that cannot be differentiated here: "
+                              "choose use_reentrant=False, in transformers gradient_checkpointing_enable("
+                              "gradient_checkpointing_kwargs={'use_reentrant': False}).") from error  # fmt: skip
+        differs = torch.tensor(False)  # whatever it is, training will say it better
+    task.recomputes = bool(differs)
+    task.pieces = pieces
 
 
 def check_taps(algorithm: Algorithm, task: Task) -> None:
@@ -121,6 +165,10 @@ def check_taps(algorithm: Algorithm, task: Task) -> None:
 
 def not_batchable(task: Task, federation: Federation) -> str:
     """Return why vmap cannot differentiate this model over clients (some layers have no rule), or an empty string."""
+    if task.recomputes:
+        return "it recomputes activations; without gradient checkpointing, they could be batched"
+    if task.pieces > 1:
+        return "accumulate splits its passes; chunk, the number of clients at once, saves memory too"
     x = federation.plain(take(federation.data.train_inputs, slice(2)))
     y = federation.targets(federation.data.train_targets[:2])
 
@@ -133,5 +181,23 @@ def not_batchable(task: Task, federation: Federation) -> str:
             two = stack([(task.x0, x, y)] * 2)
             torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
     except Exception as error:  # a user's model may raise anything
-        return (str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0]
+        return _explain((str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0])
     return ""
+
+
+CURES = {
+    ("item()", "data-dependent", "value of a Tensor", "control flow"): "use torch.where instead of branches on values",
+    ("in-place", "inplace"): "write to new tensors instead of in place",
+    ("rnn", "gru", "lstm"): "vmap has no rule for this recurrent layer",
+    ("batching rule", "not implemented", "not possible"): "replace the operation that it names",
+}
+
+
+def _explain(why: str) -> str:
+    """Return vmap's complaint with what to change, where that is known.
+
+    >>> _explain("vmap: It looks like you're calling .item() on a Tensor")
+    "vmap: It looks like you're calling .item() on a Tensor: use torch.where instead of branches on values"
+    """
+    cure = next((c for words, c in CURES.items() if any(w.lower() in why.lower() for w in words)), None)
+    return why if cure is None else f"{why}: {cure}"

@@ -18,6 +18,7 @@ from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Sent, begin, end, step
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import take
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -150,7 +151,7 @@ class Exact:
         with torch.no_grad():
             for i, state in zip(ids, states, strict=True):
                 steps = sent.lr.new_tensor(float(self.problem.steps[i]))
-                batch = {"x": data.train_inputs[i : i + 1], "y": data.train_targets[i : i + 1]}
+                batch = {"x": take(data.train_inputs, slice(i, i + 1)), "y": data.train_targets[i : i + 1]}
                 live = begin(algorithm, task, sent, state, steps)
                 for k in range(self.problem.steps[i]):
                     pair = (batch,) * algorithm.batches_per_step

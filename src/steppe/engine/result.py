@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,9 @@ class Result(Outcome):
         return self.experiment.task.metric
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """Return all metrics of the final model on the test set, by name."""
-        return {name: float(found["last"]) for name, found in self.summary["metrics"].items()}
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return self.experiment.task.metrics[1:]
 
     @property
     def accuracy(self) -> float:

@@ -42,7 +42,7 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
     people = (client(mine, test) for mine, test in zip(split.clients, tests, strict=True))
     found = evaluate_personal(
         algorithm, experiment.task, x, people, lr, epochs, config.batch, max(config.epochs, 1), seed=config.seed,
-        buffers=buffers, plain=federation.plain, augment=federation.augmented,
+        buffers=buffers, plain=federation.plain, augment=federation.augmented, last_batch=config.last_batch,
     )  # fmt: skip
     return {"personal": {str(e): {"mean": p.mean, "std": p.std} for e, p in found.items()}}
 

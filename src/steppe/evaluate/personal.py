@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from math import ceil
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +26,7 @@ from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
+from steppe.data.plan import size_batches
 from steppe.evaluate.accuracy import judge, judging, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
@@ -87,11 +87,12 @@ def fine_tune(
 
 
 def shuffle_batches(inputs: Inputs, targets: Tensor, size: int, seed: int, client: int,
-             augment: Callable[[Inputs, Tensor], Any]) -> Iterator[Tensors]:  # fmt: skip
-    """Yield batches without end: a new order every epoch, with a short last batch."""
+                    augment: Callable[[Inputs, Tensor], Any], last: str = "keep") -> Iterator[Tensors]:  # fmt: skip
+    """Yield batches without end: a new order every epoch."""
+    sizes = size_batches(len(targets), size, last)
     for epoch in count():
         order = permutation(key(seed, client, epoch, _ORDER), len(targets)).to(targets.device)
-        for j, part in enumerate(torch.split(order, size)):
+        for j, part in enumerate(torch.split(order[: sum(sizes)], sizes)):
             k = key(seed, client, epoch, j, _AUGMENT).to(targets.device)
             yield {"x": augment(take(inputs, part), k), "y": targets[part]}
 
@@ -100,7 +101,7 @@ def evaluate_personal(
     algorithm: Algorithm, task: Task, x: Tensor, clients: Iterable[Client], lr: float, epochs: Sequence[int] = (1, 5),
     batch_size: int = 50, round_epochs: int = 5, lr_decay: float = 1.0, seed: int = 0, buffers: Tensors | None = None,
     plain: Callable[[Inputs], Inputs] = lambda inputs: inputs,
-    augment: Callable[[Inputs, Tensor], Any] | None = None,
+    augment: Callable[[Inputs, Tensor], Any] | None = None, last_batch: str = "keep",
 ) -> dict[int, Personal]:  # fmt: skip
     """Compute the task's metric after each number of epochs; an algorithm whose clients train alone has only 0.
 
@@ -114,9 +115,10 @@ def evaluate_personal(
     statistics = task.buffers if buffers is None else buffers
     results: dict[int, list[float]] = {e: [] for e in epochs}
     for i, client in enumerate(clients):
-        an_epoch = ceil(len(client.targets) / batch_size)
+        an_epoch = len(size_batches(len(client.targets), batch_size, last_batch))
         per_epoch = own.local_steps(round_epochs, an_epoch) // round_epochs
-        stream = shuffle_batches(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)))
+        stream = shuffle_batches(client.inputs, client.targets, batch_size, seed, i, augment or (lambda v, _: plain(v)),
+                                 last_batch)  # fmt: skip
         torch.manual_seed(as_seed(key(seed, i, _DROPOUT)))
         rates = [lr * lr_decay ** (k // per_epoch) for k in range(max(epochs) * per_epoch + 1)]
         tuned = fine_tune(own, task, x if x.ndim == 1 else x[i], stream, [e * per_epoch for e in epochs],

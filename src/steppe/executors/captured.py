@@ -175,7 +175,10 @@ class Captured(Batched):
             except Exception as error:  # a user's model or the compiler may raise anything
                 why = _describe(error)
         if self.compiled:
-            self._note(f"the local step could not be compiled ({why}); it runs uncompiled")
+            self._note(
+                f"the local step could not be compiled ({why}); it runs uncompiled: set compile = false to "
+                "spare the attempt"
+            )
             self.compiled = False
         return advance
 

@@ -27,6 +27,7 @@ from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
 from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
 from steppe.flower.node_data import read_data
+from steppe.flower.own_files import check_loads
 from steppe.flower.refusals import Refusal
 
 Pair = tuple[Tensor, Tensor]
@@ -70,6 +71,7 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
 
 
 def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: Cost | None = None) -> Experiment:
+    check_loads(own, config)
     torch.manual_seed(config.seed)  # a user's model is initialised from it, as a named one is
     model, parts = call_named(own.model, "own.model"), call_named(own.parts, "own.parts")
     loss = None if own.loss is None else _find_function(own.loss, "own.loss")

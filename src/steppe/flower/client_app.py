@@ -28,6 +28,7 @@ from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal
+from steppe.references import look_in
 from steppe.runs.full_disk import is_full
 
 
@@ -36,6 +37,7 @@ def make(app_folder: Path) -> ClientApp:
 
     Names to import come from the app's own federation.toml, never from a message.
     """
+    look_in(app_folder)
     return make_app(read(app_folder)[0].own)
 
 

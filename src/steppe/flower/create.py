@@ -27,6 +27,7 @@ from steppe.flower import keys
 from steppe.flower.app_hash import FILE as HASH
 from steppe.flower.app_hash import hash_app
 from steppe.flower.federation_file import FILE, FederationFile, parse
+from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
 from steppe.flower.private import private
 
@@ -41,10 +42,13 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
-    content = _write_file(config, name or folder.resolve().name, own_data, terms)
+    config, files, loads = take_files(config)
+    content = _write_file(config, name or folder.resolve().name, own_data, terms, loads)
     parse(tomllib.loads(content)).config()  # before anything is written
     with private():
         _write_app(folder / "app", version, content)
+        for file, path in files.items():
+            (folder / "app" / PACKAGE / file).write_bytes(path.read_bytes())
         operator = folder / "operator"
         operator.mkdir()
         if tls:
@@ -65,7 +69,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
 
 
 def _write_app(app: Path, version: str, content: str) -> None:
-    code = app / "steppe_app"
+    code = app / PACKAGE
     code.mkdir(parents=True)
     (code / "__init__.py").write_text('"""The app that Flower ships: everything else is in the package steppe."""\n')
     for side in ("client", "server"):
@@ -88,7 +92,7 @@ def pin(folder: Path) -> str:
 def write_shares(folder: Path, config: Config) -> None:
     """Give each node its share of a known data set, for a trial, by the run's partition rule."""
     data = load(config.data, config.data_folder)
-    split = divide(data, config.partition, config.clients, config.partition_seed)[1]
+    split = divide(data, config.partition, config.clients, config.partition_stream)[1]
     for client, mine in enumerate(split.clients):
         x, y = take(data.train_inputs, mine), data.train_targets[mine]
         np.savez(folder / "nodes" / str(client) / "data.npz", x=x.numpy(), y=y.numpy())
@@ -221,7 +225,7 @@ def _flower_version() -> str:
         raise missing("A federation needs Flower", "flower") from None
 
 
-def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]) -> str:
+def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any], loads: list[str]) -> str:
     """Write federation.toml with every key explained; keys with default values are comments."""
     given = {"name": _safe(name), **terms}
     lines = ["# The federation's settings. The server reads this file and sends nodes what they need."]
@@ -242,7 +246,9 @@ def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]
         lines += ["", "[data]  # the nodes' samples; every node's data is checked against this", "shape = [1, 28, 28]",
                   "classes = 10", '# class_names = ["cat", "dog"]  # needed by folders of images',
                   "mean = [0.5]  # mean of each channel, in units of 0..1", "std = [0.5]"]  # fmt: skip
-    lines += ["", "# [own]  # your Python, in app/ or installed on every machine", '# model = "steppe_app.own:model"',
+    own = [f"loads = {_toml(loads)}  # your own code that [run] names; nodes load nothing else"] if loads else []
+    lines += ["", f"{'' if own else '# '}[own]  # your Python, in app/ or installed on every machine", *own,
+              '# model = "steppe_app.own:model"',
               '# parts = "steppe_app.own:parts"']  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -21,7 +21,7 @@ from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
 from steppe.engine.privacy import find_privacy
-from steppe.registry import catalogue_settings
+from steppe.registry import catalogue_settings, find_foreign
 from steppe.settings import explain
 
 FILE = "federation.toml"
@@ -65,6 +65,7 @@ class Own(BaseModel):
         None, description="metric of the same form, or a steppe.Metric; one or several"
     )
     head: str | None = Field(None, description="name of the module that is the head")
+    loads: list[str] = Field([], description='your own code that [run] names, as "module:name"; nodes load only this')
 
 
 class FederationFile(BaseModel):
@@ -116,7 +117,7 @@ class FederationFile(BaseModel):
         if config.buffers in ("local", "recalibrate"):
             raise SteppeError(f"[run]: buffers = {config.buffers} measures batch norm's statistics on training data, "
                               "which stay on the nodes: use average, or a model with group norm.")  # fmt: skip
-        if self.own.parts is None:
+        if self.own.parts is None and not find_foreign(config.algorithm, config.add):  # loaded where it runs
             check_secret(build_algorithm(config))
         if self.enough is not None and self.enough > config.clients:
             raise SteppeError(f"enough is {self.enough}, but there are only {config.clients} clients.")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.data import image_folder
-from steppe.data.dataset import as_inputs, as_tensor
+from steppe.data.arrays import as_inputs, as_tensor
 from steppe.data.npz import read_npz
 from steppe.flower.federation_file import Sample, find_named
 from steppe.flower.refusals import Refusal

@@ -18,6 +18,7 @@ from steppe.flower.keys import read_keys
 from steppe.flower.nodes import Nodes, NodeStore
 from steppe.flower.overhead import measure
 from steppe.flower.server_status import LOG, lock, log_to, write_status
+from steppe.references import look_in
 from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
@@ -38,6 +39,7 @@ def make(app_folder: Path) -> ServerApp:
 
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
     """Run the federation; its folder records its state, even if this process is killed."""
+    look_in(app_folder)
     settings, config = federation_file.read(app_folder, sets)
     where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)

@@ -48,9 +48,10 @@ def look(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
     if not history:
         return told
-    name = RunFolder(where).metric.name
+    names = [m.name for m in RunFolder(where).metrics]
+    name = names[0]
     judged: dict[str, Any] = next((r for r in reversed(history) if name in r), {})
-    return told | {"metric": name} | {k: judged[k] for k in (name, "loss") if k in judged}
+    return told | {"metric": name} | {k: judged[k] for k in (*names, "loss") if k in judged}
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from steppe.jobs.queue import Queue
 
 def compare(configs: dict[str, Config], seeds: int, out: Path, queue: Queue | None = None) -> list[Point]:
     """Run every configuration with every seed, each in its own folder; by default in this process."""
-    build_experiment(next(iter(configs.values())))  # what is wrong with all of them is found before anything is written
+    build_experiment(next(iter(configs.values())))  # find common errors before anything is written
     points = [Point(label, config) for label, config in configs.items()]
     run_points(points, seeds, out, queue or Queue([Here]))
     return points

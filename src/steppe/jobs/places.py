@@ -21,12 +21,12 @@ COMMAND = (sys.executable, "-m", "steppe.jobs.worker")
 
 
 class Child(Protocol):
-    """Trains one job at a time and emits its events (see `worker`); at its end it emits `gone`, with the reason."""
+    """A child that trains one job at a time and emits its events (see `worker`); at its end, it emits `gone`."""
 
     def send(self, request: dict[str, Any]) -> None: ...
 
     def close(self) -> None:
-        """Ask the child to end; a run in progress ends in good order."""
+        """Ask the child to end; a run in progress ends cleanly."""
 
     def join(self, seconds: float) -> None:
         """Wait for the child to end, and end it by force after this time."""
@@ -47,24 +47,24 @@ class Here:
 
 
 class Worker:
-    """A worker process, with these environment variables. Its events arrive in a thread of their own."""
+    """A worker process with these environment variables. Its events arrive in a separate thread."""
 
     def __init__(self, emit: Emit, environment: dict[str, str]) -> None:
-        # In a session of its own: Ctrl-C reaches this process alone, which then ends its children in good order.
+        # In its own session: Ctrl-C reaches only this process, which then ends its children cleanly.
         self.process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
                                         env={**os.environ, **environment}, start_new_session=True)  # fmt: skip
         threading.Thread(target=self._listen, args=(emit,), daemon=True).start()
 
     def _listen(self, emit: Emit) -> None:
         for line in self.process.stdout or ():
-            with suppress(ValueError):  # half a line, of a process that was killed
+            with suppress(ValueError):  # an incomplete line of a killed process
                 emit(json.loads(line))
         code = self.process.wait()
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        emit({"gone": f"its process {ended}" + (", perhaps for lack of memory" if code == -9 else "")})
+        emit({"gone": f"its process {ended}" + (", perhaps because it ran out of memory" if code == -9 else "")})
 
     def send(self, request: dict[str, Any]) -> None:
-        with suppress(OSError):  # it has ended, and the other thread says so
+        with suppress(OSError):  # it has ended, which the other thread reports
             print(json.dumps(pack_own(request)), file=self.process.stdin, flush=True)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Worker:
 
 
 def find_places(jobs: int | None, device: str) -> list[Place]:
-    """So many places on this machine, which share it; by default one per GPU, or one per core where there is no GPU.
+    """Return `jobs` places that share this machine; by default one per GPU, or one per core if there is no GPU.
 
     With `jobs` = 1 the place is this process.
     """

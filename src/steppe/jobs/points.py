@@ -23,7 +23,7 @@ from steppe.runs.folder import Record, RunFolder
 
 @dataclass
 class Point:
-    """One choice of settings, and what became of its runs."""
+    """One choice of settings, and the outcome of its runs."""
 
     label: str
     config: Config
@@ -31,6 +31,7 @@ class Point:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
     metric: Metric = ACCURACY
+    others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
     folder: Path = Path()
     own: Own = field(default_factory=dict)  # the user's own objects
 
@@ -43,18 +44,19 @@ class Point:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
-        self.folder = out / self.name
+        """Return its runs. All that is random follows from the seed, unless the user asked for less."""
+        self.folder, self.config = out / self.name, vary_all(self.config)
         return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
                     own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip
 
     def note(self, ended: Ended) -> None:
-        """Keep a run's summary, with the validation metric of the model that it ends with; or its error."""
+        """Keep a run's summary, with the validation metric of its final model, or its error."""
         seed = ended.job.config.seed
         if ended.error:
             self.failed[seed] = ended.error
             return
         run = self.run(seed)
-        self.metric = run.metric
+        self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
@@ -71,9 +73,14 @@ class Point:
         return dict(self.run(min(self.results)).about["cost"])
 
 
+def vary_all(config: Config) -> Config:
+    """Return the configuration of one run among several seeds."""
+    return config if config.vary else config.model_copy(update={"vary": "all"})
+
+
 def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
                tell: Callable[[Point], None] | None = None) -> None:  # fmt: skip
-    """Run every point with every seed, and fill in what became of it.
+    """Run every point with every seed, and fill in the results.
 
     With `tell`, the points depend on earlier ones: each is taken when a place is free, and handed to `tell` at its end.
     """
@@ -93,6 +100,12 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
             if tell and len(point.results) + len(point.failed) == seeds:
                 tell(point)
             add_points()
+
+
+def find_others(points: Iterable[Point]) -> list[Metric]:
+    """Return the metrics that all finished runs have, without the main one."""
+    each = [{m.name: m for m in p.others} for p in points if p.results]
+    return [m for name, m in each[0].items() if all(name in one for one in each)] if each else []
 
 
 def choose_measure(points: Iterable[Point]) -> str:

@@ -4,10 +4,10 @@
         queue.add(jobs)
         for ended in queue:  # more jobs may be added meanwhile
             ...
-    queue.waiting  # what was not run for lack of time
+    queue.waiting  # jobs for which there was no time
 
 A run that is already finished in its folder is handed back at once, an interrupted one continues, a failed one is
-handed back with its error. Leaving the block, by Ctrl-C or SIGTERM too, ends all children in good order.
+handed back with its error. Leaving the block, also by Ctrl-C or SIGTERM, ends all children cleanly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a job."""
+    """The outcome of a job."""
 
     job: Job
     facts: dict[str, Any] = field(default_factory=dict)  # of a job without a folder
@@ -44,7 +44,7 @@ class Ended:
 
 @dataclass(eq=False)
 class Slot:
-    """A place and what is going on there."""
+    """A place and its current job."""
 
     place: Place
     child: Child | None = None
@@ -56,7 +56,7 @@ class Slot:
 
 
 class OutOfTime(BaseException):
-    """The budget ended during a run. No ordinary error: it must end a run in this process too."""
+    """The budget ended during a run. Not an ordinary exception: it must also end a run in this process."""
 
 
 class Queue:
@@ -72,7 +72,7 @@ class Queue:
         self.ended: deque[Ended] = deque()
         self.events: SimpleQueue[tuple[Slot, int, Event]] = SimpleQueue()
         self.added = self.done = 0
-        self.spent = self.work = 0.0  # seconds and weight of what was run: the rate to expect
+        self.spent = self.work = 0.0  # seconds and weight of finished runs, to estimate the rate
 
     def __enter__(self) -> Queue:
         if threading.current_thread() is threading.main_thread():
@@ -197,7 +197,7 @@ class Queue:
         if "trace" in event:
             log.info(event["trace"].rstrip())
         if "trace" in event or "gone" in event:
-            self._drop([slot], 0.0)  # what went wrong there must not spoil the next job
+            self._drop([slot], 0.0)  # its error must not affect the next job
 
     def _hand_back(self, ended: Ended, text: str) -> None:
         self.done += 1
@@ -226,7 +226,7 @@ class Queue:
                 child.close()
             for child in children:
                 child.join(max(0.0, until - time.monotonic()))
-        finally:  # also when the user is impatient
+        finally:  # also after a second Ctrl-C
             for child in children:
                 child.join(0.0)
             for slot in slots:

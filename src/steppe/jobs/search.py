@@ -1,7 +1,7 @@
 """Search over ranges with Optuna (extra `optuna`), by the validation metric and never by the test set.
 
-What was tried is kept in trials.json, so that an interrupted search continues: the sampler learns again from finished
-trials, whose runs are there, and unfinished ones are run to their end.
+Trials are kept in trials.json, so that an interrupted search continues: the sampler learns again from finished
+trials, whose runs exist, and unfinished trials are completed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_range(text: str) -> tuple[str, Range]:
 
 
 class Search:
-    """Suggests values, and learns from the points that they made."""
+    """A search that suggests values, and learns from their results."""
 
     def __init__(self, ranges: dict[str, Range], choices: dict[str, list[str]], trials: int,
                  make: Callable[[dict[str, Any]], Point], seed: int, out: Path) -> None:  # fmt: skip
@@ -71,7 +71,7 @@ class Search:
         self.waiting: dict[str, list[Any]] = {}  # trials by the label of the point that they wait for
 
     def __iter__(self) -> Iterator[Point]:
-        """Yield the next point that was not there before, until all trials were suggested."""
+        """Yield the next new point, until all trials have been suggested."""
         while self.asked < self.trials:
             trial, values = self._ask()
             point = self.make(values)

@@ -1,8 +1,8 @@
 """A process that trains what it is sent: requests as lines of JSON in, events as lines of JSON out.
 
 Events are `round` (with `state`, the metric in words), then `done` (facts about the run, with `text`) or `error` (with
-`trace` where the error was not foreseen). When standard input ends, a run in progress ends in good order and the
-process with it: no worker survives its parent for long, however the parent ended.
+`trace` if the error is unexpected). When standard input ends, a run in progress and the process end cleanly: no
+worker survives its parent for long, however the parent ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import find_versions
 
 LOG = "log.txt"
-PATIENCE = 10.0  # seconds that a run gets to end in good order
+PATIENCE = 10.0  # seconds that a run gets to end cleanly
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -53,7 +53,7 @@ def perform(request: dict[str, Any], emit: Emit) -> None:
             emit(train(Config.model_validate(request["config"]), where, emit, request.get("own", {})))
     except SteppeError as error:
         emit({"error": str(error)})
-    except Exception as error:  # other jobs go on, and this one says what happened
+    except Exception as error:  # other jobs continue, and this one reports its error
         emit({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
 
 
@@ -84,7 +84,7 @@ def pack_own(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack_own(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the inverse of `pack_own`; only for what this process's own parent sent."""
+    """Invert `pack_own`; only for data that this process's own parent sent."""
     if not request.get("own"):
         return request
     sys.path += [folder for folder in request["path"] if folder not in sys.path]
@@ -94,7 +94,7 @@ def unpack_own(request: dict[str, Any]) -> dict[str, Any]:
 def train(config: Config, where: Path | None, emit: Emit, own: Own) -> dict[str, Any]:
     """Run a configuration, or continue it in its folder. Return the event `done`.
 
-    Without a folder its facts are all that a row of results needs, also of a training that broke down.
+    Without a folder, its facts are all that a row of results needs, even if the training failed.
     """
     began = time.perf_counter()
     device = find_device(config.device)
@@ -136,7 +136,7 @@ def _load(name: str, folder: str | None) -> Data | None:
 
 
 def _describe(built: Experiment, device: torch.device) -> dict[str, Any]:
-    """Costs, hardware in words, versions, commit."""
+    """Return costs, a description of the hardware, versions and commit."""
     found = find_versions(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     card = f"one {found['hardware']}" if device.type == "cuda" else f"CPU ({platform.machine()})"
@@ -150,8 +150,8 @@ def _describe(built: Experiment, device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """Train one request after the other until standard input ends."""
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints must not be taken for an event
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
+    os.dup2(2, 1)  # output of libraries must not be taken for an event
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process that a shell starts with & ignores it
     requests: SimpleQueue[str] = SimpleQueue()
     busy = threading.Event()
     threading.Thread(target=_listen, args=(requests, busy), daemon=True).start()
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _listen(requests: SimpleQueue[str], busy: threading.Event) -> None:
-    """Pass on what comes in; at its end, interrupt the run."""
+    """Pass on requests; at the end of the input, interrupt the run."""
     for line in sys.stdin:
         requests.put(line)
     requests.put("")

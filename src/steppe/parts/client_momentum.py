@@ -7,6 +7,9 @@ D is broadcast. A client uploads the model and a scalar (and one more vector if 
 update) and keeps nothing. The first round is plain SGD at α times its learning rate. With SAM inside it is MoFedSAM
 (Qu et al., ICML 2022, arXiv:2206.02618): the ascent is along the unscaled gradient.
 
+Limits: α scales the gradient but not the optimiser's weight decay λ, as in the released codes, so what is optimised
+has the decay λ/α: with α = 0.1, ten times the decay that was asked for.
+
 Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides all updates by the
 first client's. A server learning rate does not enter D. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
 """

@@ -17,7 +17,8 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 `prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − x), of the FL-SAM code. none: FedGMT.
 `order`  textbook: the pull α (w − x) is clipped with the gradient. official: g − h_i − α x is clipped and α w
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
-         the first step for a ResNet-18.
+         the first step for a ResNet-18. What is clipped at c cannot balance a pull longer than c, so with a clip the
+         official order keeps ‖x‖ within c/α: the optimum is found only if it lies there.
 
 If a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
 """

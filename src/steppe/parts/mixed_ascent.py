@@ -49,6 +49,13 @@ class MixedAscent(Part):
     threshold: Bound = 0.2
     window: FromOne = 30
 
+    def caution(self, per_round: int, clients: int) -> str:
+        return "" if self.threshold != type(self).threshold else (
+            f"fedgf: threshold = {self.threshold:g} fits a learning rate of 0.01. It is compared with the length of a "
+            "client's update (`drift` in the records): where every round is beyond it, training may fail. Set it near "
+            "the drift of FedSAM's run"
+        )  # fmt: skip
+
     def server_state(self, x: Tensor) -> dict[str, Tensor]:
         zero = x.new_zeros(())
         return {"point": x.clone(), "c": zero, "bits": x.new_zeros(self.window), "rounds": zero.clone()}

@@ -19,8 +19,9 @@ M, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the s
 Deviations: M as printed (Δ̄/η, then x − M) climbs, so M has the sign of a gradient everywhere, as in the code. The
 authors keep all c_i on the server and send only D_i; here clients keep them: one more vector is sent, same numbers.
 K_i is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
-Limits: d_i contains the optimiser's weight decay, which M carries into the next round, so the limit is not exactly
-the decayed optimum (0.005 away on a small quadratic); with `norm_bound`, M is computed from bounded updates.
+Limits: α scales the gradient but not the optimiser's weight decay λ, so what is optimised has the decay λ/α. With
+`norm_bound` the optimum stays the same, but v_i is one of the bounded uploads: a limit below 1 slows the last rounds
+down, and α follows it.
 """
 
 from __future__ import annotations

@@ -6,10 +6,16 @@
 Directions are averaged, not distances, so that clients with more steps do not have more influence. Two
 scalars are uploaded (a_i and 1/a_i). The learning rate cancels.
 
-`correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d the
-mean over all clients of their d_i by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part;
-the client keeps d_i, and d is broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a client that
-takes part again subtracts its own old average gradient, g(w) − d_i; its configuration enables this.
+`correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d a running
+mean of them by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part. This is the mean over all
+clients only while all take part; otherwise it assumes that the absent ones are like d. The client keeps d_i, and d is
+broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a client that takes part again subtracts its
+own old average gradient, g(w) − d_i; its configuration enables this.
+
+Limits: d_i contains its own correction, so it swings from one of the client's rounds to the next. With `ccvr` it
+neither grows nor fades, and a bias stays. `official` with all clients in every round diverges at any learning rate:
+along a direction of curvature a, with one step per round, x and d_i grow by (ηa + √(η²a² + 4)) / 2 per round. With
+fewer clients per round it takes longer. Where a part moves the start, d_i is measured from it.
 """
 
 from __future__ import annotations
@@ -51,6 +57,12 @@ class NormalisedAveraging(Part):
             "both, would shrink the update twice: use fedavg with max_steps, so that clients take equal steps"
         )  # fmt: skip
 
+    def caution(self, per_round: int, clients: int) -> str:
+        return "" if self.correction != "official" or per_round < clients else (
+            "fednova variant=official diverges where all clients take part in every round: each subtracts its own last "
+            "direction, as released, and nobody adds the mean. Take variant=nova, or fewer clients per round."
+        )  # fmt: skip
+
     def has(self, hook: str) -> bool:
         return super().has(hook) and (hook != "gradient" or self.correction != "none")
 
@@ -66,11 +78,13 @@ class NormalisedAveraging(Part):
     def finish(self, delta: Tensor, s: ClientRound) -> Tensor:
         s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
         if self.correction != "none":
-            s.state["d"] = -delta / (s.lr * s.effective_steps)
+            s.state["d"] = (s.start - s.w) / (s.lr * s.effective_steps)
+            if self.correction == "ccvr" and s.update_differs:  # the server cannot work it out from the update alone
+                s.up["d"] = s.state["d"]
         return delta
 
     def server(self, delta: Tensor, s: Aggregation) -> Tensor:
         mean = s.mean_times("inverse")
         if self.correction == "ccvr":
-            s.state["d"] = (1 - s.share) * s.state["d"] - s.share * mean / s.lr
+            s.state["d"] = (1 - s.share) * s.state["d"] + s.share * (s.up["d"] if "d" in s.up else -mean / s.lr)
         return s.up["steps"] * mean

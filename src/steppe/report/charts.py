@@ -95,7 +95,7 @@ def _draw_curve(curve: Curve, place: int, label: str, times: float, hover: str) 
 
 def _draw_chart(c: Comparison, key: str, axis: Axis, title: str, x_title: str, y_title: str, words: str,
           **x_axis: Any) -> Chart | None:  # fmt: skip
-    percent = key == c.metric.name and c.metric.percent
+    percent = any(m.percent for m in (c.metric, *c.others) if m.name == key)
     traces = []
     for place, g in enumerate(c.groups):
         curve = g.make_curve(key, axis)
@@ -125,6 +125,11 @@ def draw_curves(c: Comparison) -> Panel:
     loss = findings.describe_curves(c, "loss", "Test loss", False)
     made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", _title_metric(c), metric),
             _draw_chart(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
+    for other in c.others:
+        heading = f"test {other.name}"
+        words = findings.describe_curves(c, other.name, capitalize(heading), other.percent)
+        unit = " (%)" if other.percent else ""
+        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"{heading}{unit}", words))
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
     return Panel([m for m in made if m], f"{metric} {loss}{band}", legend=True)
 

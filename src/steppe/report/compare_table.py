@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -33,6 +33,7 @@ class Line:
     against_first: Paired | None  # of `last`; the first itself has none
     simulated: float | None = None  # seconds, where clients have a speed
     missing: float = 0  # replies of a run that never came, or came too late
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)  # all of the final models, by name
 
 
 def make_lines(points: Sequence[Any]) -> list[Line]:
@@ -50,13 +51,16 @@ def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Map
         return mean_and_spread([float(s[key]) for s in summaries])
 
     simulated = over("simulated_seconds")[0] if all("simulated_seconds" in s for s in summaries) else None
+    names = [name for name in summaries[0].get("metrics", {}) if all(name in s.get("metrics", {}) for s in summaries)]
+    metrics = {name: mean_and_spread([float(s["metrics"][name]["last"]) for s in summaries]) for name in names}
     return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
                 over("seconds")[0], cost["bytes_down"] + cost["bytes_up"], cost["gradients"], cost["forwards"],
-                cost["flops"], against_first, simulated, fmean(s.get("missing", 0) for s in summaries))  # fmt: skip
+                cost["flops"], against_first, simulated, fmean(s.get("missing", 0) for s in summaries),
+                metrics)  # fmt: skip
 
 
-def explain_columns(columns: Sequence[str], metric: Metric) -> str:
-    """Say what the columns mean."""
+def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "") -> str:
+    """Say what the columns mean and, where there are several seeds, what differs between them."""
     unit, points = (" in %", " in points") if metric.percent else ("", "")
     legend = {
         "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set",
@@ -69,11 +73,13 @@ def explain_columns(columns: Sequence[str], metric: Metric) -> str:
         "simulated": "simulated: seconds that the rounds would take with such clients",
         "missing": "missing: replies that never came, or came too late",
     }
-    return "; ".join(legend[column] for column in columns if column in legend)
+    told = "; ".join(legend[column] for column in columns if column in legend)
+    return f"{told}\n{variation}; runs of one seed share all of these" if variation else told
 
 
-def make_cells(lines: Sequence[Line], metric: Metric) -> tuple[list[str], list[list[str]]]:
-    """Make the table's columns and rows. Columns that would be empty are left out."""
+def make_cells(lines: Sequence[Line], metric: Metric,
+               others: Sequence[Metric] = ()) -> tuple[list[str], list[list[str]]]:  # fmt: skip
+    """Make the table's columns and rows, with a column for each further metric. Empty columns are left out."""
     columns: dict[str, list[str]] = {
         "algorithm": [one.algorithm for one in lines],
         "last": [metric.pair(*one.last, one.seeds) for one in lines],
@@ -81,6 +87,12 @@ def make_cells(lines: Sequence[Line], metric: Metric) -> tuple[list[str], list[l
         "p": [_format_p(one.against_first) for one in lines],
         "last ten": [metric.pair(*one.mean_of_last_ten, one.seeds) for one in lines],
         "best": [metric.pair(*one.best, one.seeds) for one in lines],
+        **{
+            f"{m.name}{' (%)' if m.percent else ''}": [
+                m.pair(*one.metrics[m.name], one.seeds) if m.name in one.metrics else "" for one in lines
+            ]
+            for m in others
+        },
         "loss": [format_loss(one.loss, one.seeds) for one in lines],
         "traffic": [format_bytes(one.bytes_round) for one in lines],
         "passes": [str(one.gradients) + (f"+{one.forwards}" if one.forwards else "") for one in lines],

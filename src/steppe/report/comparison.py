@@ -163,6 +163,10 @@ class Group:
         """Return mean and sample standard deviation of a number of the summary."""
         return mean_and_spread([float(r.summary[key]) for r in self.runs])
 
+    def average_metric(self, name: str) -> tuple[float, float]:
+        """Return the same of one of several metrics of the final model."""
+        return mean_and_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
+
     @property
     def seeds(self) -> int:
         return len(self.runs)
@@ -253,6 +257,13 @@ class Comparison:
     @property
     def runs(self) -> list[Run]:
         return [run for group in self.groups for run in group.runs]
+
+    @cached_property
+    def others(self) -> list[Metric]:
+        """Return the metrics that all runs have, without the main one."""
+        each = [{m.name: m for m in run.folder.metrics if m.name in run.summary.get("metrics", {})}
+                for run in self.runs]  # fmt: skip
+        return [m for m in each[0].values() if m.name != self.metric.name and all(m.name in one for one in each)]
 
     @cached_property
     def ranking(self) -> list[Group]:

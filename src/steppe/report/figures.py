@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from steppe.report.landscapes import draw_landscapes
 from steppe.runs.curves import COLOURS, Histories, choose_style, escape_dollars, plot_histories
 
 
-def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "") -> None:
-    """Draw test metric and test loss over rounds: the mean over seeds, and a band of one standard deviation."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    plot_histories(figure.subplots(1, 2), histories, metric)
+def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "",
+                   others: Sequence[Metric] = ()) -> None:  # fmt: skip
+    """Draw test metric, test loss and `others` over rounds: the mean over seeds, and a band of one deviation."""
+    count = 2 + len(others)
+    figure = Figure(figsize=(5.5 * count, 4.2), layout="constrained")
+    plot_histories(figure.subplots(1, count), histories, metric, others)
     if title:
         figure.suptitle(title, fontsize=11)
     _save(figure, path)

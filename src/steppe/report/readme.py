@@ -15,7 +15,7 @@ def make_algorithm_table() -> str:
     entries = list_catalogue()["algorithms"]
     rows, _ = trace_costs(None, "cnn", (3, 32, 32), 10, 50, [], [])
     lines = [
-        "| name | paper | idea | down · up · kept | passes a step | FLOPs | variants |",
+        "| name | paper | idea | down · up · kept | passes per step | FLOPs | variants |",
         "|---|---|---|---|---|---|---|",
     ]
     for r in rows:

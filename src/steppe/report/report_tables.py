@@ -40,9 +40,12 @@ def make_results(c: Comparison) -> Table:
     rows = []
     for g in c.ranking:
         metrics = [m.pair(*g.average(key), g.seeds) for key in ("last", "mean_of_last_ten", "best")]
+        metrics += [other.pair(*g.average_metric(other.name), g.seeds) for other in c.others]
         rows.append([g.label, *metrics, format_loss(g.average("loss"), g.seeds), str(g.seeds)])
     spread_note = "mean ± standard deviation over seeds; " if any(g.seeds > 1 for g in c.groups) else ""
-    columns = ["algorithm", f"final {m.name}{unit}", f"mean of last ten{unit}", f"best{unit}", "test loss", "seeds"]
+    further = [f"final {other.name}{' (%)' if other.percent else ''}" for other in c.others]
+    columns = ["algorithm", f"final {m.name}{unit}", f"mean of last ten{unit}", f"best{unit}", *further, "test loss",
+               "seeds"]  # fmt: skip
     return Table("Results", columns, rows, f"On the test set; {spread_note}best final model first.")
 
 

@@ -1,8 +1,9 @@
 """Numbers over seeds: mean and spread, and whether a difference between two algorithms is more than luck.
 
 The test is a paired t-test. Runs of one seed share the initial model, the partition, the clients of every round and
-the order of batches, so their difference has less noise than either. For n differences with mean m and standard
-deviation s,
+the order of batches, so their difference has less noise than either. `describe_variation` says what differs from seed
+to seed: a spread over seeds that share one partition says nothing about other partitions. For n differences with mean
+m and standard deviation s,
 
     t = m / (s/√n)    p = P(|T| ≥ |t|) = I_{ν/(ν+t²)}(ν/2, 1/2),  ν = n − 1
 
@@ -19,11 +20,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, lgamma, log, log1p, sqrt
 from statistics import fmean, stdev
+from typing import Any
+
+from steppe.config import OWN
+from steppe.core.errors import SteppeError
+from steppe.data.partition import parse
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def describe_variation(config: Mapping[str, Any]) -> str:
+    """Say what differs from seed to seed, and what all seeds share.
+
+    >>> run = {"model": "cnn", "vary": None, "partition": "lda(0.3)", "clients": 20, "per_round": 5}
+    >>> describe_variation({**run, "vary": "all"})
+    "seeds vary the initial model, the batches, the partition and the clients' schedule"
+    >>> describe_variation(run)
+    "seeds vary the initial model and the batches; all share the partition and the clients' schedule"
+    """
+    everything = config.get("vary") == "all"
+    drawn = is_drawn(config["partition"]) and config.get("partition_seed") is None
+    own = config["model"].startswith(OWN)
+    varied = {
+        **({} if own else {"the initial model": True}),
+        "the batches": True,
+        "the partition": everything and drawn,
+        "the clients' schedule": everything and config.get("sampling_seed") is None,
+    }
+    if config["per_round"] == config["clients"]:  # nobody is chosen
+        del varied["the clients' schedule"]
+    shared = [what for what, differs in varied.items() if not differs]
+    words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
+    words += f"; all share {join_words(shared)}" if shared else ""
+    return words + ("; the initial model differs if it was given as a class" if own else "")
+
+
+def is_drawn(partition: str) -> bool:
+    """Return whether a partition comes from a rule that draws, and not from a file or the data themselves."""
+    try:
+        return parse(partition)[0].__name__ != "natural"
+    except SteppeError:
+        return False
+
+
+def join_words(words: Sequence[str]) -> str:
+    """
+    >>> join_words(["a", "b", "c"]), join_words(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from steppe.core.errors import SteppeError, missing
 from steppe.core.metric import Metric
 from steppe.core.write_aside import save_figure
-from steppe.jobs.points import Point, find_best
+from steppe.jobs.points import Point, find_best, find_others
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
+from steppe.report.seeds import describe_variation
 from steppe.report.write import write
 from steppe.runs.curves import plot_histories
 from steppe.runs.folder import RunFolder
@@ -109,8 +110,9 @@ class Several(Shown):
         return write([self.folder], Path(path))[0]
 
     def draw(self, figure: Any) -> Any:
-        axes = figure.subplots(1, 2)
-        plot_histories(axes, {p.label: p.histories for p in self.points if p.results}, self.metric)
+        others = find_others(self.points)
+        axes = figure.subplots(1, 2 + len(others))
+        plot_histories(axes, {p.label: p.histories for p in self.points if p.results}, self.metric, others)
         return axes
 
 
@@ -126,11 +128,12 @@ class ComparedRuns(Several):
         return [_flat(asdict(line)) for line in self.lines]
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        return compare_table.make_cells(self.lines, self.metric)
+        return compare_table.make_cells(self.lines, self.metric, find_others(self.points))
 
     @property
     def legend(self) -> str:  # type: ignore[override]
-        return compare_table.explain_columns(self.cells()[0], self.metric)
+        variation = describe_variation(self.points[0].config.model_dump()) if self.seeds > 1 else ""
+        return compare_table.explain_columns(self.cells()[0], self.metric, variation)
 
 
 class SweptRuns(Several):

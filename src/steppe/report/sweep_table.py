@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steppe.jobs.points import Point, choose_measure, find_best
+from steppe.jobs.points import Point, choose_measure, find_best, find_others
 from steppe.report.compare_table import format_loss
-from steppe.report.seeds import mean_and_spread
+from steppe.report.seeds import describe_variation, mean_and_spread
 
 COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
 
@@ -15,18 +15,21 @@ COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test
 def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
     """Summarize a sweep for sweep.json."""
     first = find_best(list(points))
-    return {"chosen_by": choose_measure(points), "best": _summarize(first) if first else None,
+    variation = describe_variation(points[0].config.model_dump()) if points else ""
+    return {"chosen_by": choose_measure(points), "variation": variation, "best": _summarize(first) if first else None,
             "points": [_summarize(p) for p in points]}  # fmt: skip
 
 
 def _summarize(p: Point) -> dict[str, Any]:
     over = {k: pair for k in [*COLUMNS, "seconds"] if (pair := _over_seeds(p, k))}
+    over |= {f"last_{m.name}": pair for m in find_others([p]) if (pair := _over_seeds(p, m.name))}
     return {"label": p.label, "settings": p.settings, "seeds": sorted(p.results), **over,
             "failed": {str(seed): why for seed, why in p.failed.items()}}  # fmt: skip
 
 
 def _over_seeds(p: Point, key: str) -> tuple[float, float] | None:
-    values = [float(r[key]) for r in p.results.values() if key in r]
+    each = ({**{name: one["last"] for name, one in r.get("metrics", {}).items()}, **r} for r in p.results.values())
+    values = [float(r[key]) for r in each if r.get(key) is not None]
     return mean_and_spread(values) if values else None
 
 
@@ -34,12 +37,15 @@ def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tupl
     """Make the table's columns and rows: the settings, their scores, the runs that there are, and which is the best."""
     first = find_best(list(points))
     columns = {k: title for k, title in COLUMNS.items() if any(k in r for p in points for r in p.results.values())}
+    others = {m.name: m for m in find_others(points)}
+    columns |= {name: f"test {name}{' (%)' if m.percent else ''}" for name, m in others.items()}
     rows = []
     for p in points:
         row = [str(p.settings.get(k, "")) for k in keys]
         for k in columns:
             pair, count = _over_seeds(p, k), len(p.results)
-            row.append("" if pair is None else format_loss(pair, count) if k == "loss" else p.metric.pair(*pair, count))
+            shown = others.get(k, p.metric)
+            row.append("" if pair is None else format_loss(pair, count) if k == "loss" else shown.pair(*pair, count))
         rows.append([*row, f"{len(p.results)}/{seeds}", "best" if p is first else ""])
     return [*keys, *columns.values(), "runs", ""], rows
 
@@ -54,4 +60,5 @@ def explain_table(points: Sequence[Point], seeds: int) -> str:
         how = (f"the best is chosen by test {metric.name}, because there is no validation data, so its own "
                f"{metric.name} is optimistic: set validation, for example to 0.1")  # fmt: skip
     unit = " in %" if metric.percent else " (lower is better)" if metric.lower else ""
-    return f"{metric.name}{unit}, {each}; {how}"
+    variation = f"\n{describe_variation(points[0].config.model_dump())}" if seeds > 1 else ""
+    return f"{metric.name}{unit}, {each}; {how}{variation}"

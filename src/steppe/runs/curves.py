@@ -12,25 +12,27 @@ from steppe.core.metric import Metric
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
 DASHES = ["-", "--", ":", "-."]
+LOSS = Metric("loss", lower=True)
 Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
 
 
-def plot_histories(axes: Sequence[Any], histories: Histories, metric: Metric) -> None:
-    """Plot test metric and test loss over rounds on two axes: the mean over seeds, and a band of one deviation."""
+def plot_histories(axes: Sequence[Any], histories: Histories, metric: Metric, others: Sequence[Metric] = ()) -> None:
+    """Plot test metric, test loss and `others` over rounds: the mean over seeds, and a band of one deviation."""
+    shown = [metric, LOSS, *others]
     for place, (label, seeds) in enumerate(histories.items()):
         style = choose_style(place)
-        for axis, key in zip(axes, (metric.name, "loss"), strict=True):
-            rounds, values = _align_seeds(seeds, key)
-            values = values * (100 if key == metric.name and metric.percent else 1)
+        for axis, one in zip(axes, shown, strict=True):
+            rounds, values = _align_seeds(seeds, one.name)
+            values = values * (100 if one.percent else 1)
             if len(rounds) == 0:
                 continue
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0 * values[0]
             axis.plot(rounds, mean, label=escape_dollars(label), linewidth=1.8, **style)
             if len(values) > 1:
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
-    for axis, heading in zip(axes, (f"test {metric.name}{' (%)' if metric.percent else ''}", "test loss"), strict=True):
+    for axis, one in zip(axes, shown, strict=True):
         axis.set_xlabel("round")
-        axis.set_ylabel(heading)
+        axis.set_ylabel(f"test {one.name}{' (%)' if one.percent else ''}")
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if axes[0].lines:  # a run of no rounds has nothing to tell apart

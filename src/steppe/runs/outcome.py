@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,17 @@ class Outcome:
         raise NotImplementedError
 
     @property
+    def other_metrics(self) -> Sequence[Metric]:
+        """Return the further metrics, after the main one."""
+        return ()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return all metrics of the final model on the test set, by name; {} before the end."""
+        found = (self.summary or {}).get("metrics", {})
+        return {name: float(one["last"]) for name, one in found.items() if one["last"] is not None}
+
+    @property
     def model(self) -> nn.Module:
         """Return the trained module, ready to predict, with an ordinary state_dict()."""
         raise NotImplementedError
@@ -77,6 +89,8 @@ class Outcome:
             numbers = {"last": self.metric.name, "best": f"best {self.metric.name}"}
             rows |= {name: f"{self.metric.number(self.summary[key])}{self.metric.unit}"
                      for key, name in numbers.items() if self.summary.get(key) is not None}  # fmt: skip
+            found = self.metrics
+            rows |= {m.name: f"{m.number(found[m.name])}{m.unit}" for m in self.other_metrics if m.name in found}
             rows |= {"loss": f"{self.summary['loss']:.4g}"} if self.summary.get("loss") is not None else {}
             rows["seconds"] = f"{self.summary['seconds']:.3g}"
         else:
@@ -101,16 +115,17 @@ class Outcome:
         if find_spec("matplotlib") is None:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
+        size = (5.5 * (2 + len(self.other_metrics)), 4.2)
         if path is None:
             from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
 
-            figure = pyplot.figure(figsize=(11, 4.2), layout="constrained")
+            figure = pyplot.figure(figsize=size, layout="constrained")
         else:
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(11, 4.2), layout="constrained")
-        axes = figure.subplots(1, 2)
-        plot_histories(axes, {self.algorithm: [self.history]}, self.metric)
+            figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(1, 2 + len(self.other_metrics))
+        plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
         if path is not None:
             try:
                 save_figure(figure, path, dpi=130)

@@ -1,0 +1,176 @@
+"""The user's arrays as tensors: NumPy, lists, frames' columns, images. What cannot be one is refused by a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steppe.core.errors import SteppeError, quote
+from steppe.core.inputs import Inputs
+
+MANY_CLASSES = 100  # text with more different values than samples / 2 and this is hardly a label
+
+
+def as_tensor(given: Any, what: str) -> Tensor:
+    """Return a tensor with one row per example; `what` names it in a sentence, such as "train inputs"."""
+    if isinstance(given, Tensor):
+        found = given.detach()
+    elif given is None:
+        raise SteppeError(f"The {what} are None; give an array, or an empty one if there are none.")
+    elif isinstance(given, Iterator) or not hasattr(given, "__len__"):
+        raise SteppeError(f"The {what} are {quote(given)}, which cannot be read twice or has no length; make a list or "
+                          "an array of it.")  # fmt: skip
+    else:
+        found = _from_array(_as_numeric(given, what), what)
+    if found.ndim == 0:
+        raise SteppeError(f"The {what} are a single number; give one value per sample.")
+    if found.is_complex() or found.layout != torch.strided:
+        kind = "complex" if found.is_complex() else "sparse"
+        raise SteppeError(f"The {what} are {kind}; give dense real numbers.")
+    return found
+
+
+def _as_numeric(given: Any, what: str) -> np.ndarray:
+    if isinstance(given, Sequence) and len(given) and not isinstance(given, str | bytes):
+        given = _stacked(given, what)
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise SteppeError(f"The {what} are no array of numbers ({error}).") from error
+    if array.dtype == object:
+        array = _without_objects(array, what)
+    if array.dtype.kind not in "biuf" and array.dtype.kind != "c":
+        kinds = {"U": "text", "S": "bytes", "M": "dates", "m": "durations", "V": "records"}
+        raise SteppeError(f"The {what} are {kinds.get(array.dtype.kind, array.dtype)}, but must be numbers; turn them "
+                          "into some first, text into token ids for instance.")  # fmt: skip
+    return array
+
+
+def _stacked(given: Sequence[Any], what: str) -> Any:
+    """Stack a list of arrays, tensors or images; leave numbers and text to NumPy."""
+    if not (hasattr(given[0], "shape") or hasattr(given[0], "getbands")):  # a PIL image has bands
+        return given
+    rows = [np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one) for one in given]
+    if odd := next((i for i, row in enumerate(rows) if row.shape != rows[0].shape), None):
+        raise SteppeError(f"The {what} have different shapes: sample 0 has {rows[0].shape}, sample {odd} has "
+                          f"{rows[odd].shape}; pad, crop or resize them to one shape.")  # fmt: skip
+    return np.stack(rows)
+
+
+def _without_objects(array: np.ndarray, what: str) -> np.ndarray:
+    values = array.reshape(-1).tolist()
+    if all(isinstance(v, str) for v in values):
+        return array.astype(str)
+    if all(isinstance(v, bool | int | float | np.number) for v in values):
+        return array.astype(np.int64 if all(isinstance(v, int | np.integer) for v in values) else np.float64)
+    if array.ndim == 1 and len(array) and hasattr(array[0], "shape"):
+        return _as_numeric(array.tolist(), what)
+    place = next(i for i, v in enumerate(values) if not isinstance(v, bool | int | float | np.number))
+    kind = type(values[place]).__name__
+    where = f" (sample {place} is {quote(values[place])}, a {kind})" if array.ndim == 1 else f" (a {kind} among them)"
+    raise SteppeError(f"The {what} are Python objects{where}, but must be numbers of one shape; pad lists of different "
+                      "lengths, and fill what is missing.")  # fmt: skip
+
+
+def _from_array(array: np.ndarray, what: str) -> Tensor:
+    """Return a tensor of its own type where PyTorch has it."""
+    kind = array.dtype.newbyteorder("=")
+    if kind in (np.uint16, np.uint32, np.uint64):
+        kind = np.dtype(np.int64)
+    if kind.kind == "f" and kind.itemsize > 8:
+        kind = np.dtype(np.float64)
+    array = np.ascontiguousarray(array, dtype=kind)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_inputs(given: Any, what: str = "inputs", alone: bool = True) -> Inputs:
+    """Return tensors: uint8 images with the channel axis first, doubles as floats; a tuple or dict keeps its form."""
+    if isinstance(given, dict):
+        if not given:
+            raise SteppeError(f"The {what} are an empty dict; give at least one array.")
+        return {str(name): as_inputs(one, f"{what}.{name}", alone=False) for name, one in given.items()}
+    if isinstance(given, tuple) and given and all(hasattr(one, "shape") or isinstance(one, dict) for one in given):
+        return tuple(as_inputs(one, f"{what}.{i}", alone=False) for i, one in enumerate(given))
+    x = as_tensor(given, what)
+    if x.dtype == torch.uint8:
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
+            x = x.permute(0, 3, 1, 2).contiguous()
+        elif x.ndim < 3 and not alone:
+            x = x.long()  # a mask, or ids
+    if x.dtype == torch.bool and alone:
+        return x.float()  # beside other inputs it is a mask, which keeps its type
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def as_targets(train: Any, test: Any, class_names: tuple[str, ...] | None = None) -> tuple[Tensor, Tensor, Any]:
+    """Return the targets of training and test, and the names of the classes if there are some.
+
+    Text is numbered in the order of its values. Labels of shape (n, 1) lose that axis. Bools are labels if there is one
+    per sample, and otherwise the numbers 0 and 1.
+    """
+    words = _as_words(train)
+    if words is not None:
+        return _numbered(words, test, class_names)
+    both = [as_tensor(train, "train targets"), as_tensor(test, "test targets")]
+    if both[1].numel() == 0:  # an empty test set has the type of the training data
+        both[1] = both[0].new_zeros((0, *both[0].shape[1:]))
+    if any(t.is_floating_point() for t in both):
+        if not both[0].is_floating_point() and bool((both[1] != both[1].round()).any()):
+            raise SteppeError("The test targets are fractions, but the train targets are whole numbers; make them of "
+                              "one kind.")  # fmt: skip
+        both = [t.float() if both[0].is_floating_point() else t.long() for t in both]
+    elif both[0].dtype == torch.bool and both[0].ndim > 1:
+        both = [t.float() for t in both]
+    else:
+        both = [t.long() for t in both]
+        if both[0].ndim == 2 and both[0].shape[1] == 1:
+            both = [t.reshape(-1) for t in both]
+        _refuse_one_hot(both[0])
+    return both[0], both[1], class_names
+
+
+def _refuse_one_hot(targets: Tensor) -> None:
+    if targets.ndim != 2 or not len(targets):
+        return
+    if bool(((targets == 0) | (targets == 1)).all()) and bool((targets.sum(1) == 1).all()):
+        raise SteppeError("Every row of the targets has a single 1, as one-hot labels have: give the labels, "
+                          "y.argmax(1); for several labels per sample, give floats.")  # fmt: skip
+
+
+def _as_words(given: Any) -> np.ndarray | None:
+    """Return labels that are text as an array, or None for anything else."""
+    if isinstance(given, Tensor) or given is None or isinstance(given, Iterator) or not hasattr(given, "__len__"):
+        return None
+    if isinstance(given, Sequence) and not (len(given) and isinstance(given[0], str)):
+        return None
+    array = np.asarray(given)
+    if array.dtype.kind == "U":
+        return array
+    text = array.ndim == 1 and len(array) and all(isinstance(v, str) for v in array.tolist())
+    return array.astype(str) if text else None
+
+
+def _numbered(words: np.ndarray, test: Any, names: tuple[str, ...] | None) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    if words.ndim != 1:
+        raise SteppeError(f"The train targets are text of shape {words.shape}; give one label per sample, or numbers.")
+    known = tuple(np.unique(words).tolist()) if names is None else names
+    if len(known) > max(MANY_CLASSES, len(words) // 2):
+        raise SteppeError(f"The train targets are text with {len(known)} different values in {len(words)} samples, "
+                          "which are hardly labels; give numbers.")  # fmt: skip
+    found = []
+    for part, given in (("train", words), ("test", test)):
+        those = _as_words(given) if len(given) else np.array([], str)
+        if those is None:
+            raise SteppeError("The train targets are text, but the test targets are not; make them of one kind.")
+        if odd := sorted(set(those.tolist()) - set(known)):
+            raise SteppeError(f"The {part} targets have the label {odd[0]!r}, which is none of the classes "
+                              f"{quote(known)}.")  # fmt: skip
+        place = {name: i for i, name in enumerate(known)}
+        found.append(torch.tensor([place[word] for word in those.tolist()], dtype=torch.int64))
+    return found[0], found[1], known

@@ -1,0 +1,145 @@
+"""Data of the user's own, in whatever form they come: arrays, data sets, tables, or one data set per client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from steppe.core.errors import SteppeError, quote
+from steppe.core.inputs import count, named_tensors, show_shape
+from steppe.data.arrays import as_inputs, as_tensor
+from steppe.data.dataset import Data, from_arrays
+from steppe.data.examples import Columns, is_array, is_table, read_columns
+from steppe.data.given_partition import number_clients
+
+FORMS = ("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), two data sets or tables (train, "
+         "test), a dict of splits {'train': …, 'test': …}, or steppe.from_clients([…])")  # fmt: skip
+
+
+def as_data(given: Any) -> Data:
+    """Return the data of a run from any of the forms that Python's `run` takes."""
+    if isinstance(given, Data):
+        return given
+    if isinstance(given, Mapping):
+        if {"x", "y", "test_x", "test_y"} <= set(given):
+            return from_arrays(given["x"], given["y"], given["test_x"], given["test_y"])
+        return from_dataset(given)
+    if isinstance(given, tuple | list) and len(given) == 4 and not isinstance(given[0], str):
+        return from_arrays(*given)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        if all(map(is_array, given)):
+            raise SteppeError("data are two arrays, so there is no test set: give (x, y, test_x, test_y).")
+        return from_dataset(*given)
+    if is_table(given) or (hasattr(given, "__getitem__") and hasattr(given, "__len__") and not is_array(given)
+                           and not isinstance(given, str | bytes | tuple | list)):  # fmt: skip
+        raise SteppeError("data are one data set, so there is no test set: give two, (train, test).")
+    raise SteppeError(f"{FORMS}, not {quote(type(given).__name__)}.")
+
+
+def from_dataset(train: Any, test: Any = None, *, target: str | None = None, inputs: Any = None,
+                 groups: str | None = None, **options: Any) -> Data:  # fmt: skip
+    """Create data from two data sets, read into memory once.
+
+    A data set is a torch data set or loader, a list of pairs, a pandas frame, a Hugging Face data set, a dict of
+    columns, or a pair of arrays. `train` may also be a dict of splits, such as a Hugging Face DatasetDict. `target`,
+    `inputs` and `groups` (the client of each sample) are names of columns; `options` are those of `from_arrays`.
+    """
+    if test is None:
+        train, test = _find_splits(train)
+    columns = [read_columns(train, "train", target, inputs, groups), read_columns(test, "test", target, inputs, groups)]
+    options.setdefault("class_names", columns[0].class_names)
+    return _with_groups(from_arrays(*columns[0][:2], *columns[1][:2], **options), columns)
+
+
+def _find_splits(given: Any) -> tuple[Any, Any]:
+    splits = set(given) if isinstance(given, Mapping) else set()
+    test = next((name for name in ("test", "validation", "valid", "val", "dev") if name in splits), None)
+    if "train" in splits and test is not None:
+        return given["train"], given[test]
+    if splits:
+        raise SteppeError(f"data have the names {', '.join(map(str, sorted(splits, key=str)))}; the splits train and "
+                          "test are needed, or x, y, test_x and test_y.")  # fmt: skip
+    raise SteppeError("data are one data set, so there is no test set: give two, (train, test).")
+
+
+def _with_groups(data: Data, columns: list[Columns]) -> Data:
+    if columns[0].groups is None:
+        return data
+    numbers, names = number_clients(columns[0].groups, len(data.train_targets))
+    tests = None
+    if columns[1].groups is not None:
+        place = {name: i for i, name in enumerate(names)}
+        tests = np.array([place.get(str(g), -1) for g in np.asarray(columns[1].groups).tolist()])
+    return replace(data, groups=numbers, test_groups=tests, client_names=names)
+
+
+def from_clients(clients: Any, test: Any = None, *, target: str | None = None, inputs: Any = None,
+                 name: str = "clients", **options: Any) -> Data:  # fmt: skip
+    """Create a natural federation from one data set per client, in a list or in a dict by name.
+
+    A client is (x, y), or (x, y, test_x, test_y) with a test set of its own, or a data set as `from_dataset` reads it,
+    or two of them. `test` is a common test set; without one, that of all clients together is used.
+    """
+    names = tuple(map(str, clients)) if isinstance(clients, Mapping) else None
+    items = list(clients.values()) if isinstance(clients, Mapping) else clients
+    if not isinstance(items, Sequence) or not len(items):
+        raise SteppeError(f"from_clients needs a list with the data of each client, not {quote(items)}.")
+    pairs = [_read_client(i, one, target, inputs) for i, one in enumerate(items)]
+    trains, tests = [p[0] for p in pairs], [p[1] for p in pairs]
+    owners = [i for i, t in enumerate(tests) if t is not None]
+    if test is not None:
+        tests, owners = [read_columns(test, "test", target, inputs)], []
+    elif not owners:
+        raise SteppeError("No client has test samples: give each (x, y, test_x, test_y), or a common test set with "
+                          "test=(x, y).")  # fmt: skip
+    tested = [t for t in tests if t is not None]
+    x, y, sizes = _concatenate(trains, "train", list(range(len(trains))))
+    test_x, test_y, test_sizes = _concatenate(tested, "test", owners)
+    data = from_arrays(x, y, test_x, test_y, name=name, **options)
+    return replace(data, groups=np.repeat(np.arange(len(trains)), sizes), client_names=names,
+                   test_groups=np.repeat(owners, test_sizes) if owners else None)  # fmt: skip
+
+
+def _read_client(number: int, given: Any, target: str | None, inputs: Any) -> tuple[Columns, Columns | None]:
+    part = f"client {number}'s"
+    if isinstance(given, tuple | list) and len(given) == 4:
+        return Columns(*given[:2]), Columns(*given[2:])
+    if isinstance(given, tuple | list) and len(given) == 2:
+        if any(map(is_array, given)) or (isinstance(given[1], list) and isinstance(given[1][0], int | float | str)):
+            return Columns(*given), None
+        return read_columns(given[0], part, target, inputs), read_columns(given[1], part, target, inputs)
+    return read_columns(given, part, target, inputs), None
+
+
+def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[Any, Any, list[int]]:
+    """Return inputs and targets of all clients one after the other, and their numbers of samples."""
+    whose = [f"client {i}'s {part}" for i in owners] or [part]
+    read = [as_inputs(c.inputs, f"{who} inputs") for c, who in zip(columns, whose, strict=True)]
+    for x, c, who in zip(read, columns, whose, strict=True):
+        if show_shape(x) != show_shape(read[0]):
+            raise SteppeError(f"{who.capitalize()} inputs have the shape {show_shape(x)}, but {whose[0]} inputs have "
+                              f"{show_shape(read[0])}; make them equal.")  # fmt: skip
+        if count(x) != len(c.targets) or count(x) == 0:
+            raise SteppeError(f"{who.capitalize()} data have {count(x)} inputs and {len(c.targets)} targets; at least "
+                              "one sample is needed, with a target each.")  # fmt: skip
+        kinds = [[t.dtype for _, t in named_tensors(one, "")] for one in (x, read[0])]
+        if kinds[0] != kinds[1]:
+            raise SteppeError(f"{who.capitalize()} inputs are of type {kinds[0][0]}, but {whose[0]} inputs are of type "
+                              f"{kinds[1][0]}; make them equal.")  # fmt: skip
+    inputs = tree_map(lambda *t: torch.cat(t), *read)
+    text = any(isinstance(v, str) for c in columns for v in (c.targets[:1] if not is_array(c.targets) else ()))
+    text = text or any(getattr(getattr(c.targets, "dtype", None), "kind", "") in "UO" for c in columns)
+    if text:
+        targets: Any = np.concatenate([np.asarray(c.targets) for c in columns])
+    else:
+        rows = [as_tensor(c.targets, f"{who} targets") for c, who in zip(columns, whose, strict=True)]
+        if odd := next((i for i, r in enumerate(rows) if r.shape[1:] != rows[0].shape[1:]), None):
+            raise SteppeError(f"{whose[odd].capitalize()} targets have the shape {tuple(rows[odd].shape[1:])}, but "
+                              f"{whose[0]} targets have {tuple(rows[0].shape[1:])}; make them equal.")  # fmt: skip
+        targets = torch.cat(rows)
+    return inputs, targets, [count(x) for x in read]

@@ -1,0 +1,76 @@
+"""Checks of whole numbers before a run starts: tokens that the model knows, labels that it has outputs for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from steppe.core.errors import SteppeError
+from steppe.core.inputs import named_tensors, take
+from steppe.core.losses import IGNORED, class_axis, name_of, settings_of
+from steppe.core.task import Task
+from steppe.data.dataset import Data
+from steppe.data.federation import Federation
+
+PARTS = ("train", "validation", "test")
+
+
+def check_ranges(task: Task, federation: Federation, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse tokens and labels that would stop the run later; `outputs` are those for a batch with these targets."""
+    for part in PARTS:
+        _check_tokens(task, federation, part)
+    if name_of(task.loss_each) == "cross_entropy" and not targets.is_floating_point() and targets.ndim > 1:
+        settings = settings_of(task.loss_each)
+        count = outputs.shape[class_axis(outputs, targets, settings.get("axis"))]
+        for part in PARTS:
+            _check_labels(federation.data, part, count, settings.get("ignore_index", IGNORED))
+
+
+def _check_tokens(task: Task, federation: Federation, part: str) -> None:
+    """Run the model on the samples with the smallest and the largest whole number of each input."""
+    samples = getattr(federation.data, f"{part}_inputs")
+    for name, tensor in named_tensors(samples, f"{part} inputs") if samples is not None else ():
+        if tensor.is_floating_point() or tensor.dtype in (torch.uint8, torch.bool) or not tensor.numel():
+            continue
+        flat = tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]
+        for extreme in (flat.amin(1).argmin(), flat.amax(1).argmax()):
+            some = int(extreme)
+            try:
+                with torch.no_grad():
+                    task.forward(task.x0, federation.plain(take(samples, slice(some, some + 1))), task.buffers,
+                                 learning=False)  # fmt: skip
+            except (IndexError, RuntimeError) as error:
+                low, high = int(flat[some].min()), int(flat[some].max())
+                raise SteppeError(f"The model cannot take sample {some} of the {name}, whose values are {low} to "
+                                  f"{high}: {error}. Is its table of tokens large enough?") from error  # fmt: skip
+
+
+def _check_labels(data: Data, part: str, count: int, ignored: int) -> None:
+    targets = getattr(data, f"{part}_targets")
+    if targets is None or not targets.numel():
+        return
+    bad = (targets != ignored) & ((targets < 0) | (targets >= count))
+    if bool(bad.any()):
+        place = torch.nonzero(bad)[0].tolist()
+        raise SteppeError(f"{data.name}: the {part} targets have {int(targets[tuple(place)])} at sample {place[0]}, "
+                          f"place {tuple(place[1:])}, but the model has outputs for 0 to {count - 1}; {ignored} is "
+                          "ignored.")  # fmt: skip
+
+
+def explain_types(data: Data) -> str:
+    """Return a hint on inputs or targets whose type a model may not take; empty if there is none."""
+    whole = [(n, t) for n, t in named_tensors(data.train_inputs, "inputs") if not t.is_floating_point()
+             and t.dtype != torch.uint8]  # fmt: skip
+    if whole:
+        kind = str(whole[0][1].dtype).removeprefix("torch.")
+        return f" The {whole[0][0]} are {kind}: tokens stay so, but numbers must be float32."
+    return ""
+
+
+def explain_labels(data: Data) -> str:
+    """Return a hint if the targets look like labels, but are not whole numbers by type."""
+    y = data.train_targets
+    if y.is_floating_point() and y.ndim == 1 and bool((y == y.round()).all()) and bool((y >= 0).all()):
+        return f" The targets are whole numbers stored as {str(y.dtype).removeprefix('torch.')}: if they are class "\
+               "labels, give integers."  # fmt: skip
+    return ""

@@ -1,0 +1,292 @@
+"""Data of one's own, in the forms in which people have them; what cannot be used is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import steppe
+from steppe.core.errors import SteppeError
+from tests.api.test_inputs import Reader, text
+from tests.scene import blobs, seeded
+
+X, Y, TEST_X, TEST_Y = (t.numpy() for t in blobs())
+FEW: dict[str, Any] = {"rounds": 1, "epochs": 1, "batch": 8, "workers": 0, "progress": False, "clients": 3,
+                       "per_round": 2, "partition": "iid"}  # fmt: skip
+NAMES = np.array(["ant", "bee", "cat"])
+
+
+class Rows(Dataset[Any]):
+    """Examples in any form."""
+
+    def __init__(self, make: Any, x: Any = X, y: Any = Y) -> None:
+        self.make, self.x, self.y = make, x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.make(self.x[i], self.y[i])
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([])
+
+
+class Table:
+    """What this library uses of a Hugging Face data set."""
+
+    class Label:
+        names = ("ant", "bee", "cat")
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns_, self.column_names = columns, list(columns)
+        self.features = {"label": self.Label()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns_.values())))
+
+    def __getitem__(self, name: str) -> Any:
+        return [v.tolist() if isinstance(v, np.ndarray) else v for v in self.columns_[name]]
+
+
+def both(make: Any) -> tuple[Any, Any]:
+    return Rows(make), Rows(make, TEST_X, TEST_Y)
+
+
+def loader(x: Any, y: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.tensor(x), torch.tensor(y)), 16, shuffle=True)
+
+
+def frame(x: Any, y: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({f"f{i}": x[:, i] for i in range(6)} | {"y": y, "site": NAMES[y]})
+
+
+SAME = {
+    "tensors": lambda: blobs(),
+    "lists of arrays": lambda: (list(X), list(Y), list(TEST_X), list(TEST_Y)),
+    "lists of numbers": lambda: (X.tolist(), Y.tolist(), TEST_X.tolist(), TEST_Y.tolist()),
+    "pairs": lambda: ((X, Y), (TEST_X, TEST_Y)),
+    "dict of arrays": lambda: {"x": X, "y": Y, "test_x": TEST_X, "test_y": TEST_Y},
+    "dict of splits": lambda: dict(zip(("train", "validation"), both(lambda x, y: (x, y)), strict=True)),
+    "data sets": lambda: both(lambda x, y: (x, int(y))),
+    "data sets of tensors": lambda: both(lambda x, y: (torch.tensor(x), torch.tensor(y))),
+    "dict examples": lambda: both(lambda x, y: {"pixels": x, "label": y}),
+    "lists of pairs": lambda: (list(zip(X, Y, strict=True)), list(zip(TEST_X, TEST_Y, strict=True))),
+    "loaders": lambda: (loader(X, Y), loader(TEST_X, TEST_Y)),
+    "text labels": lambda: (X, NAMES[Y], TEST_X, NAMES[TEST_Y].tolist()),
+    "objects": lambda: (X.astype(object), Y.astype(object), TEST_X, TEST_Y),
+    "column labels": lambda: (X, Y[:, None], TEST_X, TEST_Y[:, None]),
+    "small types": lambda: (X, Y.astype(np.uint8), TEST_X, TEST_Y.astype(np.int16)),
+    "byte order": lambda: (X.astype(">f8"), Y.astype(">i4"), TEST_X.astype(">f4"), TEST_Y),
+    "backwards": lambda: (X[::-1][::-1], Y[::-1].copy()[::-1], TEST_X, TEST_Y),
+    "hugging face": lambda: {"train": Table(x=X, label=Y), "test": Table(x=TEST_X, label=TEST_Y)},
+    "frames": lambda: steppe.from_dataset(frame(X, Y), frame(TEST_X, TEST_Y), target="y",
+                                          inputs=[f"f{i}" for i in range(6)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SAME)
+def test_the_same_data_in_many_forms(form: str) -> None:
+    from steppe.data import as_data
+
+    found, wanted = as_data(SAME[form]()), steppe.from_arrays(*blobs())
+    for name in ("train_inputs", "train_targets", "test_inputs", "test_targets"):
+        a, b = getattr(found, name), getattr(wanted, name)
+        assert a.dtype == b.dtype, name
+        assert torch.equal(a, b), name
+    assert found.classes == 3
+    if form in ("text labels", "hugging face"):
+        assert found.class_names == ("ant", "bee", "cat")
+
+
+def test_several_inputs_in_data_sets_and_tables() -> None:
+    x, y, test_x, test_y = text()
+    wanted = steppe.run("fedavg", Reader(), (x, y, test_x, test_y), **FEW).history[-1]["loss"]
+    rows = [Rows(lambda i, y: {"ids": i[0], "attention_mask": i[1], "labels": y},
+                 list(zip(a["ids"], a["attention_mask"], strict=True)), b)
+            for a, b in ((x, y), (test_x, test_y))]  # fmt: skip
+    tables = [Table(label=b.numpy(), **{k: v.numpy() for k, v in a.items()}) for a, b in ((x, y), (test_x, test_y))]
+    tuples = [Rows(lambda i, y: (i[0], i[1], y), list(zip(a["ids"], a["attention_mask"], strict=True)), b)
+              for a, b in ((x, y), (test_x, test_y))]  # fmt: skip
+    for given in (tuple(rows), tuple(tables), tuple(tuples), tuple(DataLoader(r, 7) for r in rows)):
+        assert steppe.run("fedavg", Reader(), given, **FEW).history[-1]["loss"] == pytest.approx(wanted, abs=1e-7)
+
+
+def test_images_half_floats_and_masks() -> None:
+    image = pytest.importorskip("PIL.Image")
+    small = Rows(lambda x, y: (image.fromarray(np.full((8, 8, 3), int(y), np.uint8)), int(y)))
+    data = steppe.from_dataset(small, small)
+    assert (data.train_inputs.dtype, data.shape) == (torch.uint8, (3, 8, 8))  # type: ignore[union-attr]
+    half = steppe.from_arrays(X.astype(np.float16), Y > 0, TEST_X.astype(np.float16), TEST_Y > 0)
+    assert half.classes == 2
+    assert steppe.run("fedavg", nn.Linear(6, 2), half, **FEW).history[-1]["loss"] > 0
+    masks = steppe.from_arrays(X > 0, X[:, :2] > 0, TEST_X > 0, TEST_X[:, :2] > 0)
+    assert masks.classes is None
+    assert masks.train_inputs.dtype == masks.train_targets.dtype == torch.float32  # type: ignore[union-attr]
+    assert not steppe.run("fedavg", seeded(), (X, Y, TEST_X[:0], TEST_Y[:0]), **FEW).history[-1].get("loss")
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1,), (3, 1, 2)])
+def test_targets_of_any_shape(shape: tuple[int, ...]) -> None:
+    y = torch.randn(90, *shape)
+    model = nn.Sequential(nn.Linear(6, int(np.prod(shape))), nn.Unflatten(1, shape))
+    assert steppe.run("fedavg", model, (X, y, TEST_X, y[:30]), **FEW).history[-1]["mse"] > 0
+
+
+def test_hugging_face_itself() -> None:
+    datasets = pytest.importorskip("datasets")
+    splits = datasets.DatasetDict({
+        "train": datasets.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist()}),
+        "test": datasets.Dataset.from_dict({"x": TEST_X.tolist(), "label": TEST_Y.tolist()}),
+    })  # fmt: skip
+    data = steppe.from_dataset(splits)
+    assert torch.equal(data.train_inputs, torch.tensor(X))  # type: ignore[arg-type]
+
+
+# --- one data set per client
+
+
+def test_from_clients_is_a_natural_federation() -> None:
+    sizes, border = [1, 5, 30, 54], [0, 1, 6, 36, 90]
+    parts = [(X[a:b], Y[a:b]) for a, b in pairwise(border)]
+    tests = [(TEST_X[a:b], TEST_Y[a:b]) for a, b in ((0, 4), (4, 9), (9, 30))]
+    own = [(*parts[0], *tests[0]), (TensorDataset(*map(torch.tensor, parts[1])), tests[1]), (*parts[2], *tests[2]),
+           parts[3]]  # fmt: skip
+    options = {k: v for k, v in FEW.items() if k not in ("clients", "partition")}
+    result = steppe.run("fedavg", seeded(), steppe.from_clients(own), **options)
+    assert result.experiment.federation.sizes == sizes
+    assert (result.experiment.config.partition, result.experiment.config.clients) == ("natural", 4)
+    right = []
+    with torch.no_grad():
+        for x, y in tests:  # the fourth has none
+            right.append(float((result.model(torch.tensor(x)).argmax(1) == torch.tensor(y)).double().mean()))
+    assert result.summary["personal"]["0"]["mean"] == pytest.approx(np.mean(right))
+    named = steppe.from_clients({"north": parts[0], "south": parts[3]}, test=(TEST_X, TEST_Y))
+    assert (named.client_names, named.test_groups) == (("north", "south"), None)
+    tuned = steppe.run("fedavg", seeded(), steppe.from_clients(own), personal=[0, 1], validation=0.3, **options)
+    assert set(tuned.summary["personal"]) == {"0", "1"}
+    assert tuned.experiment.federation.sizes == [1, 3, 21, 38]
+    words = steppe.from_clients([(X[:9], NAMES[Y[:9]].tolist()), (X[9:], NAMES[Y[9:]])], test=(TEST_X, NAMES[TEST_Y]))
+    assert (words.classes, words.class_names) == (3, ("ant", "bee", "cat"))
+
+
+def test_clients_by_a_column() -> None:
+    data = steppe.from_dataset(frame(X, Y), frame(TEST_X, TEST_Y), target="y", groups="site")
+    assert data.client_names == ("ant", "bee", "cat")
+    assert data.shape == (6,)
+    options = {k: v for k, v in FEW.items() if k not in ("clients", "partition")}
+    result = steppe.run("fedavg", seeded(), data, **options)
+    assert result.experiment.federation.sizes == [30, 30, 30]
+    assert steppe.from_arrays(X, Y, TEST_X, TEST_Y, groups=NAMES[Y]).client_names == ("ant", "bee", "cat")
+
+
+# --- what cannot be used
+
+RAGGED = np.empty(90, object)
+RAGGED[:] = [np.zeros(i % 3 + 1) for i in range(90)]
+BAD: dict[str, tuple[Any, str]] = {
+    "generator": ((v for v in (X, Y, TEST_X, TEST_Y)), "data must be a name"),
+    "generator as inputs": (((v for v in X), Y, TEST_X, TEST_Y), "make a list or an array of it"),
+    "iterable data set": ((Endless(), Endless()), r"IterableDataset.*list\(train\)"),
+    "iterator": ((iter([(X[0], 0)]), Rows(tuple)), "can be read only once"),
+    "loader of an iterable": ((DataLoader(Endless()), DataLoader(Endless())), "IterableDataset"),
+    "examples that are no pair": (both(lambda x, y: x[0]), "Sample 0 of the train data set is"),
+    "dict examples without a target": (both(lambda x, y: {"a": x, "b": y}), "say which one it is"),
+    "different shapes": (both(lambda x, y: (x[: y + 1], y)), "pad, crop or resize"),
+    "ragged": ((RAGGED, Y, TEST_X, TEST_Y), "pad, crop or resize"),
+    "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "no array of numbers"),
+    "lists among numbers": ((np.array([None, *X[1:, 0]], object), Y, TEST_X, TEST_Y), "sample 0 is None"),
+    "text as inputs": ((NAMES[Y], Y, NAMES[TEST_Y], TEST_Y), "into token ids"),
+    "dates": ((np.arange(90).astype("datetime64[s]"), Y, TEST_X, TEST_Y), "are dates"),
+    "complex": ((X.astype(complex), Y, TEST_X.astype(complex), TEST_Y), "are complex"),
+    "sparse": ((torch.tensor(X).to_sparse(), Y, TEST_X, TEST_Y), "are sparse"),
+    "an unknown label": ((X, NAMES[Y], TEST_X, np.full(30, "dog")), "have the label 'dog'"),
+    "text and numbers": ((X, NAMES[Y], TEST_X, TEST_Y), "make them of one kind"),
+    "text that is no label": ((X, [f"row {i}" for i in range(90)], TEST_X, NAMES[TEST_Y]), "label 'ant'"),
+    "fractions": ((X, Y, TEST_X, TEST_Y + 0.5), "The test targets are fractions"),
+    "one-hot": ((X, np.eye(3, dtype=int)[Y], TEST_X, np.eye(3, dtype=int)[TEST_Y]), "argmax"),
+    "none": ((X, Y, None, None), "test inputs are None"),
+    "two arrays": ((X, Y), "no test set"),
+    "one data set": (TensorDataset(torch.tensor(X), torch.tensor(Y)), "no test set"),
+    "other splits": ({"train": Rows(tuple), "rest": Rows(tuple)}, "train and test are needed"),
+    "three arrays": ((X, Y, TEST_X), "four arrays"),
+    "a number": (3, "data must be a name.* not 'int'"),
+    "single numbers": ((3, 4, 5, 6), "has no length"),
+    "nan": ((np.where(np.arange(540).reshape(90, 6) == 20, np.nan, X), Y, TEST_X, TEST_Y),
+            r"train inputs have nan at sample 3, place \(2,\); 1 of 90"),
+    "inf in the test data": ((X, Y, np.full((30, 6), np.inf), TEST_Y), "test inputs have inf at sample 0.*30 of 30"),
+    "nan targets": ((X, np.full(90, np.nan), TEST_X, np.zeros(30)), "train targets have nan at sample 0"),
+    "whole numbers": ((X.astype(int), Y, TEST_X.astype(int), TEST_Y), "numbers must be float32"),
+    "labels as floats": ((X, Y.astype(float), TEST_X, TEST_Y.astype(float)), "if they are class labels, give integers"),
+    "an empty dict": (({}, Y, {}, TEST_Y), "empty dict"),
+    "uint8 without images": ((X.astype(np.uint8), Y, TEST_X.astype(np.uint8), TEST_Y), "use int64 or float32"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", BAD)
+def test_data_that_cannot_be_used_are_a_sentence(kind: str) -> None:
+    data, message = BAD[kind]
+    with pytest.raises(SteppeError, match=message):
+        steppe.run("fedavg", seeded(), data, **FEW)
+
+
+CLIENTS: list[tuple[Any, str]] = [
+    ([], "needs a list"),
+    (3, "needs a list"),
+    ([(X, Y)], "No client has test samples"),
+    ([(X, Y, TEST_X, TEST_Y), (X[:, :2], Y, TEST_X, TEST_Y)], r"Client 1's train inputs have the shape \(2,\)"),
+    ([(X, Y, TEST_X, TEST_Y), (X[:0], Y[:0], TEST_X, TEST_Y)], "at least one sample"),
+    ([(X, Y, TEST_X, TEST_Y), (X, Y[:3], TEST_X, TEST_Y)], "90 inputs and 3 targets"),
+    ([(X, Y, TEST_X, TEST_Y), (X.astype(int), Y, TEST_X, TEST_Y)], "are of type torch.int64"),
+    ([(X, Y, TEST_X, TEST_Y), (X, Y[:, None].repeat(2, 1), TEST_X, TEST_Y)], "targets have the shape"),
+    ([(X, Y, TEST_X, TEST_Y), None], "must be map-style"),
+]
+
+
+@pytest.mark.parametrize(("clients", "message"), CLIENTS)
+def test_clients_that_do_not_fit_are_a_sentence(clients: Any, message: str) -> None:
+    with pytest.raises(SteppeError, match=message):
+        steppe.from_clients(clients)
+
+
+def test_columns_that_are_not_there_are_a_sentence() -> None:
+    tables = frame(X, Y), frame(TEST_X, TEST_Y)
+    for options, message in (({"target": "lable"}, "no target 'lable'"), ({"inputs": ["f9"]}, "no column 'f9'"),
+                             ({"groups": "place"}, "no column 'place'"), ({}, "column 'site' .*not made of numbers"),
+                             ({"inputs": "site"}, "into token ids")):  # fmt: skip
+        with pytest.raises(SteppeError, match=message):
+            steppe.from_dataset(*tables, **{"target": "y", **options})
+
+
+def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:
+    class Next(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last = nn.Embedding(5, 4), nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.words(x))
+
+    ids = torch.arange(60 * 7).reshape(60, 7) % 5
+    late = ids.clone()
+    late[59, 6] = 5
+    hidden = ids.clone()
+    hidden[50, 3] = -100
+    assert steppe.run("fedavg", Next(), (ids, hidden, ids, ids), **FEW).history[-1]["loss"] > 0
+    with pytest.raises(SteppeError, match=r"sample 59 of the train inputs, whose values are \d to 5"):
+        steppe.run("fedavg", Next(), (late, ids, ids, ids), **FEW)
+    with pytest.raises(SteppeError, match="sample 59 of the test inputs"):
+        steppe.run("fedavg", Next(), (ids, ids, late, ids), **FEW)
+    with pytest.raises(SteppeError, match=r"test targets have 5 at sample 59, place \(6,\).*outputs for 0 to 4"):
+        steppe.run("fedavg", Next(), (ids, ids, ids, late), **FEW)
