@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_tables
+from benchmarks import cohorts, gpu_tables
 from benchmarks.contenders import WORDS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.gpu_tables import met
@@ -18,7 +18,8 @@ from benchmarks.growth import WORDS as AXES
 from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
-BEGIN = {part: f"<!-- begin: python -m benchmarks.tables {part} -->" for part in ("cpu.json", "gpu-h200.json")}
+PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json")
+BEGIN = {part: f"<!-- begin: python -m benchmarks.tables {part} -->" for part in PARTS}
 END = "<!-- end -->"
 
 
@@ -26,6 +27,8 @@ def tables(report: dict[str, Any]) -> tuple[str, str]:
     """Return the mark of the part to which a report belongs, and its tables."""
     if "roofs" in report:
         return BEGIN["gpu-h200.json"], gpu_tables.markdown(report)
+    if "rows" in report:
+        return BEGIN["gpu-cohorts.json"], cohorts.markdown(report)
     return BEGIN["cpu.json"], markdown(report)
 
 

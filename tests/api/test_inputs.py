@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import steppe
+from steppe.config import resolve
+from steppe.core.client import Sent
 from steppe.core.errors import SteppeError
+from steppe.engine.build import build_experiment
+from steppe.executors.captured import Captured
+from steppe.executors.sequential import Sequential
 
 FEW: dict[str, Any] = {"clients": 4, "per_round": 3, "rounds": 2, "epochs": 1, "batch": 8, "partition": "iid",
                        "dtype": "float64"}  # fmt: skip
@@ -116,3 +121,17 @@ def test_inputs_that_do_not_fit_are_refused(data: Any, model: Any, message: str)
 def test_augmentation_without_an_image_is_refused() -> None:
     with pytest.raises(SteppeError, match="needs uint8 images"):
         steppe.run("fedavg", Reader(), text(), augmentation="med", workers=0, **FEW)
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_captured_step_takes_named_inputs(compiled: bool) -> None:
+    """As on a GPU, but without a graph; it also traces."""
+    built = build_experiment(resolve({**FEW, "algorithm": "fedsam"}), None, Reader(), steppe.from_arrays(*text()))
+    x = built.task.x0
+    sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(0.0))
+    states = [built.algorithm.client_state(x)] * 3
+    parts = built.algorithm, built.task, built.federation
+    captured = Captured(*parts, width=2, compiled=compiled)
+    found = captured(sent, [0, 1, 3], states).replies.update.clone()
+    torch.testing.assert_close(found, Sequential(*parts)(sent, [0, 1, 3], states).replies.update, rtol=1e-9, atol=1e-12)
+    assert captured.notes == []

@@ -83,7 +83,8 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.algorithm for one in found.lines] == labels
     about = [folder.about["parts"] for folder in (found.runs[label][0] for label in labels)]
     assert [[p["rho"] for p in parts if "rho" in p] for parts in about] == [[], [0.1, 0.15], [0.1], [0.3], [0.15]]
-    by_hand = steppe.run(LookBack(0.3), _net(1), blobs(), seed=1, **keys)  # the class was built from the run's seed
+    # The class was built from the run's seed.
+    by_hand = steppe.run(LookBack(0.3), _net(1), blobs(), seed=1, vary="all", **keys)
     assert found.points[3].results[1]["loss"] == by_hand.summary["loss"]
     assert found.table().splitlines()[1].split()[:2] == ["algorithm", "last"]
     assert repr(found) == f"<ComparedRuns: {found.title}>"

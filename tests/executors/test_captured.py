@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -19,7 +22,7 @@ from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
 from steppe.executors import captured
 from steppe.executors.batched import Batched
-from steppe.executors.captured import Captured
+from steppe.executors.captured import Captured, make_timetable
 from steppe.executors.sequential import Sequential
 from steppe.experiment import Experiment
 from tests.executors.test_executors import one_round, unequal
@@ -40,6 +43,31 @@ def test_lanes_give_what_one_after_the_other_gives(ids: list[int], width: int | 
     torch.testing.assert_close(lanes, alone, rtol=0, atol=1e-9)
     torch.testing.assert_close(server_too, server, rtol=0, atol=1e-9)
     assert float(lanes.drift.min()) > 0
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=9), st.integers(1, 6))
+def test_every_client_takes_all_its_steps_in_order_and_lanes_end_together(steps: list[int], width: int) -> None:
+    shifts, end = make_timetable(steps, width)
+    assert end == max(max(steps), -(-sum(steps) // width))
+    taken, holds = [0] * len(steps), dict[int, int]()  # lane: client
+    times = [*shifts, end]
+    for t, until in pairwise(times):
+        for client, lane in shifts[t].leave:
+            assert holds.pop(lane) == client
+        for lane, client in shifts[t].enter:
+            assert lane not in holds
+            assert client not in holds.values()
+            holds[lane] = client
+        for lane in range(width):
+            client, done, total = (row[lane] for row in shifts[t].lanes)
+            assert (
+                total == 0
+                if lane not in holds
+                else (client, done, total) == (holds[lane], taken[client], steps[client])
+            )
+        for client in holds.values():
+            taken[client] += until - t
+    assert taken == steps
 
 
 def test_a_larger_round_than_any_before_finds_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from steppe.core.widest import find_widest
+
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed 64-bit integer
 _MIX1 = -4658895280553007687  # the multipliers of the splitmix64 finaliser
 _MIX2 = -7723592293110705685
@@ -46,8 +48,10 @@ def bits(k: Tensor, n: int) -> Tensor:
 
 
 def uniform(k: Tensor, n: int) -> Tensor:
-    """Return n float64 numbers in [0, 1) for each key."""
-    return (bits(k, n) >> 10).to(torch.float64) / (1 << 53)
+    """Return n numbers in [0, 1) for each key, in float64; in float32 on a device that has nothing wider."""
+    wide = find_widest(k.device)
+    digits = 53 if wide == torch.float64 else 24  # as many as fit: more would round up to 1
+    return (bits(k, n) >> (63 - digits)).to(wide) / (1 << digits)
 
 
 def permutation(k: Tensor, n: int) -> Tensor:

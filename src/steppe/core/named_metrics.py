@@ -25,6 +25,7 @@ from steppe.core.losses import (
     settings_of,
 )
 from steppe.core.metric import Each, Metric
+from steppe.core.widest import widen
 
 
 def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
@@ -82,7 +83,7 @@ def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
         true = targets[:, None] == torch.arange(scores.shape[1], device=targets.device)
     if scores.shape[1] == 2 and targets.ndim == 1:  # two classes are one question
         scores, true = scores[:, 1:], true[:, 1:]
-    areas = [_area(s, t) for s, t in zip(scores.double().T, true.T, strict=True)]
+    areas = [_area(s, t) for s, t in zip(widen(scores).T, true.T, strict=True)]
     found = [a for a in areas if a == a]
     return sum(found) / len(found) if found else nan
 
@@ -90,7 +91,7 @@ def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
 def _area(scores: Tensor, true: Tensor) -> float:
     """By the ranks of the positive examples (Mann and Whitney)."""
     _, where, count = torch.unique(scores, return_inverse=True, return_counts=True)
-    rank = (count.cumsum(0).double() - (count - 1) / 2)[where]
+    rank = (widen(count.cumsum(0)) - (count - 1) / 2)[where]
     positive, negative = int(true.sum()), int((~true).sum())
     if not positive or not negative:
         return nan

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from steppe.core.widest import find_widest
+
 
 def stack(trees: Sequence[Any]) -> Any:
     """Stack many trees of one shape into one tree of rows."""
@@ -38,7 +40,7 @@ def flatten_rows(rows: Tensor) -> Tensor:
 
 def joint_norms(rows: dict[str, Tensor]) -> Tensor:
     """Return each client's norm over all its uploads together, in float64: (n,)."""
-    each = [torch.linalg.vector_norm(flatten_rows(v), dim=1, dtype=torch.float64) for v in rows.values()]
+    each = [torch.linalg.vector_norm(flatten_rows(v), dim=1, dtype=find_widest(v.device)) for v in rows.values()]
     norms: Tensor = torch.linalg.vector_norm(torch.stack(each), dim=0)
     return norms
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.widest import find_widest
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
 from steppe.data.partition import Partition
@@ -66,7 +67,7 @@ class Federation:
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
         device = self.data.device
-        exact = torch.float64  # converted to the precision of the computation when used
+        exact = find_widest(device)  # converted to the precision of the computation when used
         return (torch.tensor(self.data.mean, dtype=exact, device=device),
                 torch.tensor(self.data.std, dtype=exact, device=device))  # fmt: skip
 

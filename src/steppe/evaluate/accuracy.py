@@ -15,6 +15,7 @@ from steppe.core.layout import Tensors
 from steppe.core.losses import per_example
 from steppe.core.metric import Each, Metric
 from steppe.core.task import Task
+from steppe.core.widest import widen
 
 Batch = tuple[Tensor, Tensor]  # outputs, targets
 
@@ -71,16 +72,16 @@ class Mean:
 
     def value(self) -> float:
         """Return the result over all batches so far."""
-        sums = torch.cat(self.sums).double()
+        sums = widen(torch.cat(self.sums))
         if not self.weights:
             return self.finish(float(sums.mean()))
-        return self.finish(float(sums.sum() / torch.cat(self.weights).double().sum()))
+        return self.finish(float(sums.sum() / widen(torch.cat(self.weights)).sum()))
 
     def by_class(self, labels: Tensor, classes: int) -> tuple[float, ...]:
         """Return the result on the samples of each class."""
-        weights = torch.cat(self.weights).double() if self.weights else None
-        count = torch.bincount(labels, weights, minlength=classes).double()
-        means = torch.bincount(labels, torch.cat(self.sums).double(), minlength=classes) / count
+        weights = widen(torch.cat(self.weights)) if self.weights else None
+        count = widen(torch.bincount(labels, weights, minlength=classes))
+        means = torch.bincount(labels, widen(torch.cat(self.sums)), minlength=classes) / count
         return tuple(self.finish(v) if v == v else v for v in means.tolist())
 
 
@@ -93,7 +94,7 @@ class Sums:
 
     def see(self, outputs: Tensor, targets: Tensor) -> None:
         assert self.metric.tally is not None
-        counts = self.metric.tally(outputs, targets).double().sum(0)
+        counts = widen(self.metric.tally(outputs, targets)).sum(0)
         self.total = counts if self.total is None else self.total + counts
 
     def value(self) -> float:

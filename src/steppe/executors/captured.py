@@ -2,9 +2,9 @@
 
 The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
 as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
-of steps. A lane trains one client after another, the longest first, so that all lanes end at about the same time and
-one graph size is enough. `choose_width` chooses it for a federation. The learning rate and the round are tensors, so
-one capture serves all rounds.
+of steps. A lane trains one client after another, and a client may change lanes, so that all lanes end at the same time
+and one graph size is enough. `choose_width` chooses it for a federation. The learning rate and the round are tensors,
+so one capture serves all rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,20 +73,17 @@ class Captured(Batched):
             steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
             begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
             clients = _own(begun)
-            changes, over = make_timetable(plan.steps, len(room.k))
-            room.steps.zero_()
-            for t in range(over + 1):
-                for lane, leaves, comes in changes.get(t, ()):
-                    if leaves is not None:
-                        tree_map(lambda rows, places: rows[leaves].copy_(places[lane]), clients, room.live)  # noqa: B023
-                    if comes is not None:
-                        tree_map(lambda rows, places: places[lane].copy_(rows[comes]), clients, room.live)  # noqa: B023
-                        room.client[lane], room.k[lane] = comes, 0
-                    room.steps[lane] = 0 if comes is None else plan.steps[comes]
-                if t < over:
-                    self.replay = self.replay or self._capture(room)
-                    if t == 0:  # after the capture, which also draws random numbers
-                        torch.manual_seed(as_seed(key(self.federation.seed, self.round_, ids[0], DROPOUT)))
+            shifts, over = make_timetable(plan.steps, len(room.k))
+            tables = torch.tensor([shift.lanes for shift in shifts.values()]).to(sent.x.device, non_blocking=True)
+            for t, (leave, enter, _), table in zip(shifts, shifts.values(), tables, strict=True):
+                _copy(clients, room.live, leave)
+                _copy(room.live, clients, enter)
+                for place, row in zip((room.client, room.k, room.steps), table, strict=True):
+                    place.copy_(row)
+                self.replay = self.replay or self._capture(room)
+                if t == 0:  # after the capture, which also draws random numbers
+                    torch.manual_seed(as_seed(key(self.federation.seed, self.round_, ids[0], DROPOUT)))
+                for _ in range(min((u for u in shifts if u > t), default=over) - t):
                     self.replay()
             return vmap(lambda v, n: end(self.algorithm, self.task, room.sent, v, n))(clients, steps)
 
@@ -183,28 +180,48 @@ class Captured(Batched):
         return advance
 
 
-Changes = dict[int, list[tuple[int, int | None, int | None]]]
+class Shift(NamedTuple):
+    """A moment at which lanes change clients: rows to copy, and then what each lane is training."""
+
+    leave: list[tuple[int, int]]  # (client, lane)
+    enter: list[tuple[int, int]]  # (lane, client)
+    lanes: list[list[int]]  # for each lane its client, the steps it has taken, and its steps in total (0: idle)
 
 
-def make_timetable(steps: Sequence[int], width: int) -> tuple[Changes, int]:
-    """Return when lanes change clients, {time: [(lane, client that leaves, client that enters)]}, and the end time.
+def make_timetable(steps: Sequence[int], width: int) -> tuple[dict[int, Shift], int]:
+    """Return when lanes change clients, and the time at which all clients have taken their steps.
 
-    Clients are scheduled longest first, each in the lane that is free first.
+    Clients fill the lanes one after the other, up to the end. Who does not fit into what is left of a lane takes its
+    first steps at the beginning of the next lane, and its last ones here. No lane is idle before the end, unless the
+    longest client takes longer than all clients divided by the lanes (McNaughton's rule, 1959).
 
-        >>> make_timetable([2, 1, 1], 2)
-        ({0: [(0, None, 0), (1, None, 1)], 1: [(1, 1, 2)], 2: [(0, 0, None), (1, 2, None)]}, 2)
+        >>> shifts, end = make_timetable([2, 2, 2], 2)
+        >>> end, [(t, s.leave, s.enter) for t, s in shifts.items()]
+        (3, [(0, [], [(0, 0), (1, 1)]), (1, [(1, 1)], [(1, 2)]), (2, [(0, 0)], [(0, 1)]), (3, [(1, 0), (2, 1)], [])])
     """
-    changes: Changes = defaultdict(list)
-    free, last = [0] * width, dict[int, int]()
-    for i in sorted(range(len(steps)), key=lambda i: -steps[i]):
-        if steps[i]:
-            lane = free.index(min(free))
-            changes[free[lane]].append((lane, last.get(lane), i))
-            free[lane] += steps[i]
-            last[lane] = i
-    for lane, i in last.items():
-        changes[free[lane]].append((lane, i, None))
-    return dict(changes), max(free)
+    end = max(max(steps), -(-sum(steps) // width))
+    enter, leave = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, list[tuple[int, int]]](list)
+    lane = at = 0
+    for client in sorted(range(len(steps)), key=lambda i: -steps[i]):
+        left = steps[client]
+        while left:
+            here = min(left, end - at)
+            enter[at].append((lane, client))
+            leave[at + here].append((client, lane))
+            left, lane, at = left - here, lane + (at + here == end), (at + here) % end
+    shifts, taken, since = {}, [0] * len(steps), [0] * width
+    lanes = [[0] * width for _ in range(3)]
+    for t in sorted({*enter, *leave}):
+        for client, lane in leave[t]:
+            taken[client] += t - since[lane]
+            lanes[2][lane] = 0
+        for lane, client in enter[t]:
+            since[lane], lanes[0][lane], lanes[1][lane], lanes[2][lane] = t, client, taken[client], steps[client]
+        for lane in range(width):
+            if lanes[2][lane]:
+                lanes[1][lane] = taken[lanes[0][lane]] + t - since[lane]
+        shifts[t] = Shift(leave[t], enter[t], [list(row) for row in lanes])
+    return shifts, end
 
 
 def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
@@ -258,6 +275,13 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])
+
+
+def _copy(to: Live, source: Live, rows: list[tuple[int, int]]) -> None:
+    """Copy rows (to, from) between two stacked trees."""
+    if rows:
+        there, here = torch.tensor(rows, device="cpu").T.to(to.w.device, non_blocking=True)
+        tree_map(lambda places, values: places.index_copy_(0, there, values.index_select(0, here)), to, source)
 
 
 def _describe(error: Exception) -> str:

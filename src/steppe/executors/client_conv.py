@@ -43,7 +43,10 @@ def _lay(t: Tensor, order: Sequence[int]) -> Tensor:
 
 def _padded(t: Tensor, channels: int) -> Tensor:
     """Pad a few channels to a multiple of four (3 to 4), so that each pixel is one aligned vector in memory."""
-    return F.pad(t, (0, 0, 0, 0, 0, -channels % 4)) if channels < FEW and channels % 4 else t
+    if channels >= FEW or channels % 4 == 0:
+        return t
+    # Not F.pad, which would fix the number of clients in a trace that leaves it open.
+    return torch.cat([t, t.new_zeros(*t.shape[:2], -channels % 4, *t.shape[3:])], 2)
 
 
 def _folded(t: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.core.part import unit
+from steppe.core.widest import widen
 from steppe.evaluate.accuracy import Score
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import Loss
@@ -36,7 +37,7 @@ class Consistency(NamedTuple):
 
 def consistency(local: Tensor, after: Tensor) -> Consistency:
     """Compute the mean squared distances of the clients' models."""
-    return Consistency(*(Estimate.of((local - w).double().square().sum(1)) for w in (local.mean(0), after)))
+    return Consistency(*(Estimate.of(widen(local - w).square().sum(1)) for w in (local.mean(0), after)))
 
 
 class Divergence(NamedTuple):
@@ -63,9 +64,9 @@ class Alignment(NamedTuple):
 
 def alignment(gradients: Tensor) -> Alignment:
     """Compute the cosines of the clients' gradients (n, P)."""
-    units = F.normalize(gradients.double(), dim=1)
+    units = F.normalize(widen(gradients), dim=1)
     cosines = units @ units.T
-    mean = F.normalize(gradients.double().mean(0), dim=0)
+    mean = F.normalize(widen(gradients).mean(0), dim=0)
     return Alignment(Estimate.of_pairs(cosines), Estimate.of(units @ mean), cosines.cpu())
 
 
@@ -136,7 +137,7 @@ def flatness_distance(clients: Sequence[Loss], everyone: Loss, after: Tensor, lo
     g = everyone.gradient(after)
     there = after + rho * unit(g)
     each = [w + rho * unit(f.gradient(w)) for f, w in zip(clients, local, strict=True)]
-    cosines = F.cosine_similarity(gradients(clients, after).double(), g.double()[None])
+    cosines = F.cosine_similarity(widen(gradients(clients, after)), widen(g)[None])
     return FlatnessDistance(Estimate.of([float((e - there).square().sum()) for e in each]),
                             consistency(local, after).after, Estimate.of(1 - cosines))  # fmt: skip
 
@@ -174,8 +175,8 @@ def proximal_effect(loss: Loss, w: Tensor, x: Tensor, rho: float, tau: float = 3
         return Proximal(term.value(w), None)
     e = rho * unit(g)
     e = e if radius == "fixed" else e * shares(loss.layout, w - x, radius)
-    u = loss.gradient(w + e).double()
-    return Proximal(term.value(w), float(F.cosine_similarity(u, g.double(), dim=0)))
+    u = widen(loss.gradient(w + e))
+    return Proximal(term.value(w), float(F.cosine_similarity(u, widen(g), dim=0)))
 
 
 def shares(layout: Layout, moved: Tensor, radius: Literal["adaptive", "layer"] = "adaptive") -> Tensor:
@@ -194,7 +195,7 @@ def radius_profile(layout: Layout, local: Tensor, x: Tensor,
                    radius: Literal["adaptive", "layer"] = "adaptive") -> dict[str, Estimate]:  # fmt: skip
     """Return the mean of λ in every tensor (FedSoL, Fig. 8b), over the clients' models (n, P)."""
     rows = [torch.stack([p.mean() for p in layout.pieces(shares(layout, w - x, radius))]) for w in local]
-    each = torch.stack(rows).double()  # (n, tensors)
+    each = widen(torch.stack(rows))  # (n, tensors)
     return {name: Estimate.of(each[:, i]) for i, name in enumerate(layout.names)}
 
 

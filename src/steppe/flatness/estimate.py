@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steppe.core.widest import widen
+
 LARGE = 10_000  # a tensor with more numbers goes into an .npz file, not into JSON
 
 
@@ -28,7 +30,7 @@ class Estimate(NamedTuple):
         >>> Estimate.of([2.0, 2.0, 2.0])
         Estimate(value=2.0, error=0.0, n=3)
         """
-        each = torch.as_tensor(values, dtype=torch.float64)
+        each = _widen(values)
         error = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else math.nan
         return Estimate(float(each.mean()), error, len(each))
 
@@ -39,7 +41,8 @@ class Estimate(NamedTuple):
         >>> [round(v, 9) for v in Estimate.weighted([1.0, 3.0, 5.0, 3.0], [1, 1, 1, 1])]  # as for a plain mean
         [3.0, 0.816496581, 4]
         """
-        each, share = (torch.as_tensor(v, dtype=torch.float64) for v in (values, weights))
+        each = _widen(values)
+        share = torch.tensor(weights, dtype=each.dtype, device=each.device)
         n, total = len(each), (each * share).sum()
         mean = float(total / share.sum())
         if n < 2:
@@ -50,7 +53,7 @@ class Estimate(NamedTuple):
     @staticmethod
     def of_pairs(matrix: Tensor) -> Estimate:
         """Return the mean over pairs of a symmetric (n, n) matrix. Pairs overlap, so the error is by jackknife."""
-        pairs, n = matrix.double().triu(1), len(matrix)
+        pairs, n = widen(matrix).triu(1), len(matrix)
         if n < 2:
             return Estimate(math.nan, math.nan, n)
         mean = pairs.sum() / (n * (n - 1) / 2)
@@ -93,3 +96,7 @@ def as_arrays(result: Any, prefix: str = "") -> dict[str, np.ndarray]:
         inner = [as_arrays(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in result.items()]
         return {k: v for arrays in inner for k, v in arrays.items()}
     return {}
+
+
+def _widen(values: Tensor | Sequence[float]) -> Tensor:
+    return widen(values) if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)

@@ -38,6 +38,7 @@ from steppe.core.layout import Layout, Tensors
 from steppe.core.losses import per_example
 from steppe.core.metric import Each
 from steppe.core.task import Task
+from steppe.core.widest import find_widest, widen
 from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
@@ -83,7 +84,7 @@ class Loss:
 
     def value(self, w: Tensor) -> float:
         """Return f(w)."""
-        return float(self.each(w).double().mean())
+        return float(widen(self.each(w)).mean())
 
     def estimate(self, w: Tensor) -> Estimate:
         """Return f(w) as an estimate of the expected loss, with the standard error over examples."""
@@ -94,12 +95,12 @@ class Loss:
         if points.device.type == "cpu":  # vmap makes grouped convolutions, which are slow on a CPU
             return torch.tensor([self.value(w) for w in points], dtype=torch.float64)
         self._check(points)
-        total = torch.zeros(len(points), dtype=torch.float64, device=points.device)
+        total = torch.zeros(len(points), dtype=find_widest(points.device), device=points.device)
         side_by_side = max(1, min(len(points), self.memory_limit // (self._bytes(points[0]) * self._size)))
         with torch.no_grad(), _exact():
             for x, y in self._chunks(points[0], self.chunk):
-                total += torch.func.vmap(self._part, (0, None, None), chunk_size=side_by_side)(points, x, y).double()
-        return total.cpu()
+                total += torch.func.vmap(self._part, (0, None, None), chunk_size=side_by_side)(points, x, y)
+        return total.cpu().double()
 
     def gradient(self, w: Tensor) -> Tensor:
         """Return ∇f(w)."""
@@ -148,7 +149,7 @@ class Loss:
         w = self.task.x0
         with torch.no_grad():
             each = (self.loss_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk))
-            total = sum(float(weights.double().sum()) for _, weights in map(per_example, each) if weights is not None)
+            total = sum(float(widen(weights).sum()) for _, weights in map(per_example, each) if weights is not None)
         return (total or 1.0) / len(self.sample)
 
     def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:

@@ -140,7 +140,7 @@ def extend(hessian: Operator, V: Tensor) -> tuple[Tensor, Tensor, float]:
     again = V @ u  # orthogonalise again: if V almost spans H v, one pass leaves a large rounding error
     u = u - again @ V
     length = torch.linalg.vector_norm(u)
-    return (column + again).double().cpu(), u / length.clamp(min=torch.finfo(u.dtype).tiny), float(length)
+    return (column + again).cpu().double(), u / length.clamp(min=torch.finfo(u.dtype).tiny), float(length)
 
 
 def _orthogonal(v: Tensor, V: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.part import unit
+from steppe.core.widest import widen
 from steppe.flatness.draws import NOISE, gaussian
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import Loss
@@ -41,13 +42,13 @@ def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool
     if rho < 0 or steps < 1:
         raise SteppeError(f"rho = {rho} must not be negative, and steps = {steps} must be at least 1.")
     scale = w.abs() + eta if adaptive else torch.ones_like(w)
-    before = loss.each(w).double()
+    before = widen(loss.each(w))
     worst, path = before, []
     e = torch.zeros_like(w)  # T⁻¹ times the step away from w
     for _ in range(steps):
         e = e + rho * unit(scale * loss.gradient(w + scale * e))
         e = e * (rho / torch.linalg.vector_norm(e).clamp(min=torch.finfo(w.dtype).tiny)).clamp(max=1)
-        there = loss.each(w + scale * e).double()
+        there = widen(loss.each(w + scale * e))
         path.append(float(there.mean()))
         worst = there if there.mean() > worst.mean() else worst
     return Ascent(float(before.mean()), float(worst.mean()), Estimate.of(worst - before), tuple(path), rho, adaptive)
@@ -76,5 +77,5 @@ def gradient_norm(loss: Loss, w: Tensor, parts: int = 10) -> Estimate:
     shares = torch.tensor([len(piece.sample) / len(loss.sample) for piece in pieces], dtype=w.dtype, device=w.device)
     each = torch.stack([piece.gradient(w) for piece in pieces])  # (parts, P)
     whole = shares @ each
-    along = (each @ unit(whole)).double()
+    along = widen(each @ unit(whole))
     return Estimate(float(torch.linalg.vector_norm(whole)), float(along.std()) / len(along) ** 0.5, len(along))

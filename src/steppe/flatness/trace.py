@@ -15,6 +15,7 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
+from steppe.core.widest import widen
 from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, SKETCH, rademacher
 from steppe.flatness.estimate import Estimate
@@ -69,7 +70,7 @@ def _diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> T
     for begun in range(0, probes, _AT_ONCE):
         keys = range(begun, min(begun + _AT_ONCE, probes))
         v = torch.stack([rademacher(hessian.w, hessian.size, seed, PROBE, i) for i in keys])
-        terms = (v * hessian(v)).double()
+        terms = widen(v * hessian(v))
         out.append(torch.stack([terms[:, part].sum(1) for part in parts], 1))
     return torch.cat(out)
 

@@ -34,6 +34,7 @@ from steppe.core.part import Part
 from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
 from steppe.core.stacking import flatten_rows
+from steppe.core.widest import find_widest
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:
@@ -114,6 +115,7 @@ class Krum(Part):
 def _distances(rows: Tensor) -> Tensor:
     """Squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
     rows = flatten_rows(rows)
-    apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=torch.float64) for one in rows]).square()
+    wide = find_widest(rows.device)
+    apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=wide) for one in rows]).square()
     pairs = apart[torch.ones_like(apart, dtype=torch.bool).triu(1)]
     return apart / pairs.median().clamp(min=1e-30)
