@@ -23,6 +23,7 @@ from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
 from steppe.engine.objectives import either, split_objectives
+from steppe.engine.optimisers import tabulate_schedule, take_optimiser
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
@@ -65,6 +66,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
     groups     instead of a partition: the client of each training sample, any id
     by         what a rule of labels divides by instead: one value, id or text per training sample
+    lr_schedule  a name such as "warmup(5)+cosine", factors of lr per round, or a function of the round
+    optimiser  "sgd", "adamw", a part, a function (gradient, w, memory, k) -> direction, torch.optim.SGD or AdamW
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
     """
     join()
@@ -100,14 +103,15 @@ def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, An
     own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
-    found = {"model": chosen_model, "data": own_data, "split": split}
+    tabulate_schedule(options)
+    found = {"model": chosen_model, "data": own_data, "split": split, "optimiser": take_optimiser(options)}
     return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
             loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
-            predict: Predict | None = None,
+            predict: Predict | None = None, optimiser: Any = None,
             samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
@@ -118,7 +122,7 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": either(metric, metrics), "head": head, "predict": predict,
+           "metric": either(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():

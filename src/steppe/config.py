@@ -13,8 +13,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.schedules import SCHEDULES
 from steppe.references import OWN as OWN
-from steppe.settings import explain, parse_assignment, split, split_algorithm, tell_where
+from steppe.settings import (
+    explain,
+    parse_assignment,
+    parse_rule,
+    parse_schedule,
+    split,
+    split_algorithm,
+    tell_where,
+)
 
 # Momentum, decay, clipping, sampling, weights and schedule belong to an experiment, not to an algorithm.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -49,10 +58,12 @@ RECIPE_AUGMENTATION = {
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
-# What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
-_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
-                         "clip": 5.0}  # fmt: skip
-USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
+# What data sets and models need that are not about labelled images. A recipe and keys that are set win over it.
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"]}
+USUAL_FOR: dict[str, dict[str, Any]] = {
+    "shakespeare": _TEXT, "shakespeare-full": _TEXT,
+    "lstm": {"lr": 3.0, "clip": 5.0}, "lstm-fedavg": {"lr": 3.0, "clip": 5.0}, "gpt": {"lr": 0.3, "clip": 5.0},
+}  # fmt: skip
 
 
 def _word(value: Any) -> str:
@@ -130,6 +141,9 @@ def key(default: Any, role: Role, description: str, **limits: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"role": role}, **limits)
 
 
+Factor = Annotated[float, Field(ge=0, le=LARGE)]
+
+
 class Config(BaseModel):
     """A run. Keys are flat; the algorithm's own settings stand under `settings`."""
 
@@ -182,11 +196,14 @@ class Config(BaseModel):
     )
     accumulate: int = key(1, "machine", "Pieces into which a batch's passes are split to save memory; the gradient is "
                           "that of the whole batch, for one more forward pass", ge=1, le=MANY)  # fmt: skip
-    optimiser: Literal["sgd", "adamw"] = key("sgd", "recipe", "Local optimiser")
+    optimiser: str = key("sgd", "recipe", "Local optimiser: sgd or adamw, with settings such as adamw:beta1=0.8")
     lr: float = key(0.05, "recipe", "Local learning rate of the first round", gt=0, le=LARGE)
-    lr_schedule: Literal["exponential", "cosine", "constant"] = key(
-        "exponential", "recipe", "How the local learning rate changes over the rounds"
-    )
+    lr_schedule: str | list[Factor] | dict[Annotated[int, Field(ge=0)], Factor] = key(
+        "exponential", "recipe", "How the local learning rate changes over the rounds: constant, exponential, cosine, "
+        "linear, steps(100,200;0.1), warmup(5)+cosine; or factors, one per round or from the rounds of a table on"
+    )  # fmt: skip
+    local_schedule: str = key("constant", "recipe", "How it changes over the local steps of a round, anew in each: "
+                              "constant, linear(0.1) or cosine(0.1), with the share left at the end")  # fmt: skip
     lr_decay: float = key(0.99, "recipe", "Factor per round of the exponential schedule", gt=0, le=1)
     momentum: float = key(0.0, "recipe", "Momentum of local SGD, reset every round", ge=0, lt=1)
     weight_decay: float = key(1e-4, "recipe", "Weight decay of the local optimiser", ge=0, le=LARGE)
@@ -273,6 +290,11 @@ class Config(BaseModel):
     def check_together(self) -> Config:
         """Refuse values that do not fit each other."""
         check_device(self.device)
+        if isinstance(self.lr_schedule, str):
+            parse_schedule(self.lr_schedule)
+        elif not self.lr_schedule:
+            raise SettingError("lr_schedule has no factor: give one per round, or a name such as cosine", "lr_schedule")
+        parse_local_schedule(self.local_schedule)
         if self.per_round > self.clients:
             raise SettingError(f"per_round is {self.per_round}, but there are only {self.clients} clients: lower "
                                "per_round or raise clients", "per_round", "clients")  # fmt: skip
@@ -329,6 +351,20 @@ def keys(*roles: Role) -> set[str]:
     return {name for name, field in Config.model_fields.items() if field.json_schema_extra["role"] in roles}  # type: ignore
 
 
+def parse_local_schedule(text: str) -> tuple[str, float] | None:
+    """The shape of a schedule over local steps and the share at its end; None if the rate is constant.
+
+    >>> parse_local_schedule("cosine(0.1)"), parse_local_schedule("linear"), parse_local_schedule("constant")
+    (('cosine', 0.1), ('linear', 0.0), None)
+    """
+    known = {name: SCHEDULES[name] for name in ("constant", "linear", "cosine")}
+    function, numbers = parse_rule(text, "local_schedule", known, given=2)
+    if any(n > 1 for n in numbers):
+        raise SettingError(f"local_schedule is {quote(text)}: its number is the share of the rate at the end, at most "
+                           "1", "local_schedule")  # fmt: skip
+    return None if function is SCHEDULES["constant"][0] else (function.__name__, numbers[0] if numbers else 0.0)
+
+
 def check_device(name: str) -> None:
     """Refuse what names no kind of device; whether this machine has it is another question."""
     if not DEVICES.fullmatch(name):
@@ -341,7 +377,9 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = USUAL_FOR.get(_word(values.get("data")), {}) | RECIPES.get(_word(values.get("recipe")), {})
+        usual = USUAL_FOR.get(_word(values.get("data")), {})
+        usual = usual | USUAL_FOR.get(_word(values.get("model", usual.get("model"))), {})
+        recipe = usual | RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}

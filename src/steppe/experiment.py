@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import cos, pi
 
 from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
+from steppe.core.schedules import exponential, look_up, steps, warm_up
 from steppe.core.task import Task
 from steppe.data import sampling
 from steppe.data.federation import Federation
 from steppe.parts.differential_privacy import DifferentialPrivacy
+from steppe.settings import parse_schedule
 
 WORTH_WORKERS = 2e10  # FLOPs per round above which child processes are worth the cost of starting them
 
@@ -60,6 +61,13 @@ class Experiment:
 
 def find_rate(c: Config, round_: int) -> float:
     """Return the learning rate that the schedule of a configuration has in a round."""
-    if c.lr_schedule == "cosine":
-        return 0.5 * c.lr * (1 + cos(pi * round_ / max(c.rounds, 1)))
-    return c.lr * (c.lr_decay**round_ if c.lr_schedule == "exponential" else 1.0)
+    if not isinstance(c.lr_schedule, str):
+        return c.lr * look_up(c.lr_schedule, round_)
+    s = parse_schedule(c.lr_schedule)
+    if round_ < s.warm_up:
+        return c.lr * warm_up(round_, s.warm_up)
+    numbers = [c.lr_decay] if s.function is exponential and not s.numbers else s.numbers
+    begun = (
+        0 if s.function is steps else int(s.warm_up)
+    )  # milestones are rounds of the run; others begin at their own 0
+    return c.lr * s.function(round_ - begun, c.rounds - begun, *numbers, **s.named)

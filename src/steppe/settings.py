@@ -6,6 +6,7 @@
     lookback.py:LookBack:rho=0.1            a thing of the user's own (`references`) with settings
     fedsam:rho=0.5+man:weight=0.1           an algorithm with further parts
     lda(0.1, 10)                            a rule with numbers
+    warmup(5)+steps(100,200;0.1)            a schedule
     rho=0.1,0.5                             a grid
     rho=0.01..1:log                         a range
 
@@ -21,9 +22,10 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.schedules import SCHEDULES, cosine, exponential, linear, steps, warm_up
 
 if TYPE_CHECKING:  # `steppe --help` does not need it
     from pydantic import BaseModel, ValidationError
@@ -132,6 +134,48 @@ def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any]
         raise SettingError(f"{key} is {quote(text)}: write {example}, with finite numbers, not negative and at most "
                            f"{LARGEST:g}", key)  # fmt: skip
     return function, [float(n) for n in numbers]
+
+
+class Schedule(NamedTuple):
+    """A schedule of the learning rate, as text says it."""
+
+    warm_up: float  # rounds
+    function: Callable[..., float]  # (round, rounds, *numbers, **named)
+    numbers: list[float]
+    named: dict[str, float]
+
+
+def parse_schedule(text: str, key: str = "lr_schedule") -> Schedule:
+    """`warmup(5)+cosine(0.1)`, `steps(100,200;0.1)` and the like.
+
+    >>> parse_schedule("warmup(5)+cosine")[:1], parse_schedule("steps(100, 200; 0.5)")[2:]
+    ((5.0,), ([100.0, 200.0], {'gamma': 0.5}))
+    """
+    first, plus, rest = text.partition("+")
+    length = 0.0
+    if first.strip().startswith("warmup"):
+        _, numbers = parse_rule(first, key, {"warmup": (warm_up, "warmup(5), or warmup(5)+cosine")}, given=1)
+        length, text = numbers[0], rest if plus else "constant"
+        if length < 1:
+            raise SettingError(f"{key} is {quote(first)}: a warm-up has at least 1 round", key)
+    if text.strip().startswith("steps"):
+        return Schedule(length, steps, *_parse_steps(text, key))
+    known = {**SCHEDULES, "steps": (steps, "steps(100,200;0.1)"), "warmup": (warm_up, "warmup(5)+cosine")}
+    function, numbers = parse_rule(text, key, known, given=2)
+    if function in (exponential, cosine, linear) and any(n > 1 for n in numbers):
+        raise SettingError(f"{key} is {quote(text)}: its number is a factor of the learning rate, at most 1", key)
+    return Schedule(length, function, numbers, {})
+
+
+def _parse_steps(text: str, key: str) -> tuple[list[float], dict[str, float]]:
+    match = re.fullmatch(r"\s*steps\s*\(([^();]*);([^();]*)\)\s*", text)
+    numbers = [parse_value(word) for word in split(match[1], ",")] if match else []
+    gamma = parse_value(match[2]) if match else None
+    right = numbers and all(_is_number(n) and 0 <= n <= LARGEST for n in numbers) and _is_number(gamma)
+    if not right or not 0 < gamma <= 1 or sorted(set(numbers)) != numbers:
+        raise SettingError(f"{key} is {quote(text)}: write steps(100,200;0.1), with rounds that rise and a factor "
+                           "above 0 and at most 1", key)  # fmt: skip
+    return [float(n) for n in numbers], {"gamma": float(gamma)}
 
 
 def parse_grid(text: str) -> tuple[str, list[str]]:

@@ -28,13 +28,12 @@ from steppe.data.value_checks import check_values
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
 from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
+from steppe.engine.optimisers import make_local_schedule, make_optimiser
 from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
 from steppe.measures.during_training import needs_clients, parse_schedule
-from steppe.parts.adamw import AdamW
-from steppe.parts.sgd import SGD
 from steppe.registry import check_parts, complete, make, parse_addition
 from steppe.runs.provenance import qualified_name
 
@@ -51,7 +50,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                      metric: Any = None, head: str | None = None,
                      split: Partition | None = None, known_cost: Cost | None = None,
                      at_nodes: bool = False, add: Sequence[Part] = (),
-                     predict: Predict | None = None) -> Experiment:  # fmt: skip
+                     predict: Predict | None = None, optimiser: Any = None) -> Experiment:  # fmt: skip
     """Build and check everything that a run needs.
 
     In a real federation the data are `at_nodes`, so the server has no partition. A node passes its own data, and as
@@ -67,7 +66,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     if config.dtype == "float64" and find_widest(device) != torch.float64:
         raise SteppeError(f"dtype is float64, which {device.type} devices do not have: use float32, or device = cpu.")
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
-    chosen = build_algorithm(config, own_parts, add)
+    chosen = build_algorithm(config, own_parts, add, optimiser)
     data = datasets.load(config.data, config.data_folder) if data is None else data
     check_values(data)
     node = split is not None and split.rule == ON_NODE
@@ -139,16 +138,15 @@ def name_parts(algorithm: Any) -> str:
 
 
 def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None,
-                    own_add: Sequence[Part] = ()) -> Algorithm:  # fmt: skip
+                    own_add: Sequence[Part] = (), own_optimiser: Any = None) -> Algorithm:  # fmt: skip
     """Combine the catalogue's entry, or the user's own parts, with settings, additions and the local optimiser.
 
     `own_add` are the user's own objects among the additions, in the order of their places in `config.add`.
     """
-    optimiser: Part = SGD(config.momentum, config.weight_decay, config.clip)
-    if config.optimiser == "adamw":
-        optimiser = AdamW(decay=config.weight_decay, clip=config.clip)
+    optimiser = make_optimiser(config, own_optimiser)
     objects = iter(check_parts(tuple(own_add)))
     add = tuple(next(objects) if text.startswith(OWN) else parse_addition(text) for text in config.add)
+    add = (*add, *make_local_schedule(config))
     if own is None:
         algorithm = make(config.algorithm, optimiser, config.settings, add)
     else:

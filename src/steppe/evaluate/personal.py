@@ -33,6 +33,7 @@ from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.own_model import OwnModel
+from steppe.parts.own_optimiser import OwnOptimiser
 from steppe.parts.sgd import SGD
 
 MEMORY = 500  # at most this many training examples are in kNN-Per's memory
@@ -63,7 +64,7 @@ def is_personal(algorithm: Algorithm) -> bool:
 
 def make_tuner(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm for fine-tuning: the local optimiser, and meta-steps if the algorithm has them."""
-    kept = (SGD, AdamW, LookAhead, FixedRate)
+    kept = (SGD, AdamW, OwnOptimiser, LookAhead, FixedRate)
     return Algorithm(tuple(p for p in algorithm.parts if isinstance(p, kept)), f"{algorithm.name}, tuned")
 
 

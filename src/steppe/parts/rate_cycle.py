@@ -4,7 +4,8 @@
 
 m is the local optimiser's direction; K is the client's own number of steps, so the last step is still above `end`. It
 keeps nothing and sends nothing. FedSWA adds a server learning rate above 1, and FedMoSWA also control variates with
-their own momentum. `first` = `end` = 1 changes nothing.
+their own momentum. `first` = `end` = 1 changes nothing. With `shape` = cosine, (1 − cos π k/K)/2 stands for k/K; the
+key `local_schedule` of a run is this part, too.
 
 With local momentum the buffer is scaled, not what enters it, as under a schedule of PyTorch. Parts that divide a
 displacement by the number of steps (SCAFFOLD, FedNova, FedCM) use Σ η_k/η instead of K, also with momentum.
@@ -16,7 +17,9 @@ released code has first = 2 and end = 0 hard-coded (`fedswa variant=official`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from steppe.core.part import Part
@@ -38,10 +41,13 @@ class RateCycle(Part):
     around_optimiser = True
     end: Amount = 0.1
     first: Positive = 1.0
+    shape: Literal["linear", "cosine"] = "linear"
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
         return grad(w) * self.stride(s)
 
     def stride(self, s: LocalStep) -> Tensor:
         done = s.index / s.steps.clamp(min=1)
+        if self.shape == "cosine":
+            done = (1 - torch.cos(torch.pi * done)) / 2
         return self.first * (1 - done + done * self.end)

@@ -237,7 +237,7 @@ def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
     for cell in cells:
         rounds.setdefault((cell.config.data, cell.config.algorithm), set()).add(cell.config.rounds)
     rows = list(rows)
-    return [*(_cut(row, n) for row in rows if "failed" not in row and row["config"]["lr_schedule"] != "cosine"
+    return [*(_cut(row, n) for row in rows if "failed" not in row and "cosine" not in row["config"]["lr_schedule"]
               for n in sorted(rounds.get((row["config"]["data"], row["config"]["algorithm"]), ()))
               if n < row["config"]["rounds"]), *rows]  # fmt: skip
 

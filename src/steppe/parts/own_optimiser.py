@@ -1,0 +1,83 @@
+"""A local optimiser of the user's own: a function on flat vectors, the outermost part.
+
+    d ← clip_c(oracle(w)) + λ w          as in `sgd.py`
+    w ← w − η rule(d, w, memory, k)      k = 0, 1, …, the number of the step in its round
+
+`memory` is a dict of vectors that the rule reads and writes, such as memory["m"]; they are 0 at the start of every
+round, are never uploaded, and are found by calling the rule once. Under an executor that batches clients the rule runs
+under vmap: it must not look at values (`if`, `.item()`) and must not write in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from steppe.core.errors import SettingError
+from steppe.core.part import Part, make_placeholder
+from steppe.core.ranges import Amount, Positive
+from steppe.core.scopes import LocalStep, Oracle
+
+Rule = Callable[[Tensor, Tensor, dict[str, Tensor], Tensor], Tensor]
+
+
+class _Zeros(dict[str, Tensor]):
+    """A memory in which everything is 0 before it is written."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.like = like
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = torch.zeros_like(self.like)
+        return self[name]
+
+
+@dataclass(frozen=True)
+class OwnOptimiser(Part):
+    name = "own_optimiser"
+    once = True
+    function: str = ""  # its name; the function itself is no setting
+    memory: tuple[str, ...] = ()
+    decay: Amount = 0.0
+    clip: Positive | None = None
+
+    @staticmethod
+    def of(rule: Rule, function: str, decay: float, clip: float | None) -> OwnOptimiser:
+        """Return the part of a rule; refuse one that does not work on vectors."""
+        g, memory = torch.tensor([0.5, -1.0]), _Zeros(torch.zeros(2))
+        try:
+            found = rule(g, g.clone(), memory, torch.tensor(0.0))
+        except Exception as error:
+            raise SettingError(f"optimiser {function} fails on vectors: {error}. It is called as rule(gradient, w, "
+                               "memory, k) and returns a direction", "optimiser") from error  # fmt: skip
+        vectors = {"its result": found, **memory}
+        wrong = next((k for k, v in vectors.items() if not isinstance(v, Tensor) or v.shape != g.shape), None)
+        if wrong is not None:
+            raise SettingError(f"optimiser {function}: {wrong} must be a vector like the gradient", "optimiser")
+        part = OwnOptimiser(function, tuple(sorted(memory)), decay, clip)
+        object.__setattr__(part, "rule", rule)
+        return part
+
+    def objection(self, others: tuple[Part, ...]) -> str:
+        reader = next((p.name for p in others if p.needs_plain_steps), None)
+        return "" if reader is None else (
+            f"'{reader}' derives gradients from a client's displacement, but the steps of an optimiser of your own "
+            "need not be along gradients: use the optimiser sgd, or an algorithm without it"
+        )  # fmt: skip
+
+    def round_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {name: make_placeholder(x) for name in self.memory}
+
+    def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
+        d = grad(w)
+        if self.clip is not None:
+            d = d * (self.clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1)
+        memory = {name: s.state[name] for name in self.memory}
+        rule: Rule = self.rule  # type: ignore[attr-defined]
+        found = rule(d + (self.decay + sum(s.decay.values())) * s.w, s.w, memory, s.index)
+        s.state.update(memory)
+        return found
