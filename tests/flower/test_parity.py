@@ -85,3 +85,16 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     close(result.server.x, whole.server.x)
     assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")
+
+
+def test_several_metrics_are_evaluated_on_the_server(tmp_path):
+    """By name in [run], or as the user's own in [own]; each under its name, with its direction."""
+    named, _, _ = launch(tmp_path / "a", {"metrics": ["accuracy", "top5"]})
+    record = named.history[-1]
+    assert record["accuracy"] <= record["top5"] <= 1
+    own = {"metric": ["tests.flower.own:margin", "accuracy"]}
+    mine, _, _ = launch(tmp_path / "b", {}, terms={"own": own})
+    assert [m.name for m in mine.experiment.task.metrics] == ["margin", "accuracy"]
+    assert mine.history[-1]["accuracy"] == record["accuracy"]
+    assert mine.summary["metrics"]["margin"]["direction"] == "lower"
+    close(named.server.x, mine.server.x)
