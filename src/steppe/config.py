@@ -58,10 +58,12 @@ RECIPE_AUGMENTATION = {
 RENAMED = {f"fedsol_a{i}": ("fedsol_ablation", {"variant": f"a{i}"}) for i in range(7)}
 
 
-# What a data set needs that is not made of labelled images. A recipe and keys that are set win over it.
-_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"], "lr": 1.0,
-                         "clip": 5.0}  # fmt: skip
-USUAL_FOR = {"shakespeare": _TEXT, "shakespeare-full": _TEXT}
+# What data sets and models need that are not about labelled images. A recipe and keys that are set win over it.
+_TEXT: dict[str, Any] = {"partition": "natural", "model": "lstm", "metrics": ["accuracy", "perplexity"]}
+USUAL_FOR: dict[str, dict[str, Any]] = {
+    "shakespeare": _TEXT, "shakespeare-full": _TEXT,
+    "lstm": {"lr": 3.0, "clip": 5.0}, "lstm-fedavg": {"lr": 3.0, "clip": 5.0}, "gpt": {"lr": 0.3, "clip": 5.0},
+}  # fmt: skip
 
 
 def _word(value: Any) -> str:
@@ -375,7 +377,9 @@ def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
         values = renamed(values)
         for name in values:
             find_key(name, ())
-        recipe = USUAL_FOR.get(_word(values.get("data")), {}) | RECIPES.get(_word(values.get("recipe")), {})
+        usual = USUAL_FOR.get(_word(values.get("data")), {})
+        usual = usual | USUAL_FOR.get(_word(values.get("model", usual.get("model"))), {})
+        recipe = usual | RECIPES.get(_word(values.get("recipe")), {})
         added = values.get("add")
         for text in added if isinstance(added, list) else []:
             recipe = {**recipe, **IMPLIED.get(_word(text).partition(":")[0], {})}

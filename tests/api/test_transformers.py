@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import steppe
 from steppe.core.errors import SteppeError
+from steppe.core.task import Task
 
 transformers = pytest.importorskip("transformers")
 
@@ -52,6 +53,7 @@ def test_sequence_classification(tmp_path: Path) -> None:
     torch.testing.assert_close(step.x, wanted.detach(), rtol=0, atol=1e-6)
     saver = classifier(**quiet)
     saver.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    assert Task(saver).recomputes  # known before any pass
     saved = steppe.run("fedsam", saver, data, executor="batched", **FEW)
     torch.testing.assert_close(saved.x, result.x, rtol=0, atol=1e-4)
     assert any("one after the other, because" in note and "checkpointing" in note for note in saved.notes)

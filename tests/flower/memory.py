@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from steppe.core.server import Server
 from steppe.data import load
-from steppe.data.partition import make as make_partition
+from steppe.data.divide import divide
 from steppe.engine.build import build_experiment
 from steppe.engine.play_round import play_round
 from steppe.engine.progress import handle_logs
@@ -134,9 +134,8 @@ class MemoryGrid(Grid):
 
 def node_folders(where: Path, config) -> dict[int, dict]:
     """A node for each client, with its share of the data set; node ids have nothing to do with client numbers."""
-    data = load(config.data)
-    split = make_partition(config.partition, data.train_targets, config.clients, config.partition_seed,
-                           classes=data.classes)  # fmt: skip
+    data = load(config.data, config.data_folder)
+    split = divide(data, config.partition, config.clients, config.partition_seed)[1]
     configs = {}
     for client, mine in enumerate(split.clients):
         path = where / f"node-{client}"

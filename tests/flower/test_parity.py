@@ -1,5 +1,8 @@
 """Every algorithm of the catalogue through Flower's messages, against the simulator."""
 
+import json
+import lzma
+
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -85,6 +88,24 @@ def test_privacy_and_robust_rules_are_the_same(part, tmp_path):
     assert not [t for t in told if "refused" in t or "no reply" in t], told
     close(result.server.x, whole.server.x)
     assert result.history[-1].get("epsilon") == whole.history[-1].get("epsilon")
+
+
+def test_a_natural_federation_of_text(tmp_path):
+    """Each node has a role's text; the model by name knows how many tokens there are."""
+    from steppe.engine.build import build_experiment
+    from steppe.engine.rounds import simulate
+
+    lines = [
+        json.dumps({"play": "p", "role": f"R{i}", "text": f"a{i} good word, my lord. " * (15 + 4 * i)})
+        for i in range(3)
+    ]
+    (tmp_path / "shakespeare-full.jsonl.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
+    run = {"data": "shakespeare-full", "data_folder": str(tmp_path), "model": "gpt", "partition": "natural",
+           "rounds": 1, "max_steps": 1, "batch": 2}  # fmt: skip
+    result, _, _ = launch(tmp_path, run)
+    whole = simulate(build_experiment(settings_of(run)[1]))
+    close(result.server.x, whole.server.x)
+    assert result.history[-1]["accuracy"] == whole.history[-1]["accuracy"]
 
 
 def test_several_metrics_are_evaluated_on_the_server(tmp_path):

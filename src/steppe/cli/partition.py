@@ -10,6 +10,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Debug, Json, app
+from steppe.core.errors import SteppeError
 
 
 @app.command()
@@ -28,6 +29,8 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
     if picture:
         arguments.check_picture(picture)
     loaded = load(data, data_folder)
+    if picture and loaded.classes is None:
+        raise SteppeError(f"--plot draws clients × classes, but {data} has no classes: leave it out.")
     split = divide(loaded, rule, clients, seed)[1]
     if save:
         split.save(save)

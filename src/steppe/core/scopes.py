@@ -23,8 +23,8 @@ Term = Callable[[Tensor, Outputs], Tensor]  # (w, the model's outputs at w) -> a
 
 
 @dataclass
-class ClientRound:
-    """For `receive`, `start`, `finish` and `shrink`: a client before its first and after its last step."""
+class OnClient:
+    """The common fields of a client's round and of one step of it."""
 
     layout: Layout
     x: Tensor  # the global model as the client received it
@@ -33,6 +33,12 @@ class ClientRound:
     state: Tensors  # this part's own on this client
     down: Tensors  # this part's broadcast
     start: Tensor  # where the client began; x unless a part moved it
+
+
+@dataclass
+class ClientRound(OnClient):
+    """For `receive`, `start`, `finish` and `shrink`: a client before its first and after its last step."""
+
     update_differs: bool  # whether the update is not w − x: another part moves the start, or uploads something else
     w: Tensor  # the client's parameters now
     steps: Tensor  # how many it takes this round
@@ -41,16 +47,9 @@ class ClientRound:
 
 
 @dataclass
-class LocalStep:
+class LocalStep(OnClient):
     """For `observe`, `penalty` and `gradient`: one step of a client on one batch."""
 
-    layout: Layout
-    x: Tensor  # the global model as the client received it
-    lr: Tensor  # of this round
-    round: Tensor  # its number, from 0
-    state: Tensors  # this part's own on this client
-    down: Tensors  # this part's broadcast
-    start: Tensor  # where the client began; x unless a part moved it
     w: Tensor  # the client's parameters before this step
     index: Tensor  # the step's number, from 0
     steps: Tensor  # how many the client takes this round

@@ -68,7 +68,8 @@ class Task:
         self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         self.quick: Tensors = {}  # the constants in that precision
         self.pieces = 1  # into which a differentiated pass is split, to save memory
-        self.recomputes = False  # whether the model runs parts of itself again while it is differentiated
+        # Whether the model runs parts of itself again while it is differentiated; transformers' models say so.
+        self.recomputes = any(getattr(m, "gradient_checkpointing", False) is True for m in model.modules())
         self._held: ExitStack | None = None
         # Statistics over a batch see padding too, so such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

@@ -9,16 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steppe.core.errors import SteppeError, missing
+from steppe.core.errors import missing
 from steppe.core.metric import Metric
-from steppe.core.write_aside import save_figure
 from steppe.jobs.points import Point, find_best, find_others
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
 from steppe.report.seeds import describe_variation
 from steppe.report.write import write
-from steppe.runs.curves import plot_histories
+from steppe.runs.curves import draw_figure, plot_histories
 from steppe.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -62,21 +61,7 @@ class Shown:
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Plot the result, and return the axes; with a path, write a picture as well."""
-        from matplotlib.figure import Figure
-
-        if path is None:
-            from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
-
-            figure: Any = pyplot.figure(figsize=(11, 4.2), layout="constrained")
-        else:
-            figure = Figure(figsize=(11, 4.2), layout="constrained")
-        axes = self.draw(figure)
-        if path is not None:
-            try:
-                save_figure(figure, path, dpi=130)
-            except (OSError, ValueError) as error:
-                raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
-        return axes
+        return draw_figure(self.draw, (11, 4.2), path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.title}>"

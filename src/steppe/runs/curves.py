@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
+from steppe.core.write_aside import save_figure
 
 # Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
@@ -53,3 +56,20 @@ def _align_seeds(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tupl
     found = [{r["round"]: r[key] for r in records if r.get(key) is not None} for records in seeds]
     common = sorted(set.intersection(*(set(f) for f in found))) if found else []
     return np.array(common), np.array([[f[t] for t in common] for f in found])
+
+
+def draw_figure(draw: Callable[[Any], Any], size: tuple[float, float], path: str | Path | None) -> Any:
+    """Let `draw` fill a figure, and return its axes; with a path, write a picture, otherwise leave it to pyplot."""
+    if path is None:
+        from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
+
+        return draw(pyplot.figure(figsize=size, layout="constrained"))
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    axes = draw(figure)
+    try:
+        save_figure(figure, path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
+    return axes

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from pydoc import locate
 from typing import Any
@@ -41,6 +42,7 @@ from steppe.config import OWN, Config, keys, resolve
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
 from steppe.core.schedules import OF_ALL_ROUNDS
+from steppe.core.write_aside import write_aside
 from steppe.data import Partition
 from steppe.registry import find_sources
 from steppe.runs.provenance import FORMAT
@@ -255,9 +257,7 @@ class RunFolder:
         self._replace(name, json.dumps(_finite(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        aside = self.path / f"{name}.new"
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(self.path / name)
+        write_aside(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def clear(self) -> None:
         """Delete an earlier run, so that its checkpoints are not mistaken for those of the new run."""
@@ -288,17 +288,14 @@ class RunFolder:
 
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
         """Write the final model, the table of rounds and, last of all, the summary."""
-        aside = self.path / "model.safetensors.new"
-        save_file({k: v.detach().cpu().clone().contiguous() for k, v in state.items()}, aside)
-        aside.replace(self.path / "model.safetensors")
+        tensors = {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}
+        write_aside(self.path / "model.safetensors", lambda aside: save_file(tensors, aside))
         vars(self).pop("model_digest", None)
-        rows = tabulate(records)
-        aside = self.path / "rounds.csv.new"
-        with aside.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-            writer.writeheader()
-            writer.writerows(rows)
-        aside.replace(self.path / "rounds.csv")
+        rows, table = tabulate(records), StringIO(newline="")
+        writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+        write_aside(self.path / "rounds.csv", lambda aside: aside.write_text(table.getvalue(), "utf-8", newline=""))
         self.write("result.json", summary)
 
     def write_analysis(self, content: dict[str, Any], whose: str = "") -> None:
@@ -334,10 +331,6 @@ class RunFolder:
         if "format" in self.read("about.json", {"format": FORMAT}):
             return []
         return [key for key in ("algorithm", "model", "data") if str(now[key]).startswith(OWN)]
-
-    def is_run_of(self, config: Config) -> bool:
-        """Return whether the folder holds a run of exactly this configuration."""
-        return self.exists and not self.differences(config) and self.stored["rounds"] == config.rounds
 
     def check_resumable(self, config: Config, about: dict[str, Any]) -> None:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""

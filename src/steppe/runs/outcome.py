@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_map
 from steppe.core.errors import SteppeError, missing, nearest
 from steppe.core.inputs import as_arguments, each_tensor
 from steppe.core.metric import Metric
-from steppe.core.write_aside import save_figure
-from steppe.runs.curves import plot_histories
+from steppe.runs.curves import draw_figure, plot_histories
 from steppe.runs.folder import Record, tabulate
 
 if TYPE_CHECKING:
@@ -117,22 +116,13 @@ class Outcome:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
         size = (5.5 * (2 + len(self.other_metrics)), 4.2)
-        if path is None:
-            from matplotlib import pyplot  # a notebook shows its figures; in a script, pyplot.show() does
 
-            figure = pyplot.figure(figsize=size, layout="constrained")
-        else:
-            from matplotlib.figure import Figure
+        def draw(figure: Any) -> Any:
+            axes = figure.subplots(1, 2 + len(self.other_metrics))
+            plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
+            return axes
 
-            figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(1, 2 + len(self.other_metrics))
-        plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
-        if path is not None:
-            try:
-                save_figure(figure, path, dpi=130)
-            except (OSError, ValueError) as error:
-                raise SteppeError(f"{path} cannot be written as a picture: {error}") from None
-        return axes
+        return draw_figure(draw, size, path)
 
     # ---------------------------------------------------------------------------------------------------- exports
     def export(self, path: str | Path, example: Any = None) -> Path:
