@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import steppe
-from steppe.core.client import Reply
+from steppe.core.algorithm import Algorithm
+from steppe.core.client import Reply, begin, step
+from steppe.core.cost import cost
 from steppe.core.part import Part
 from steppe.core.scopes import Forward, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
@@ -32,6 +34,7 @@ from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
 from steppe.flatness import density
 from steppe.measures import drawn
+from steppe.measures.during_training import MEASURES, Schedule, choose_measures
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.nearest_neighbours import NearestNeighbours
@@ -170,7 +173,10 @@ def one_round(executor: Any, model: nn.Module, round_: int = 0, seed: int = 0) -
     return update
 
 
-@pytest.mark.parametrize("executor", [Sequential, Batched, partial(Captured, width=2, compiled=False)])
+EXECUTORS = [Sequential, Batched, partial(Batched, chunk=1), partial(Captured, width=2, compiled=False)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_every_client_round_and_seed_has_its_own_dropout(executor: Any) -> None:
     plain = one_round(executor, seeded())
     torch.testing.assert_close(plain[0], plain[1], rtol=0, atol=1e-12)  # but for dropout they do the same
@@ -356,3 +362,63 @@ def test_a_plane_through_models_reaches_a_quarter_beyond_them() -> None:
     assert low[0] < 0 < high[0]
     for axis, a, b in zip(found.axes, low, high, strict=True):
         assert axis[[0, -1]] == pytest.approx([a - (b - a) / 4, b + (b - a) / 4])
+
+
+@dataclass(frozen=True)
+class Keeper(Part):
+    """Keeps the point at which the last step began, without a copy."""
+
+    name = "keeper"
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"point": torch.zeros_like(x)}
+
+    def gradient(self, inner: Any, w: Tensor, s: LocalStep) -> Tensor:
+        g = inner(w)
+        s.state["point"] = w
+        return g
+
+
+def test_a_step_in_place_spares_what_a_part_holds() -> None:
+    """Two steps of plain SGD: the kept point is that after the first."""
+    algorithm, task = Algorithm((SGD(), Keeper())), Task(seeded().double())
+    x, y, *_ = blobs()
+    batch = {"x": torch.as_tensor(x).double()[:12], "y": torch.as_tensor(y)[:12]}
+    server = Server(task.x0, algorithm.server_state(task.x0), {})
+    one = task.x0.new_tensor(1.0)
+    _, sent = broadcast(algorithm, task.layout, server, 0.1 * one, 0 * one)
+
+    def play(spend: bool) -> tuple[Tensor, Tensor]:
+        live = begin(algorithm, task, sent, algorithm.client_state(task.x0), 2 * one)
+        points = []
+        for k in range(2):
+            points.append(live.w.clone())
+            live = step(algorithm, task, sent, live._replace(w=live.w.clone()), (batch,), k * one, 2 * one, spend=spend)
+        return live.parts["keeper"]["point"], points[1]
+
+    for spend in (False, True):
+        kept, before = play(spend)
+        assert torch.equal(kept, before)
+
+
+def test_the_bytes_of_a_client_are_those_of_its_vectors() -> None:
+    """SCAFFOLD sends two vectors each way and keeps one, in numbers of four bytes."""
+    task = Task(seeded())
+    x, y, *_ = blobs()
+    batch = {"x": torch.as_tensor(x).float()[:2], "y": torch.as_tensor(y)[:2]}
+    found = cost(make_algorithm("scaffold", SGD()), task, batch)
+    size = len(task.x0)
+    assert (found.bytes_down, found.bytes_up, found.bytes_kept) == (8 * size, 8 * size, 4 * size)
+
+
+def test_a_round_without_answers_measures_no_clients() -> None:
+    names = [name for name, m in MEASURES.items() if m.kind == "clients"][:1]
+    built = SimpleNamespace(config=SimpleNamespace(measure=["gradient_norm", f"{names[0]}:2"]))
+    due = Schedule(built)  # type: ignore[arg-type]
+    assert due.list_due(0) == ["gradient_norm", *names]
+    assert due.list_due(0, anybody=False) == due.list_due(1) == ["gradient_norm"]
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(steppe.SteppeError, match="did you mean 'lambda1'"):
+        choose_measures(["lamda1"])

@@ -71,7 +71,12 @@ def test_the_readme_has_only_links_that_work_elsewhere(metadata: Message) -> Non
 def test_urls_and_classifiers(metadata: Message) -> None:
     urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
     assert {"Source", "Documentation", "Changelog", "Issues"} <= set(urls)
-    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    classifiers = metadata.get_all("Classifier", [])
+    assert "Typing :: Typed" in classifiers
+    claimed = {c.rpartition(" ")[2] for c in classifiers if c.startswith("Programming Language :: Python :: 3.")}
+    rows = "".join(path.read_text() for path in (ROOT / "results").glob("*.jsonl"))
+    ran = {version for version in claimed if f'"python":"{version}.' in rows}
+    assert claimed - ran <= {metadata["Requires-Python"].removeprefix(">=")}  # which runs the suite
 
 
 def test_locks_work_on_windows_too() -> None:

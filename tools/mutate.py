@@ -293,7 +293,7 @@ def run(tree: Path, tests: list[str], limit: int) -> tuple[int | None, str, floa
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = get_context("fork").Process(target=child, args=(tree, tests, limit))
     process.start()
-    process.join(20 * limit)  # for what waits for ever; on a busy machine time says little
+    process.join(5 * limit)  # for what waits for ever; on a busy machine time says little
     code = None if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else process.exitcode
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # also what the tests may have started

@@ -243,6 +243,9 @@ NOTES = """
 - `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the
   mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
 - Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
+  Where the dual travels within the update (`over=active`: `fedspeed`, `feddc` and `fedgmt` with `variant=paper`), it
+  has the models' weights, and the optimum is that of the mean by samples. A `norm_bound` then cuts the dual, which does
+  not vanish: biased (0.19 on these quadratics with a limit of 0.5), where `over=all` is exact.
 
 ## Symmetries that some parts break
 

@@ -82,6 +82,15 @@ def test_a_larger_round_than_any_before_finds_its_place(monkeypatch: pytest.Monk
         torch.testing.assert_close(work(sent, ids, states), plain(sent, ids, states), rtol=0, atol=1e-9)
 
 
+def test_a_round_that_fills_its_place_reads_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps, a power of two, so that the plan is as long as what was allocated."""
+    monkeypatch.setattr(captured, "LENGTH", 1)
+    built = of(seeded(), partition="iid", batch=2, max_steps=4, dtype="float64")
+    alone, _ = one_round(built, Sequential(built.algorithm, built.task, built.federation), [0, 1])
+    lanes, _ = one_round(built, executor_of(built, width=2), [0, 1])
+    torch.testing.assert_close(lanes, alone, rtol=0, atol=1e-9)
+
+
 def test_images_are_augmented_alike_everywhere() -> None:
     """A batch's key is its client's and its step's: with lanes, all at once, or one after the other."""
     g = torch.Generator().manual_seed(0)

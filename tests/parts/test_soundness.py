@@ -245,6 +245,9 @@ def test_fednova_refuses_a_bound_on_its_uploads():
     for text in ("norm_bound:limit=1", "dp:clip=1,noise=0"):
         with pytest.raises(CompositionError, match="twice: use fedavg with max_steps"):
             make("fednova", SGD(), {}, (parse_addition(text),))
+    with pytest.raises(CompositionError, match="adds its dual to the update: use over=all"):
+        make("fednova", SGD(), {}, (DynamicRegularisation(1.0, "active"),))
+    make("fednova", SGD(), {}, (DynamicRegularisation(1.0), RelaxedStart()))
 
 
 # ------------------------------------------------------------------------------------------------- rates of zero

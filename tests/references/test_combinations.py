@@ -1,5 +1,7 @@
 """Combinations as users run them, through `steppe.run`, against one plain program on a network that is not convex."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.references import combinations
@@ -98,3 +100,8 @@ def test_the_combination_is_what_the_plain_program_computes(case):
     assert float((result.server.x - trained[-1]).abs().max()) < 1e-10
     assert float((result.x - judged[-1]).abs().max()) < 1e-10
     assert float((trained[-1] - x0).norm()) > 0.1
+
+
+def test_readme_says_how_many():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"{len(CASES)}\n  combinations that people run equal one plain program to 1e-10" in text

@@ -12,8 +12,8 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 
 `over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
          w_i − h_i/α (FedSpeed and FedGMT as printed, where weights are uniform; other weights hold for both);
-         N/n times stronger. divided: as all, but the server divides its share once more by the number of active
-         clients (FedGloSS as released).
+         N/n times stronger. A norm bound cuts these duals too, and they do not vanish: use all with it. divided: as
+         all, but the server divides its share once more by the number of active clients (FedGloSS as released).
 `prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − x), of the FL-SAM code. none: FedGMT.
 `order`  textbook: the pull α (w − x) is clipped with the gradient. official: g − h_i − α x is clipped and α w
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from

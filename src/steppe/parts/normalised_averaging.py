@@ -52,9 +52,14 @@ class NormalisedAveraging(Part):
 
     def objection(self, others: tuple[Part, ...]) -> str:
         bounding = next((p.name for p in others if p.has("screen")), None)
-        return "" if bounding is None else (
-            f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which scales "
-            "both, would shrink the update twice: use fedavg with max_steps, so that clients take equal steps"
+        if bounding is not None:
+            return (f"'{self.name}' multiplies the mean direction by the mean number of steps, so '{bounding}', which "
+                    "scales both, would shrink the update twice: use fedavg with max_steps, so that clients take equal "
+                    "steps")  # fmt: skip
+        adding = next((p.name for p in others if p.alters_update and not p.has("start")), None)
+        return "" if adding is None else (
+            f"'{self.name}' divides a client's update by its steps, and '{adding}' with over=active adds its dual to "
+            "the update: use over=all, which keeps the dual out of it"
         )  # fmt: skip
 
     def caution(self, per_round: int, clients: int) -> str:
