@@ -37,7 +37,7 @@ from steppe.flatness import Density, Landscape, free_memory
 from steppe.measures.client_models import UploadModel, upload_models
 from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import describe
 
 log = logging.getLogger("steppe")
@@ -67,7 +67,7 @@ class Analysis:
         self.config, summary = self.folder.config, self.folder.summary
         if summary is None or not (where / "model.safetensors").exists():
             raise SteppeError(f"{where} has no model yet: let the run finish (steppe run --resume --out {where}).")
-        if not summary["rounds"]:
+        if not summary.get("rounds"):
             raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
                               "to measure: train it (steppe run --rounds 30).")  # fmt: skip
         self.digest = self.folder.model_digest
@@ -167,7 +167,8 @@ class Analysis:
         change = {"precision": "fp32", "compile": False, "measure": [], "device": self.options.device}
         config = self.config.model_copy(update={k: v for k, v in change.items() if v is not None})
         config = config.model_copy(update={"partition": self._partition(config)})
-        size = about.get("parameters", 0) * {"float32": 4, "float64": 8}[config.dtype]
+        with expecting_intact(self.where):
+            size = int(about.get("parameters", 0)) * {"float32": 4, "float64": 8}[config.dtype]
         free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
@@ -180,16 +181,17 @@ class Analysis:
                         "to use it for scores")  # fmt: skip
             config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)
-        now = json.loads(json.dumps(describe(built), default=str))
-        about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
-        if "format" not in about:  # version 0.1.0 did not write the classes of parts
-            now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
-        if by := (about.get("partition") or {}).get("by"):
-            now["partition"]["by"] = by
-        recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
-        changed = [k for k in recorded if about.get(k) != now[k]]
-        was, is_ = ((a.get("model") or {}) for a in (about, now))
-        changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
+        with expecting_intact(self.where):
+            now = json.loads(json.dumps(describe(built), default=str))
+            about["parts"] = [p for p in about.get("parts", []) if p.get("part") not in (UploadModel.name, "witness")]
+            if "format" not in about:  # version 0.1.0 did not write the classes of parts
+                now["parts"] = [{k: v for k, v in p.items() if k != "type"} for p in now["parts"]]
+            if by := (about.get("partition") or {}).get("by"):
+                now["partition"]["by"] = by
+            recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
+            changed = [k for k in recorded if about.get(k) != now[k]]
+            was, is_ = ((a.get("model") or {}) for a in (about, now))
+            changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "

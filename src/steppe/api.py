@@ -30,7 +30,7 @@ from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import choose_measures
 from steppe.models.given import UNSET, take_model, take_module
-from steppe.runs.folder import RunFolder, check_place
+from steppe.runs.folder import RunFolder, check_place, expecting_intact
 from steppe.runs.outcome import Outcome
 from steppe.runs.trained import put_together
 from steppe.settings import tell_where
@@ -185,14 +185,17 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
     not finished has records, but no module.
     """
     folder = RunFolder(path)
-    config, summary, where = folder.read("config.json"), folder.summary, folder.path
-    run = Run(where, config, folder.about, folder.history, summary)
-    if summary is not None:
-        if model is None:
-            about = folder.named_model
-            if about is None:
-                raise SteppeError("This run trained a module of your own: call steppe.load(RUN, model=YourModule()).")
-            model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-        dtype = getattr(torch, config["dtype"])
-        run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
+    with expecting_intact(folder):
+        config, summary, where = folder.read("config.json"), folder.summary, folder.path
+        run = Run(where, config, folder.about, folder.history, summary)
+        if summary is not None:
+            if model is None:
+                about = folder.named_model
+                if about is None:
+                    raise SteppeError(
+                        "This run trained a module of your own: call steppe.load(RUN, model=YourModule())."
+                    )
+                model = models.build(about["name"], about["classes"], tuple(about["shape"]))
+            dtype = getattr(torch, config["dtype"])
+            run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

@@ -9,7 +9,7 @@ A step is `core.client.step`, with the closure in place of the model, so it is t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -117,6 +117,9 @@ class _Bare:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+
+    def holding(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @contextmanager

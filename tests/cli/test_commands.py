@@ -382,3 +382,13 @@ def test_trace(steppe: Steppe, algorithm: str) -> None:
         assert {"x", "server", "clients"} <= set(ours)
     if algorithm == "scaffold":
         assert set(rounds[-1]["server"]["control_variates"]) == {"c"}
+
+
+def test_a_loss_that_is_not_finite_is_no_success(steppe: Steppe) -> None:
+    """The weights are finite, and the loss overflows: exit code 3, and JSON that any program can read."""
+    words = ["run", "fedavg", "--model", "mlp", "--rounds", "1", "--clients", "3", "--per_round", "2", "--workers", "0",
+             "--max_steps", "2", "--lr", "1e9", "--out", "diverged"]  # fmt: skip
+    said = steppe(*words, "--json")
+    assert said.code == 3
+    assert "The loss of the final model is not finite" in said.err
+    assert json.loads(said.out, parse_constant=lambda name: pytest.fail(name))["loss"] is None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from dataclasses import dataclass
@@ -306,6 +307,21 @@ def _all_six(workers: Workers, built: Experiment, model: nn.Module) -> None:
     x = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
     sent = Sent(x, {}, {}, x.new_tensor(0.1), x.new_tensor(0.0))
     workers(sent, list(range(6)), [built.algorithm.client_state(x)] * 6)
+
+
+def test_the_workers_files_have_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the parent is killed, also while its workers start, nothing stays in the temporary folder."""
+    seen: list[list[Path]] = []
+
+    def killed(*_: Any, **__: Any) -> None:
+        seen.append([path for path in tmp_path.iterdir() if path.is_file()])  # torch makes a folder of its own
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _workers(Sleeps(6, 3))
+    assert seen == [[]]
 
 
 def test_an_exception_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:

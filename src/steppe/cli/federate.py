@@ -14,6 +14,7 @@ import typer
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Add, ConfigFile, Debug, Json, Rounds, Set, app
 from steppe.core.errors import SteppeError
+from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress
 
 log = logging.getLogger("steppe")
@@ -110,7 +111,7 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
     terminal.show(f"[bold]{terminal.escaped(told['name'])}[/]: {told['algorithm']}, {told['clients']} clients; "
                   f"round {told['rounds_done']} of {told['rounds']}; {terminal.escaped(told['server'])}")  # fmt: skip
     if told.get("metric") in told:
-        terminal.show(f"{told['metric']} {told[told['metric']]:.4g}, loss {told['loss']:.4f}")
+        terminal.show(f"{told['metric']} {told[told['metric']]:.4g}, {show_loss(told['loss'])}")
     terminal.show(f"SuperLink {told['address']}: {'running' if told['superlink'] else 'not running'}")
     for node in told["nodes"]:
         terminal.show(f"  node {node['id']}: {node['status']}")
@@ -140,6 +141,7 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
 
 
 def _play(folder: Path, resume: bool, as_json: bool) -> None:
+    from steppe.engine.result import check_converged
     from steppe.flower import launch
     from steppe.flower.federation_file import FILE, read
     from steppe.flower.overhead import describe
@@ -202,13 +204,15 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     told, metric = run.read("result.json"), run.metric
     if as_json:
         print(json.dumps({"folder": str(where), **told}))
+        check_converged(told, where)
         return
-    judged = f"{metric.text(told['last'])}, loss {told['loss']:.4f}" if told["last"] is not None else "no test data"
+    judged = f"{metric.text(told['last'])}, {show_loss(told['loss'])}" if told["last"] is not None else "no test data"
     terminal.show(f"[bold]{config.algorithm}[/] on {config.clients} nodes: {judged} after {told['rounds']} rounds, "
                   f"{told['seconds']:.1f} s")  # fmt: skip
     for line in describe(told["nodes"]) if "nodes" in told else []:
         terminal.show(line)
     terminal.show(f"records and model are in {where}")
+    check_converged(told, where)
 
 
 def _start(local: Local, clients: int) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress, format_privacy
 
 
@@ -27,8 +28,10 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     """Train one federation and record everything in a folder."""
     from steppe.distributed.torchrun import is_first, join, run_on_first
     from steppe.engine.build import build_experiment
+    from steppe.engine.result import check_converged
     from steppe.engine.rounds import simulate
     from steppe.report.figures import draw_histories
+    from steppe.runs.folder import nulled
 
     join()
     for key, names in (("measure", measure), ("track", track)):
@@ -49,13 +52,14 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     title = f"{label} on {chosen.data}, {chosen.partition}"
     draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
     if as_json:
-        print(json.dumps({"folder": str(where), **result.summary}))
+        print(json.dumps(nulled({"folder": str(where), **result.summary})))
+        check_converged(result.summary, where)
         return
     s = result.summary
     plural = "" if s["rounds"] == 1 else "s"
     terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
            f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
-           f"loss {s['loss']:.4f}, {s['seconds']:.1f} s")  # fmt: skip
+           f"{show_loss(s['loss'])}, {s['seconds']:.1f} s")  # fmt: skip
     for other in built.task.metrics[1:]:
         if found := s["metrics"].get(other.name):
             terminal.show(f"{other.text(found['last'])} (best {other.number(found['best'])})")
@@ -72,3 +76,4 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
             f"clients' own models {after}: {metric.pair(own['mean'], own['std'], 2)}{metric.unit} over clients"
         )
     terminal.show(f"records, model and curves.png are in {where}")
+    check_converged(s, where)

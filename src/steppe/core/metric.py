@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,3 +113,12 @@ class Metric:
         if record is None:
             return Metric("accuracy", percent=True)
         return Metric(record["name"], None, record["direction"] == "lower", record["percent"])
+
+
+def show_loss(value: float | None) -> str:
+    """A loss for people; records have null where it is not finite.
+
+    >>> show_loss(0.25), show_loss(None), show_loss(float("inf"))
+    ('loss 0.2500', 'loss not finite', 'loss not finite')
+    """
+    return f"loss {value:.4f}" if value is not None and math.isfinite(value) else "loss not finite"

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from steppe.core.metric import Metric
+from steppe.core.metric import Metric, show_loss
 
 log = logging.getLogger("steppe")
 ACCURACY = Metric("accuracy", percent=True)
@@ -78,7 +78,7 @@ class Progress(logging.Handler):
         done, name = record["round"], self.metric.name
         if self.first is None:
             self.first = done - 1  # a resumed run does not start at 0
-        state = f"{self.metric.text(record[name])}  loss {record['loss']:.4f}" if name in record else ""
+        state = f"{self.metric.text(record[name])}  {show_loss(record['loss'])}" if name in record else ""
         state += f"  {format_privacy(record)}" if "epsilon" in record else ""
         if self.bar:
             self.bar.update(self.task, completed=done, state=state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from steppe.config import Config
-from steppe.core.errors import SteppeError
+from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.inputs import take
 from steppe.core.layout import Tensors
 from steppe.core.metric import Metric
@@ -111,3 +112,11 @@ def _summarize_metric(metric: Metric, records: list[Record], judged: Record) -> 
     tail = curve[-10:]
     return {"last": judged.get(name), "mean_of_last_ten": sum(tail) / len(tail), "best": metric.best(curve),
             "direction": metric.record["direction"]}  # fmt: skip
+
+
+def check_converged(summary: dict[str, Any], where: object) -> None:
+    """End a command with an error if its run ended with a loss that is not a number."""
+    loss = summary.get("loss")
+    if summary.get("last") is not None and (loss is None or not math.isfinite(loss)):  # None: there are no test data
+        raise RunFailed("The loss of the final model is not finite: the run has diverged. Lower lr, or set clip = 10; "
+                        f"what was recorded is in {where}.")  # fmt: skip

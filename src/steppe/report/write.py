@@ -8,6 +8,7 @@ from pathlib import Path
 from steppe.core.errors import SteppeError, nearest
 from steppe.core.write_aside import write_aside
 from steppe.report.reading import read
+from steppe.runs.folder import expecting_intact
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
 
@@ -20,15 +21,16 @@ def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None
     for option, value, known in (("--format", kind, FORMATS), ("--figure-format", picture, PICTURES)):
         if value not in known:
             raise SteppeError(f"{option} {value}: there is no such format{nearest(value, known)}")
-    comparison = read(runs)
-    if kind == "html":
-        from steppe.report.html import render_page
+    with expecting_intact(", ".join(map(str, runs))):
+        comparison = read(runs)
+        if kind == "html":
+            from steppe.report.html import render_page
 
-        text = render_page(comparison)
-    else:
-        from steppe.report import texts
+            text = render_page(comparison)
+        else:
+            from steppe.report import texts
 
-        text = texts.render_markdown(comparison) if kind == "md" else texts.render_latex(comparison)
+            text = texts.render_markdown(comparison) if kind == "md" else texts.render_latex(comparison)
     path = out or Path(f"report.{kind}")
     write_aside(path, lambda aside: aside.write_text(text, "utf-8"))
     if figures is None:

@@ -12,7 +12,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.core.write_aside import save_figure
 
-# Distinguishable in print and for colour-blind readers; the dashes go on when the colours run out.
+# Distinguishable in print and for colour-blind readers; dashes follow when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
 DASHES = ["-", "--", ":", "-."]
 LOSS = Metric("loss", lower=True)

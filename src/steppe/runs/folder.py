@@ -254,7 +254,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------------ writing
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file; numbers that are not finite become null."""
-        self._replace(name, json.dumps(_finite(content), indent=1, default=str, allow_nan=False) + "\n")
+        self._replace(name, json.dumps(nulled(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
         write_aside(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
@@ -334,9 +334,10 @@ class RunFolder:
 
     def check_resumable(self, config: Config, about: dict[str, Any]) -> None:
         """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
-        changed = self.differences(config)
-        if not changed and (self.path / "about.json").exists():
-            changed = self.find_other_things(about)
+        with expecting_intact(self):
+            changed = self.differences(config)
+            if not changed and (self.path / "about.json").exists():
+                changed = self.find_other_things(about)
         if changed:
             raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
                               "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
@@ -375,6 +376,18 @@ class RunFolder:
         return changed
 
 
+@contextmanager
+def expecting_intact(what: object) -> Iterator[None]:
+    """Say that a run's files are damaged where reading them fails in a way that intact ones do not."""
+    try:
+        yield
+    except SteppeError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise SteppeError(f"{what} cannot be read as a run: one of its files is damaged, or was edited "
+                          f"({type(error).__name__}: {quote(str(error))}).") from error  # fmt: skip
+
+
 def check_place(path: str | Path) -> None:
     """Refuse a path that cannot be the folder of a run."""
     try:
@@ -392,7 +405,7 @@ def tabulate(records: Sequence[Record]) -> list[Record]:
     >>> tabulate([{"round": 1, "seconds": {"all": 2.0}, "participants": [3, 5]}])
     [{'round': 1, 'seconds.all': 2.0}]
     """
-    return [{k: v for k, v in _flat(_finite(r)).items() if not isinstance(v, list)} for r in records]
+    return [{k: v for k, v in _flat(nulled(r)).items() if not isinstance(v, list)} for r in records]
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -418,15 +431,15 @@ def _analysis(whose: str) -> str:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(_finite(record), allow_nan=False) + "\n"
+    return json.dumps(nulled(record), allow_nan=False) + "\n"
 
 
-def _finite(content: Any) -> Any:
+def nulled(content: Any) -> Any:
     """Replace every number that JSON cannot hold by None."""
     if isinstance(content, dict):
-        return {k: _finite(v) for k, v in content.items()}
+        return {k: nulled(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(v) for v in content]
+        return [nulled(v) for v in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
