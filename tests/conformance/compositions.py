@@ -245,7 +245,7 @@ class Seen(NamedTuple):
     server: Server
     rows: dict[int, States]
     judged: Tensor
-    list_uploads: frozenset[str]
+    uploads: frozenset[str]
 
 
 def play(algorithm: Algorithm, schedule: list[Turn], problem: Problem = PROBLEM, until: Any = None) -> list[Seen]:
