@@ -46,7 +46,6 @@ NAMED: list[tuple[str, str, str, str]] = [
     ("what stratification leaves over goes to the smallest remainders", "data/dataset.py",
      "descending=True", "descending=False"),
     ("the density's band is a standard deviation", "flatness/density.py", "each.std(0) / probes**0.5", "each.std(0)"),
-    ("early stopping takes an equal loss for a better one", "engine/early_stopping.py",
-     'record["validation_loss"] < self.loss', 'record["validation_loss"] <= self.loss'),
+    ("early stopping takes an equal loss for a better one", "core/metric.py", "value < than", "value <= than"),
     ("a fractional minimum of the Dirichlet rule is cut", "data/rules.py", "math.ceil(minimum)", "int(minimum)"),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ def every_part():
 
 def test_every_part_is_on_the_page():
     """Except optimisers, a rate that belongs to Per-FedAvg, and variants that share a part's name."""
-    assert {c.name for c in every_part()} - {"sgd", "adamw", "fixed_rate"} == set(NAMES)
+    assert {c.name for c in every_part()} - {"sgd", "adamw", "own_optimiser", "fixed_rate"} == set(NAMES)
 
 
 def test_the_page_says_so():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from steppe import Part
+from steppe import Metric, Part
 
 
 def model():
@@ -59,3 +59,6 @@ def few_samples():
 
 def broken():
     raise ValueError("patient 4711 has a secret")
+
+
+margin = Metric("margin", lambda outputs, targets: outputs.max(1).values, lower=True)

@@ -106,3 +106,16 @@ def test_a_natural_federation_of_text(tmp_path):
     whole = simulate(build_experiment(settings_of(run)[1]))
     close(result.server.x, whole.server.x)
     assert result.history[-1]["accuracy"] == whole.history[-1]["accuracy"]
+
+
+def test_several_metrics_are_evaluated_on_the_server(tmp_path):
+    """By name in [run], or as the user's own in [own]; each under its name, with its direction."""
+    named, _, _ = launch(tmp_path / "a", {"metrics": ["accuracy", "top5"]})
+    record = named.history[-1]
+    assert record["accuracy"] <= record["top5"] <= 1
+    own = {"metric": ["tests.flower.own:margin", "accuracy"]}
+    mine, _, _ = launch(tmp_path / "b", {}, terms={"own": own})
+    assert [m.name for m in mine.experiment.task.metrics] == ["margin", "accuracy"]
+    assert mine.history[-1]["accuracy"] == record["accuracy"]
+    assert mine.summary["metrics"]["margin"]["direction"] == "lower"
+    close(named.server.x, mine.server.x)

@@ -1,4 +1,4 @@
-"""Whatever a node sends is a reply or a SteppeError; no other exception, and no more memory than its bytes."""
+"""Whatever a node sends is a good reply or a refusal, as the server reads it: any exception refuses that message."""
 
 from __future__ import annotations
 

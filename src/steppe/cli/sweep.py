@@ -74,7 +74,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
     first = points[0].config
     if search is not None and not all(p.config.validation for p in points):
-        raise SteppeError("A search chooses by validation accuracy, never by the test set: hold out a share of the "
+        raise SteppeError("A search chooses by the validation metric, never by the test set: hold out a share of the "
                           "training data, with --set validation=0.1.")  # fmt: skip
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
     build_experiment(first)

@@ -69,7 +69,7 @@ def check_rate(experiment: Experiment) -> None:
     tuned = any(_epochs(experiment)) and not experiment.algorithm.alone
     if tuned and _rate(experiment) <= 1e-9 * experiment.config.lr:
         raise SteppeError("Clients' own models are fine-tuned with the learning rate after the last round, which is 0 "
-                          "with a cosine schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
+                          "with this schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
 
 
 def _epochs(experiment: Experiment) -> list[int]:

@@ -18,6 +18,7 @@ FedDC as printed, where the direction still contains c − c_i; or `outside`: th
          c_i⁺ − c is uploaded; c follows the newest c_i⁺ by momentum, and is no longer the mean of all c_i. With
          `jump` the first round has gain 1, as in the released code. It equals SCAFFOLD only if all clients are active
          and gain = 1. The rule comes from two consistent accounts of the paper, which could not be read itself.
+         A norm bound cuts c_i⁺ − c, which does not vanish at the optimum, so it biases the result.
 """
 
 from __future__ import annotations
