@@ -226,7 +226,10 @@ def test_a_saved_partition_that_does_not_fit(steppe: Steppe, tmp_path: Path) -> 
     assert steppe("partition", "--clients", "5", "--save", "split.json").code == 0
     few = ("run", "fedavg", *MLP, "-s", "partition=split.json", "-s", "per_round=2", "--rounds", "1")
     assert "has 5 clients, but clients is 20" in refused(steppe, *few)
-    assert "made for more samples" in refused(steppe, *few, "-s", "clients=5", "-s", "validation=0.5")
+    assert steppe(*few, "-s", "clients=5", "-s", "validation=0.5").code == 0  # every client gives its share
+    (tmp_path / "far.json").write_text('{"clients": [[0], [5000]]}')
+    told = refused(steppe, "run", "fedavg", *MLP, "-s", "partition=far.json", "-s", "clients=2", "-s", "per_round=2")
+    assert "client 1 has the index 5000, but digits has 1437 training samples" in told
     content = json.loads((tmp_path / "split.json").read_text())
     content["clients"][0][0] = 7
     (tmp_path / "split.json").write_text(json.dumps(content))
