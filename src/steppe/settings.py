@@ -170,7 +170,7 @@ def parse_schedule(text: str, key: str = "lr_schedule") -> Schedule:
 def _parse_steps(text: str, key: str) -> tuple[list[float], dict[str, float]]:
     match = re.fullmatch(r"\s*steps\s*\(([^();]*);([^();]*)\)\s*", text)
     numbers = [parse_value(word) for word in split(match[1], ",")] if match else []
-    gamma = parse_value(match[2]) if match else None
+    gamma: Any = parse_value(match[2]) if match else None
     right = numbers and all(_is_number(n) and 0 <= n <= LARGEST for n in numbers) and _is_number(gamma)
     if not right or not 0 < gamma <= 1 or sorted(set(numbers)) != numbers:
         raise SettingError(f"{key} is {quote(text)}: write steps(100,200;0.1), with rounds that rise and a factor "

@@ -16,7 +16,7 @@ from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
-from steppe.core.errors import SettingError
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -40,12 +40,14 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
     if settings.data is None:
         known = load(config.data, config.data_folder)
         x, y = known.train_inputs, known.train_targets
+        if not isinstance(x, Tensor):
+            raise SteppeError(f"{config.data} has several inputs per example, which a federation cannot send yet.")
         sample = Sample(
             shape=list(x.shape[1:]), inputs=_kind(x), classes=known.classes, targets=_kind(y),  # type: ignore[arg-type]
             class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
             mean=list(known.mean), std=list(known.std), tokens=known.tokens,
         )  # fmt: skip
-        test = known.test_inputs, known.test_targets
+        test = known.test_inputs, known.test_targets  # type: ignore[assignment]
     else:
         sample = settings.data
     if settings.test is not None:
