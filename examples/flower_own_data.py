@@ -30,8 +30,8 @@ def command(*words: str) -> None:
 
 
 shutil.rmtree(FOLDER, ignore_errors=True)
-command("init", str(FOLDER), "--nodes", "3", "--algorithm", "fedsam", "--rounds", "3", "--own-data", "--set", "model=mlp",
-        "--set", "lr=0.05")  # fmt: skip
+command("init", str(FOLDER), "--nodes", "3", "--algorithm", "fedsam", "--rounds", "3", "--own-data",
+        "--set", "model=mlp", "--set", "lr=0.05")  # fmt: skip
 
 # What a sample is, and a test set that the server may see.
 terms = FOLDER / "app" / "federation.toml"

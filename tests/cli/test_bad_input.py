@@ -165,7 +165,8 @@ def test_other_commands(steppe: Steppe) -> None:
     assert "did you mean 'lda'" in refused(steppe, "partition", "--partition", "ldda(1)")
     assert "did you mean 'digits'" in refused(steppe, "partition", "--data", "digit")
     assert ".png" in refused(steppe, "partition", "--plot", "map.doc")
-    assert "nowhere" in refused(steppe, "partition", "--save", "nowhere/split.json")
+    Path("taken").write_text("")
+    assert "taken" in refused(steppe, "partition", "--save", "taken/split.json")
 
 
 def test_a_folder_that_cannot_be_written(steppe: Steppe, tmp_path: Path) -> None:

@@ -194,7 +194,8 @@ def test_what_cannot_be_compiled_runs_and_says_so() -> None:
     model = Stubborn(6, 3)
     result, said = trained(model)
     (told,) = [text for text in said if "could not be compiled" in text]
-    assert told == "the local step could not be compiled (RuntimeError: no tracing here); it runs uncompiled"
+    assert told == ("the local step could not be compiled (RuntimeError: no tracing here); it runs uncompiled: "
+                    "set compile = false to spare the attempt")  # fmt: skip
     assert told in result.notes
     plain, silent = trained(model, executor="sequential")
     assert not any("compiled" in text for text in silent)

@@ -38,7 +38,7 @@ class Point:
     @property
     def name(self) -> str:
         """Return the name of its folder: the label without what file names cannot hold."""
-        return re.sub(r"[^\w.,=()+-]", "_", self.label)
+        return re.sub(r"[^\w.,:=()+-]", "_", self.label)
 
     def run(self, seed: int) -> RunFolder:
         return RunFolder(self.folder / f"seed-{seed}")
