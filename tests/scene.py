@@ -138,7 +138,9 @@ def dies(at: int, out: Path, options: dict[str, Any]) -> None:
 
     save = checkpoint.save_file
     checkpoint.save_file = dangerous(save, half_a_file)
-    Path.write_text = dangerous(Path.write_text, lambda path, text: path.write_bytes(text[: len(text) // 2].encode()))
+    Path.write_text = dangerous(
+        Path.write_text, lambda path, text, *_: path.write_bytes(text[: len(text) // 2].encode())
+    )
     Path.rename, Path.replace = dangerous(Path.rename), dangerous(Path.replace)
     shutil.rmtree, os.fsync = dangerous(shutil.rmtree), dangerous(os.fsync)
     launch(out, **options)

@@ -112,7 +112,7 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     assert said.code == 0, said.err
     assert json.loads(said.out)["lines"][0]["algorithm"] == "lookback.py:mine:rho=0.3+ema"
     assert sorted(p.name for p in Path("c").iterdir() if p.is_dir()) == [
-        "ideas_of_mine.back_whole", "lookback.py_LookBack", "lookback.py_mine_rho=0.3+ema"]  # fmt: skip
+        "ideas_of_mine.back:whole", "lookback.py:LookBack", "lookback.py:mine:rho=0.3+ema"]  # fmt: skip
     Path("lookback.py").write_text(LOOKBACK.replace("0.5", "0.25"))
     said = steppe("compare", "lookback.py:LookBack", "--measures", "none", "--out", "c", *SMALL)
     assert "holds a run with other settings: the code of lookback.py:LookBack" in said.err

@@ -223,7 +223,7 @@ def test_damaged_medmnist(tmp_path):
     with pytest.raises(SteppeError, match="labels from 0 to 2, but with 2 classes"):
         load("pneumoniamnist", tmp_path)
     file.write_bytes(file.read_bytes()[:3000])
-    with pytest.raises(SteppeError, match=r"pneumoniamnist.npz is truncated"):
+    with pytest.raises(SteppeError, match=r"pneumoniamnist.npz is damaged: it is truncated"):
         load("pneumoniamnist", tmp_path)
     np.savez(file, images=np.zeros(3))
     with pytest.raises(SteppeError, match="it lacks train_images"):

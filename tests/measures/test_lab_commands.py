@@ -132,7 +132,7 @@ def test_names(steppe: Steppe, runs: Path) -> None:
     assert not Path("runs").exists()
     assert "did you mean 'lambda1'" in refused(steppe, "run", "fedavg", *QUICK, "--measure", "lamda1:10")
     assert "holds no run" in refused(steppe, "analyze", "nowhere")
-    assert "nothing to measure" in refused(steppe, "analyze", "cmp", "--measures", ",")
+    assert "selects no measure" in refused(steppe, "analyze", "cmp", "--measures", ",")
     assert steppe("analyze", "cmp", "--samples", "0").code == 2
 
 

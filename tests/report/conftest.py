@@ -30,8 +30,8 @@ DRAWN = [
     "lines",
 ]  # of the first seed, as a page shows it
 # Curves, budgets, during training, clients, layers, densities, surfaces, contours, clients' contours, lines, lines to
-# clients, classes, partition.
-FIGURES = 2 + 2 + 4 + 1 + 4 + (1 + 5) + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 1
+# clients, classes, partitions (one per seed).
+FIGURES = 2 + 2 + 4 + 1 + 4 + (1 + 5) + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 2
 
 
 @pytest.fixture(scope="session")

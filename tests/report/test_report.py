@@ -119,7 +119,7 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
             for r in records:
                 r["mse"] = r.pop("accuracy") * 0 + value + 0.1 * k + 4 - r["round"]
             rewrite_records(run, records)
-            change(run / "about.json", metric={"name": "mse", "direction": "lower", "percent": False})
+            change(run / "about.json", metrics=[{"name": "mse", "direction": "lower", "percent": False}])
             change(run / "result.json", last=records[-1]["mse"], best=records[-1]["mse"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)

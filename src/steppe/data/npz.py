@@ -33,8 +33,8 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.
     except FileNotFoundError:
         raise SteppeError(f"{path} does not exist.") from None
     except DAMAGE as error:
-        raise SteppeError(f"{path} is truncated or not an .npz file ({quote(str(error))}); download it again, or write "
-                          "it again with numpy.savez.") from error  # fmt: skip
+        raise SteppeError(f"{path} is damaged: it is truncated or not an .npz file ({quote(str(error))}). Download it "
+                          "again, or write it again with the program that wrote it.") from error  # fmt: skip
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
