@@ -147,8 +147,10 @@ def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) 
         return
     known = rows.known([results])
     texts = league_page.texts(known, folder=f"{tables.name}/", kinds=kinds)
-    publish.write({"league.md": texts.pop("league.md")}, page.parent)
-    written = publish.write({**publish.everything(known, kinds), **texts}, tables)
+    made = publish.everything(known, kinds)
+    above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
+    publish.write({"league.md": texts.pop("league.md"), **above}, page.parent)
+    written = publish.write({**made, **texts}, tables)
     terminal.show(f"wrote {page} and {len(written)} files in {tables}")
 
 

@@ -19,7 +19,10 @@ def complaints(results: Path, tables: Path, page: Path) -> list[str]:
     told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, _cells())]
     if told:
         return told
-    wanted = {tables / name: text for name, text in publish.everything(known).items()}
+    made = publish.everything(known)
+    above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
+    wanted = {tables / name: text for name, text in made.items()}
+    wanted |= {tables.parent / name: text for name, text in above.items()}
     pages = league_page.texts(known, folder=f"{tables.name}/")
     wanted |= {page if name == "league.md" else tables / name: text for name, text in pages.items()}
     return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()

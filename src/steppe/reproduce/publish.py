@@ -1,4 +1,4 @@
-"""A table beside the paper, as text: Markdown, LaTeX, HTML, JSON, and lines for a terminal. Made from rows alone."""
+"""A table compared with the paper, made from rows alone: Markdown, LaTeX, HTML, JSON, and lines for a terminal."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty"
 TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. Its numbers are those of a toy "
         "and say nothing about the paper, so nothing is judged.")  # fmt: skip
 KINDS = ("md", "tex", "html", "json")
+BEGIN, END = "<!-- begin: steppe reproduce tables -->", "<!-- end -->"
 
 # Data sets whose files could not be had: cells that need them cannot be run.
 NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
@@ -120,7 +121,7 @@ def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> lis
                  _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
         note = "1: the same order; −1: the reverse. Only methods that were run are ranked."
         head = ["column", "methods", "Spearman", "Kendall"]
-        parts.append(Printed("Order of the methods beside the paper's", head, rows, note))
+        parts.append(Printed("Order of the methods compared with the paper's", head, rows, note))
     if misses := [f for f in found if not f.cell.of and f.verdict == OUTSIDE]:
         explained = explanations(table, found)
         rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
@@ -329,18 +330,27 @@ def index(found: dict[str, list[Finding]]) -> str:
         lines.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, *map(str, numbers),
                       ", ".join(dict.fromkeys(why.values())), seeds, f"{seconds(several):.0f}"])  # fmt: skip
     head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
-            "left to run", "not reachable", "why not", "seeds a cell", "GPU seconds"]  # fmt: skip
+            "left to run", "not reachable", "why not", "seeds per cell", "GPU seconds"]  # fmt: skip
     table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
-    return (f"# Published tables beside ours\n\n{table}\n\nExplained and doubtful are cells that are outside: another "
-            "recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts the print "
-            "itself. What was found about each miss is on its table's page. GPU seconds are those of the rows: a run "
+    return (f"# Published tables compared with ours\n\n{table}\n\nExplained and doubtful are cells that are outside: "
+            "another recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts "
+            "the print itself. What was found about each miss is on its table's page. GPU seconds are those of the rows: a run "
             "that several tables show is counted in each, and what never became a row is not.\n\n"
             "Made from the rows in `results/` by `steppe reproduce tables`; "
             "[how to read them](../reproductions.md).\n")  # fmt: skip
 
 
+def renew_index(page: Path, index: str) -> dict[str, str]:
+    """Return the page above the folder of tables with the index between its marks; nothing if there is no such page."""
+    if not page.exists() or BEGIN not in (text := page.read_text("utf-8")):
+        return {}
+    table = "\n".join(line for line in index.splitlines() if line.startswith("|"))
+    before, rest = text.split(BEGIN)
+    return {page.name: f"{before}{BEGIN}\n{table.replace('](', '](reproductions/')}\n{END}{rest.split(END, 1)[1]}"}
+
+
 def _unreachable(f: Finding) -> str:
-    """Return why a cell cannot be run, whoever tries; empty: it can."""
+    """Return why nobody can run a cell; an empty text if it can be run."""
     if f.cell.statistic == UNKNOWN:
         return "what is counted is not printed"
     data = f.cell.config.data

@@ -1,4 +1,4 @@
-"""Published tables, read from the files beside this one: every cell with its number and its recipe.
+"""Published tables, read from the files in tables/: every cell with its number and its recipe.
 
 A table has a shared setting, columns and rows; a cell's configuration is the setting, then the column's keys, then
 the row's. Naming an algorithm anew drops the settings that were meant for another one. `tried` entries are further

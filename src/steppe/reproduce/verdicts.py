@@ -25,7 +25,7 @@ BESIDE = ("last", "mean_of_last_ten", "best")
 
 @dataclass(frozen=True)
 class Finding:
-    """A cell beside the paper. Numbers are in the table's unit, a list has one for each seed."""
+    """A cell compared with the paper. Numbers are in the table's unit, a list has one for each seed."""
 
     cell: Cell
     seeds: list[int]
