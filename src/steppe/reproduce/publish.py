@@ -334,8 +334,8 @@ def index(found: dict[str, list[Finding]]) -> str:
     table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
     return (f"# Published tables compared with ours\n\n{table}\n\nExplained and doubtful are cells that are outside: "
             "another recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts "
-            "the print itself. What was found about each miss is on its table's page. GPU seconds are those of the rows: a run "
-            "that several tables show is counted in each, and what never became a row is not.\n\n"
+            "the print itself. What was found about each miss is on its table's page. GPU seconds are those of the "
+            "rows: a run that several tables show is counted in each, and what never became a row is not.\n\n"
             "Made from the rows in `results/` by `steppe reproduce tables`; "
             "[how to read them](../reproductions.md).\n")  # fmt: skip
 
