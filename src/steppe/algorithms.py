@@ -190,7 +190,8 @@ def fedsol_ablation(variant: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] =
     a6: g(w + ε) + β g_p(w)
     """
     if radius != "fixed" and variant in ("a0", "a4", "a5"):
-        raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} supports only 'fixed'")
+        raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} supports only 'fixed': "
+                           "leave radius out", "radius")  # fmt: skip
     term, weighted = _term(proximal, prox_scale), _term(proximal, beta * prox_scale)
     ascent = ProximalAscent(rho, term, radius=radius)
     if variant in ("a2", "a6") or (variant == "a4" and beta != 1):

@@ -165,6 +165,7 @@ def test_other_commands(steppe: Steppe) -> None:
     assert "did you mean 'lda'" in refused(steppe, "partition", "--partition", "ldda(1)")
     assert "did you mean 'digits'" in refused(steppe, "partition", "--data", "digit")
     assert ".png" in refused(steppe, "partition", "--plot", "map.doc")
+    assert "is a folder" in refused(steppe, "partition", "--save", "")
     Path("taken").write_text("")
     assert "taken" in refused(steppe, "partition", "--save", "taken/split.json")
 

@@ -126,19 +126,10 @@ def test_roles_are_clients_with_tests_of_their_own(tmp_path: Path) -> None:
 def test_the_lstm_learns_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from steppe.cli.app import main
 
-    words = [
-        "run",
-        "fedavg",
-        "--data",
-        "shakespeare",
-        "--rounds",
-        "4",
-        "--max-steps",
-        "12",
-        "--out",
-        str(tmp_path / "r"),
-    ]
-    monkeypatch.setattr("sys.argv", words)
-    main()
+    words = ["run", "fedavg", "--data", "shakespeare", "--rounds", "4", "--max-steps", "12", "--out"]
+    monkeypatch.setattr("sys.argv", ["steppe", *words, str(tmp_path / "r")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
     history = [json.loads(line) for line in (tmp_path / "r" / "rounds.jsonl").read_text().splitlines()]
     assert history[-1]["loss"] < 3.1 < history[0]["loss"]  # below what the frequencies of characters give

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from steppe.core.errors import SteppeError
+
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file next to `path`, and give it that name once it is complete."""
+    if path.is_dir():
+        raise SteppeError(f"{path} is a folder: give the name of a file.")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.new")
     try:
