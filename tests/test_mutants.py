@@ -422,3 +422,10 @@ def test_a_round_without_answers_measures_no_clients() -> None:
 def test_an_unknown_measure_is_refused() -> None:
     with pytest.raises(steppe.SteppeError, match="did you mean 'lambda1'"):
         choose_measures(["lamda1"])
+
+
+def test_a_stratified_sample_takes_other_places_in_every_class() -> None:
+    """Classes of equal size have orders of their own."""
+    taken = stratified(torch.arange(3).repeat_interleave(20), 15, seed=0)
+    places = taken.view(3, 5) - 20 * torch.arange(3)[:, None]
+    assert len(places.unique(dim=0)) == 3
