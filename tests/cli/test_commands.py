@@ -248,6 +248,18 @@ def test_a_name_with_settings_and_parts(steppe: Steppe) -> None:
     assert (config["settings"]["rho"], config["add"], config["lr"]) == (0.5, ["man"], 0.01)
 
 
+def test_a_run_that_diverged_is_a_failed_one_of_a_comparison(steppe: Steppe) -> None:
+    """A loss that is not a number is null on disk; such a run is no result, the first time and every time."""
+    words = ("compare", "fedavg", "fedsam", *QUICK, "--rounds", "1", "--measures", "none", "--out", "cmp")
+    ok(steppe, *words)
+    result = Path("cmp/fedsam/seed-0/result.json")
+    result.write_text(json.dumps({**json.loads(result.read_text()), "loss": None}))
+    said = steppe(*words)
+    assert said.code == 3
+    assert "failed: fedsam, seed 0: The loss of the final model is not finite" in said.err
+    assert [line["algorithm"] for line in json.loads(Path("cmp/comparison.json").read_text())["lines"]] == ["fedavg"]
+
+
 def test_compare(steppe: Steppe) -> None:
     names = ("fedavg", "fedsam:rho=0.5+ema", "scaffold")
     words = ("compare", *names, *QUICK, "--rounds", "2", "--seeds", "2", "--out", "cmp")

@@ -14,8 +14,10 @@ from statistics import fmean
 from typing import Any
 
 from steppe.config import Config
+from steppe.core.errors import RunFailed
 from steppe.core.metric import Metric
 from steppe.engine.progress import ACCURACY
+from steppe.engine.result import check_converged
 from steppe.jobs.job import Job, Own
 from steppe.jobs.queue import Ended, Queue
 from steppe.runs.folder import Record, RunFolder
@@ -58,6 +60,11 @@ class Point:
         run = self.run(seed)
         self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
+        try:
+            check_converged(summary, run)
+        except RunFailed as error:
+            self.failed[seed] = str(error)
+            return
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
 
