@@ -155,6 +155,12 @@ def test_one_own_object_is_enough(tmp_path: Path, own: dict[str, Any], fact: str
     assert fact in said.sentence
 
 
+def test_the_names_and_the_parts_settings_are_told_too(tmp_path: Path) -> None:
+    said = explain_repeat(named(tmp_path / "r", algorithm="fedsam", add=[LookBack(0.3), "ema"]))
+    assert "LookBack(strength=0.3)" in said.sentence
+    assert "algorithm='fedsam', add=['ema']" in said.sentence
+
+
 def named_model() -> nn.Module:
     from steppe import models
 

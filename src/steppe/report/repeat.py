@@ -30,7 +30,10 @@ def explain_repeat(run: Run) -> Repeat:
     """Say how the run is repeated, with the command if there is one."""
     config = run.folder.config
     if own := list_own_objects(run):
-        settings = ", ".join(f"{k}={v!r}" for k, v in {**find_settings(config), **config.settings}.items())
+        named: dict[str, Any] = {} if "algorithm" in run.folder.own else {"algorithm": config.algorithm}
+        if named_parts := [text for text in config.add if not text.startswith(OWN)]:
+            named["add"] = named_parts
+        settings = ", ".join(f"{k}={v!r}" for k, v in {**named, **find_settings(config), **config.settings}.items())
         return Repeat(f"Run from Python with {'; '.join(own)}. A command cannot name such objects: repeat the run from "
                       f"Python with the same ones{f' and {settings}' if settings else ''}.", None)  # fmt: skip
     if run.partition is None:
@@ -74,8 +77,11 @@ def list_own_objects(run: Run) -> list[str]:
     """Describe what no name stands for: the user's own objects, and arguments that the command line does not have."""
     about, own = run.about, run.folder.own
     described = {
-        "algorithm": lambda: f"the parts {', '.join(part['type'] for part in about['parts'])}",
-        "add": lambda: f"the further parts {', '.join(t for t in run.config['add'] if t.startswith(OWN))}",
+        "algorithm": lambda: f"the parts {', '.join(map(_describe_part, about['parts']))}",
+        "add": lambda: (
+            "the further parts "
+            + ", ".join(_describe_part(part) for part in about["parts"] if OWN + part["type"] in run.config["add"])
+        ),
         "model": lambda: describe_model(run),
         "data": lambda: describe_data(run),
         "loss": lambda: f"the loss {about['loss']['type']}",
@@ -91,6 +97,11 @@ def list_own_objects(run: Run) -> list[str]:
             found.append(f"the metric {about['metric']['name']}")
     found += [f"the metric {name.removeprefix(OWN)}" for name in run.config.get("metrics", []) if name.startswith(OWN)]
     return found + (["a head chosen by the user"] if about["model"].get("own_head") else [])
+
+
+def _describe_part(part: dict[str, Any]) -> str:
+    settings = ", ".join(f"{k}={v!r}" for k, v in part.items() if k not in ("part", "type"))
+    return f"{part['type']}({settings})"
 
 
 def describe_model(run: Run) -> str:
