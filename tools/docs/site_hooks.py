@@ -1,36 +1,43 @@
-"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, equations."""
+"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, MathJax."""
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import tomllib
+from importlib.metadata import files as files_of
 from pathlib import Path
 from typing import Any
 
-import ziamath.fonts
-from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from tools.docs import api_pages, command_page, config_page
 
 ROOT = Path(__file__).parents[2]
-FONT = "STIXTwoMath-Regular.ttf"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
-EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the equations' font, and the pages that `folder/*` of the navigation stands for."""
-    font = Path(ziamath.fonts.__file__).with_name(FONT)
-    files.append(File.generated(config, f"assets/{FONT}", abs_src_path=str(font)))
+    """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
+    mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
+    files.append(File.generated(config, "assets/mathjax.js", abs_src_path=str(mathjax.locate())))
+    for path, text in make_reference().items():
+        files.append(File.generated(config, path, content=text))
     named = set(walk(config.nav))
     pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri not in named)
     config.nav = expand(config.nav, pages)
     return files
+
+
+def make_reference() -> dict[str, str]:
+    """Return the generated pages by their paths."""
+    return api_pages.make_pages() | {
+        "reference/config.md": config_page.make_page(),
+        "reference/commands.md": command_page.make_page(),
+    }
 
 
 def walk(nav: Any) -> list[str]:
@@ -66,10 +73,3 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"{opening}{HOME}/blob/main/{path.relative_to(ROOT)}{anchor}{closing}"
 
     return LINK.sub(point, markdown)
-
-
-def on_page_content(content: str, **_: Any) -> str:
-    """Write equations as MathML, which browsers show without a script."""
-    return EQUATION.sub(
-        lambda found: convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline"), content
-    )
