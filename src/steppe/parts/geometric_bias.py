@@ -6,7 +6,7 @@
     r(w) = (β/2) unit(w − a_i)                    see `prox` and `anchor`
     h_i ← h_i + w_i − w⁰,   Δ̄ ← Δ̄ + (β/N) Σ_i (h_i − b_i)      w_i now the new local model; all N clients
 
-Inactive b_i decay too. Clients keep h_i, b_i, w_i and its last round. From poster and code; the paper could not be read.
+Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From poster and code, not the paper.
 
 `alpha`    α, the length of what is added to a client's bias.
 `keep`     k, the share of the bias that stays after a round.
