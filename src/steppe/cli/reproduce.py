@@ -17,12 +17,12 @@ from steppe.core.errors import SteppeError, nearest
 if TYPE_CHECKING:
     from steppe.reproduce.missing_runs import CellJob
 
-ALONE = ("league", "list", "tables", "check")
+ALONE = ("blocks", "league", "list", "tables", "check")
 
 
 @app.command()
 def reproduce(
-    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; or list "
+    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; blocks (the league), league (its survey); or list "
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
@@ -48,7 +48,7 @@ def reproduce(
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
-    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows
+    from steppe.reproduce import block_page, blocks, league, league_page, missing_runs, publish, recipes, rows
     from steppe.reproduce.make_row import make_row
 
     kinds = [kind.strip() for kind in formats.split(",")]
@@ -61,9 +61,9 @@ def reproduce(
     if tables in (["tables"], ["check"]):
         _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
         return
-    is_league = tables == ["league"]
+    is_league, is_blocks = tables == ["league"], tables == ["blocks"]
     tables = list(dict.fromkeys(tables))
-    for name in [] if is_league else tables:  # refuse an unknown name before anything runs
+    for name in [] if is_league or is_blocks else tables:  # refuse an unknown name before anything runs
         if name in ALONE:
             raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
         if name not in recipes.names():
@@ -77,7 +77,9 @@ def reproduce(
         return rows.known(known_in, scale)
 
     stages: list[Callable[[], list[CellJob]]]  # the runs of a stage may depend on the rows of the previous stage
-    if is_league:
+    if is_blocks:
+        stages = [lambda: blocks.find_missing(known(), scale, cells, machine)]
+    elif is_league:
         entrants = league.chosen(cells, scale)
         stages = [
             lambda: league.tuning(entrants, known(), machine),
@@ -107,15 +109,22 @@ def reproduce(
                     row = {"table": cell.table, "cell": cell.id, "scale": scale,
                            **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
                     rows.append(rows_in / f"{cell.table}.jsonl", row)
+                    if is_blocks:  # what to run next follows from what was found
+                        more = [job for job in stage() if job.label not in first]
+                        first |= {job.label: job.cells[0] for job in more}
+                        queue.add(more)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
         raise typer.Exit(130) from None
     found_all: dict[str, Any] = {}
     written: list[Path] = []
+    if is_blocks:
+        found_all["blocks"] = blocks.find_standings(known(), scale)
+        written += publish.write(block_page.texts(known(), scale), tables_in)
     if is_league:
         found_all["league"] = league.standings(known(), scale)
         written += publish.write(league_page.texts(known(), scale, kinds=kinds), tables_in)
-    for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
+    for table in [] if is_league or is_blocks else [recipes.table(name, scale) for name in tables]:
         found = publish.findings(table, known(), scale)
         found_all[table.name] = publish.facts(table, found, scale)
         written += publish.write(publish.texts(table, found, scale, kinds), tables_in)
@@ -124,6 +133,8 @@ def reproduce(
     if as_json:
         print(json.dumps({"tables": found_all, "not_run": [j.label for j in queue.waiting], "failed": failed}))
     else:
+        if is_blocks:
+            _show_blocks(known(), scale)
         if is_league:
             _show_league(found_all["league"], scale)
         if scale == "tiny":
@@ -192,6 +203,15 @@ def _show(table: Any, found: Any, scale: str) -> None:
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
     terminal.show(terminal.escaped(publish.summary(table, found)))
+
+
+def _show_blocks(known: list[dict[str, Any]], scale: str) -> None:
+    from steppe.reproduce import block_page
+
+    for part in block_page.make_tables(known, scale):
+        terminal.print_table(part.title, part.columns, part.rows)
+    for sentence in block_page.write_outcome(known, scale):
+        terminal.show(terminal.escaped(sentence))
 
 
 def _show_league(found: list[dict[str, Any]], scale: str) -> None:

@@ -1,0 +1,148 @@
+"""The league as a page: what was chosen, the table of each column, the contrasts, and what was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from steppe.report.report_tables import Table
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_markdown_table
+from steppe.reproduce.blocks import choose_ours, find_column, find_standings, list_arms, read_league
+from steppe.reproduce.intervals import Interval, compare_blocks, estimate
+from steppe.reproduce.rows import Row
+
+Standing = dict[str, Any]
+
+
+def make_tables(rows: Sequence[Row], scale: str = "paper") -> list[Table]:
+    """Return the table of tuning, and one of each column that has a run."""
+    found = find_standings(rows, scale)
+    columns = [_make_column(found, c) for c in read_league()["column"]]
+    return [t for t in (make_tuning(rows, scale), *columns) if t.rows]
+
+
+def make_tuning(rows: Sequence[Row], scale: str = "paper") -> Table:
+    """Return the candidates of each arm with their scores on held-out data, in the order of the axis."""
+    made = []
+    for arm in list_arms(scale):
+        scores, _ = arm.tried(rows)
+        if all(s is None for s in scores.values()):
+            continue
+        chosen = arm.choose(rows)
+        told = "; ".join(f"{arm.name(c)}: {_score(s)}" for c, s in sorted(scores.items(), key=lambda p: (p[0].other, p[0].at)))
+        edge = "" if chosen is None else "yes" if arm.is_at_edge(chosen, rows) else "no"
+        made.append([arm.title, told, arm.name(chosen) if chosen else "not all run", edge])
+    return Table("Tuning", ["arm", "candidates, % of held-out data", "chosen", "at the edge"], made)
+
+
+def _score(value: float | None) -> str:
+    return "not run" if value is None else "failed" if value < 0 else f"{100 * value:.2f}"
+
+
+def _make_column(found: Sequence[Standing], column: dict[str, Any]) -> Table:
+    ran = [f for f in found if f["column"] == column["id"] and (f["mean"] or f["failed"])]
+    ran.sort(key=lambda f: -(e.mean if (e := estimate(f["mean"].values())) else -1.0))
+    head = ["arm", "chosen", "+ EMA, %", "global model, %", "EMA gains", "λ1", "trace", "bytes", "FLOPs",
+            "vectors kept per client", "seconds per run"]  # fmt: skip
+    rows = []
+    for f in ran:
+        gain = compare_blocks(f["mean"], f["model"])
+        failed = f"; failed: {len(f['failed'])}" if f["failed"] else ""
+        rows.append([f["title"] + (" *" if f["ours"] else ""), f["chosen"], _show(f["mean"]) + failed, _show(f["model"]),
+                     f"{gain}" if gain else "", _show(f["lambda1"]), _show(f["trace"]), f"{f['bytes_x']:.2f}×",
+                     f"{f['flops_x']:.2f}×", f"{f['kept']:.2g}", _show(f["seconds"])])  # fmt: skip
+    return Table(column["title"], head, rows)
+
+
+def _show(by_block: dict[int, float]) -> str:
+    return str(estimate(by_block.values()) or "")
+
+
+def compare_arms(found: Sequence[Standing], column: str, ours: str) -> dict[str, Interval]:
+    """Return the named contrasts of a column: the running mean of ours minus that of each, by block."""
+    mean = {f["arm"]: f["mean"] for f in found if f["column"] == column}
+    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in read_league()["contrasts"]}
+    return {other: pair for other, pair in pairs.items() if pair is not None}
+
+
+def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say which arm is ours, and what the named contrasts are in each column that has them."""
+    ours, league = choose_ours(rows, scale), read_league()
+    if ours is None:
+        return ["Not every arm of ours is tuned, so none is chosen and there is no contrast yet."]
+    told = [f"By held-out data, ours is {ours.title}."]
+    titles = {a.id: a.title for a in list_arms(scale)}
+    found = find_standings(rows, scale)
+    for column in league["column"]:
+        for other, pair in compare_arms(found, column["id"], ours.id).items():
+            told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
+    return told
+
+
+def _signed(pair: Interval) -> str:
+    blocks = f"{pair.count} block{'s' if pair.count > 1 else ''}"
+    if pair.ends is None:
+        return f"{pair.mean:+.2f} points, {blocks}, no interval"
+    return f"{pair.mean:+.2f} points, interval {pair.ends[0]:+.2f} to {pair.ends[1]:+.2f}, {blocks}"
+
+
+def _judge(pair: Interval) -> str:
+    worth = read_league()["worth"]
+    if not pair.excludes_zero:
+        return "not decided"
+    if pair.mean < 0:
+        return "ours loses"
+    return "ours wins" if pair.mean >= worth else f"ours is ahead, by less than {worth:g} points"
+
+
+def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say for every column which arms have fewer blocks than planned; arms that never ran together."""
+    found, told = find_standings(rows, scale), []
+    for column in read_league()["column"]:
+        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in found if f["column"] == column["id"]}
+        few = [f"{title} ({n} of {column['blocks']})" for title, n in counts.items() if 0 < n < column["blocks"]]
+        none = [title for title, n in counts.items() if n == 0]
+        if len(none) == len(counts):
+            told.append(f"{column['title']}: no arm.")
+        elif few or none:
+            told.append(f"{column['title']}: " + "; ".join(filter(None, [", ".join(few), none and "not " + ", ".join(none)]))
+                        + ".")  # fmt: skip
+    return told
+
+
+def write_page(rows: Sequence[Row], scale: str = "paper") -> str:
+    league = read_league()
+    tuning, titles = league["tuning"], {a.id: a.title for a in list_arms(scale)}
+    contrasts = ", ".join(f"ours − ({titles[c]} + EMA)" for c in league["contrasts"])
+    setting = (
+        "The FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a column says otherwise; "
+        f"{league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the initial model, the batches, "
+        "the draw of the partition and the schedule of the clients, the same for all arms. + EMA is the running mean of "
+        f"the global models (keep = {league['keep']:g}), which every run scores beside the global model itself. Each arm "
+        "has five candidates: three on an axis of its own, one with local momentum 0, and one that follows from these, "
+        "beyond the axis if its best is at an end. They are trained on "
+        f"{100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
+        f"{find_column(tuning['column'])['title']}, on a partition of their own, for as many rounds as they are judged "
+        "on, and chosen by the running mean's accuracy on the rest; the test set is not looked at. All columns use what "
+        "was chosen there. Accuracies are means of the last ten rounds on the test set. Every number is a mean over "
+        "blocks ± half of its 95 % interval (Student's t), with the number of blocks in brackets; differences are paired "
+        f"by block. Named before the runs: {contrasts}; a win is at least {league['worth']:g} points and an interval "
+        "without 0. λ1 and trace are the global model's after the last round, on at most 5,000 training samples; bytes "
+        "and FLOPs are multiples of FedAvg's, traced; seconds are of one H200, shared; * marks arms of ours."
+    )  # fmt: skip
+    parts = [f"# {league['title']}", md(setting), "    steppe reproduce blocks"]
+    if scale != "paper":
+        parts.append("This is the tiny scale, on the embedded digits: the numbers are those of a toy.")
+    tables = make_tables(rows, scale)
+    if tables:
+        parts += ["## Outcome", "\n".join(f"- {md(s)}" for s in write_outcome(rows, scale))]
+    for table in tables:
+        parts += [f"## {md(table.title)}", render_markdown_table(table)]
+    missing = list_missing(rows, scale)
+    parts += ["## Not run", "\n".join(f"- {md(line)}" for line in missing)] if missing else []
+    return "\n\n".join(parts) + "\n"
+
+
+def texts(rows: Sequence[Row], scale: str = "paper") -> dict[str, str]:
+    return {"league.md": write_page(rows, scale)}
