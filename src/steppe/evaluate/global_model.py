@@ -50,7 +50,9 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
         record |= {f"validation_{name}": value for name, value in _defined(held_out, main).items()}
     if RunningMean.name in server.state:
         e = server.state[RunningMean.name]["e"]
-        mean = of(data.test_inputs, data.test_targets, (e, choose_statistics(experiment, e, server.buffers, another=True)))
+        mean = of(
+            data.test_inputs, data.test_targets, (e, choose_statistics(experiment, e, server.buffers, another=True))
+        )
         record[RunningMean.name] = {"loss": mean.loss, **_defined(mean, main)}
     return record
 
