@@ -167,8 +167,11 @@ class Config(BaseModel):
                                      "used)", ge=0, le=2**32 - 1)  # fmt: skip
     clients: int = key(20, "recipe", "Number of clients in the federation", ge=1, le=MANY)
     per_round: int = key(5, "recipe", "Clients per round (with bernoulli sampling: on average)", ge=1, le=MANY)
-    sampling: Literal["fixed", "bernoulli"] = key(
-        "fixed", "recipe", "How each round's clients are sampled: a fixed number, or each by a draw of its own"
+    sampling: Literal["fixed", "bernoulli", "sparse"] = key(
+        "fixed",
+        "recipe",
+        "How each round's clients are sampled: a fixed number, each by a draw of its own, or a fixed "
+        "number of millions (sparse: another schedule, whose cost does not depend on the number of clients)",
     )
     sampling_seed: int | None = key(
         None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=2**31
