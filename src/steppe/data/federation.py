@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.widest import find_widest
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
@@ -126,7 +126,7 @@ class Federation:
                 return normalise(t, *self._constants, self.dtype)
             return self.augmentation(t, keys, *self._constants, self.dtype)
 
-        return each_tensor(one, inputs)
+        return map_tensors(one, inputs)
 
     def targets(self, given: Tensor) -> Tensor:
         """Return targets as used by the loss: regression targets in the precision of the computation."""
@@ -134,7 +134,7 @@ class Federation:
 
     def plain(self, inputs: Inputs) -> Any:
         """Return inputs as used in evaluation: normalised, not augmented."""
-        return each_tensor(lambda t: normalise(t, *self._constants, self.dtype), inputs)
+        return map_tensors(lambda t: normalise(t, *self._constants, self.dtype), inputs)
 
 
 def _pad(rows: Sequence[np.ndarray]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from steppe import data as datasets
-from steppe.config import OWN, Config, keys
+from steppe.config import OWN, Config, list_keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.data import Data, Partition
@@ -20,7 +20,7 @@ from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
 from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
-from steppe.report.seeds import mean_and_spread
+from steppe.report.seeds import compute_spread
 from steppe.runs.folder import RunFolder
 
 SHOWN = 20_000  # clients up to which a page shows who holds what
@@ -162,11 +162,11 @@ class Group:
 
     def average(self, key: str) -> tuple[float, float]:
         """Return mean and sample standard deviation of a number of the summary."""
-        return mean_and_spread([float(r.summary[key]) for r in self.runs])
+        return compute_spread([float(r.summary[key]) for r in self.runs])
 
     def average_metric(self, name: str) -> tuple[float, float]:
         """Return the same of one of several metrics of the final model."""
-        return mean_and_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
+        return compute_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
 
     @property
     def seeds(self) -> int:
@@ -275,7 +275,7 @@ class Comparison:
     def differences(self) -> dict[str, list[Any]]:
         """The keys of the protocol in which the runs differ."""
         found = {}
-        for key in (key for key in Config.model_fields if key in keys("recipe")):
+        for key in (key for key in Config.model_fields if key in list_keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
             if len(values) > 1:
                 found[key] = values
