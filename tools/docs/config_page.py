@@ -49,7 +49,9 @@ def make_page() -> str:
 def _recipes() -> str:
     names = list(dict.fromkeys(key for recipe in RECIPES.values() for key in recipe))
     rows = [[f"`{key}`", *(_cell(recipe, key) for recipe in RECIPES.values())] for key in names]
-    head = "## Recipes\n\n`recipe = \"NAME\"` sets these keys, as the local training of a paper. An empty cell is the default."
+    head = (
+        '## Recipes\n\n`recipe = "NAME"` sets these keys, as a paper\'s local training. An empty cell is the default.'
+    )
     return f"\n{head}\n\n{make_table(['key', *(f'`{name}`' for name in RECIPES)], rows)}\n"
 
 

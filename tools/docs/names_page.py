@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tools.docs.tables import make_table, show
+from tools.docs.tables import make_plain, make_table, show
 
 from steppe.core.losses import LOSSES
 from steppe.core.named_metrics import METRICS, USUAL
@@ -32,7 +32,9 @@ def make_page() -> str:
             told = ", ".join(
                 str(v) if k == "for" else k if v is True else f"{k} = {show(v)}" for k, v in settings.items()
             )
-            rows.append([f"`{name}`", str(entry["about"]), told])
+            form, colon, about = str(entry["about"]).partition(": ")
+            named = colon and form.partition("(")[0] == name  # a rule is described with its numbers
+            rows.append([f"`{form if named else name}`", make_plain(about if named else entry["about"]), told])
         text += f"\n## {title}\n\n" + make_table(["name", "what", "kind"], rows) + "\n"
     losses = [[f"`{name}`", say(loss), f"`{USUAL[name]}`", _settings(loss)] for name, loss in LOSSES.items()]
     text += "\n## Losses\n\n" + make_table(["name", "what, per example", "usual metric", "settings"], losses) + "\n"

@@ -16,13 +16,13 @@ from steppe.core.losses import (
     LOSSES,
     Values,
     binary_cross_entropy,
-    class_axis,
-    class_shares,
-    counted,
     cross_entropy,
+    find_class_axis,
+    find_loss_name,
+    find_loss_settings,
     mean_squared_error,
-    name_of,
-    settings_of,
+    share_classes,
+    weigh_targets,
 )
 from steppe.core.metric import Each, Metric
 from steppe.core.widest import widen
@@ -33,8 +33,8 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
     if targets.is_floating_point():  # probabilities
         axis = 1 if axis is None else axis
         return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
-    right = outputs.argmax(class_axis(outputs, targets, axis)) == targets
-    return counted(right.to(outputs.dtype), targets, ignore_index)
+    right = outputs.argmax(find_class_axis(outputs, targets, axis)) == targets
+    return weigh_targets(right.to(outputs.dtype), targets, ignore_index)
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,9 +44,9 @@ def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
     """Return whether the right class is among the five likeliest."""
-    outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
+    outputs = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
     found = (outputs.topk(min(5, outputs.shape[1]), 1).indices == targets[:, None]).any(1)
-    return counted(found.to(outputs.dtype), targets, ignore_index)
+    return weigh_targets(found.to(outputs.dtype), targets, ignore_index)
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Tensor:
     """Pixels of each class that are predicted, true, and both, (N, 3C)."""
-    p, y = class_shares(outputs, targets, ignore_index, axis, hard=True)
+    p, y = share_classes(outputs, targets, ignore_index, axis, hard=True)
     return torch.cat([p.sum(2), y.sum(2), (p * y).sum(2)], dim=1)
 
 
@@ -133,21 +133,21 @@ USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "
 def make_metric(name: str, loss: Each, **settings: Any) -> Metric:
     """Return a metric by name, with the settings of the loss (what it ignores) below its own."""
     metric = METRICS[name]
-    if name == "accuracy" and name_of(loss) == "bce":
+    if name == "accuracy" and find_loss_name(loss) == "bce":
         return replace(metric, each=binary_accuracy)
     function = metric.each or metric.tally or metric.on_all
     assert function is not None
     taken = inspect.signature(function).parameters
-    settings = {k: v for k, v in settings_of(loss).items() if k in taken} | settings
+    settings = {k: v for k, v in find_loss_settings(loss).items() if k in taken} | settings
     if not settings:
         return metric
     kind = "each" if metric.each else "tally" if metric.tally else "on_all"
     return replace(metric, **{kind: partial(function, **settings)})  # type: ignore[arg-type]
 
 
-def usual_metric(loss: Each) -> Metric:
+def choose_usual_metric(loss: Each) -> Metric:
     """Return the metric of a run that names none: the loss itself, if it is the user's own."""
-    name = name_of(loss)
+    name = find_loss_name(loss)
     if name is not None:
         return make_metric(USUAL[name], loss)
     return Metric(getattr(loss, "__name__", type(loss).__name__).replace("<lambda>", "own_loss"), loss, lower=True)
