@@ -13,7 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from tools.docs import api_pages, command_page, config_page
+from tools.docs import api_pages, command_page, config_page, folder_page, names_page, wire_page
 
 ROOT = Path(__file__).parents[2]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
@@ -37,6 +37,9 @@ def make_reference() -> dict[str, str]:
     return api_pages.make_pages() | {
         "reference/config.md": config_page.make_page(),
         "reference/commands.md": command_page.make_page(),
+        "reference/names.md": names_page.make_page(),
+        "reference/files.md": folder_page.make_page(),
+        "reference/messages.md": wire_page.make_page(),
     }
 
 

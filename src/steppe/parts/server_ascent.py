@@ -3,8 +3,10 @@
     sent:    x̃ = x + ρ unit(back)
     server:  x ← x + Δ̄ + …               Δ̄ the mean of w_i − x̃: the shift is taken back by measuring from x̃
 
-    back     along = mean:    e − x,      e ← keep · e + (1−keep) · x, a running mean of the global models
-             along = update:  x_old − x,  the global model of the round before
+`rho`    ρ, the radius of the ascent.
+`along`  which way is back. mean: e − x, with e ← keep · e + (1−keep) · x, a running mean of the global models.
+         update: x_old − x, with x_old the global model of the round before.
+`keep`   the share of itself that the running mean keeps per round.
 
 A client at w̃ = w + ρ unit(back) takes g(w + ρ unit(back)): with along = update this is FedLESAM's `last_round` without
 the second vector that it sends (weight decay alone sees the shifted model). The way back to a mean of older models is

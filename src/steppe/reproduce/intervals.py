@@ -8,7 +8,7 @@ from functools import cache
 from math import sqrt
 from statistics import fmean, stdev
 
-from steppe.report.seeds import pair_differences, student_p
+from steppe.report.seeds import compute_student_p, pair_differences
 
 LEVEL = 0.95
 
@@ -61,5 +61,5 @@ def find_quantile(level: float, freedom: int) -> float:
     low, high = 0.0, 1e3
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if 1 - student_p(middle, freedom) < level else (low, middle)
+        low, high = (middle, high) if 1 - compute_student_p(middle, freedom) < level else (low, middle)
     return high
