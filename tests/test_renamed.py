@@ -48,6 +48,6 @@ def test_old_rows_answer_the_cells_of_their_table():
     old = [json.loads(line) for line in path.read_text().splitlines()]
     names = {row["config"]["algorithm"] for row in old}
     assert names & set(MEANT), "the file was rewritten: this test shows nothing any more"
-    cells = {c.id: c.hash for c in recipes.table("fedsol-table6").cells}
-    for row in rows.read(path):
+    cells = {c.id: c.hash for c in recipes.load_table("fedsol-table6").cells}
+    for row in rows.read_rows(path):
         assert row["recipe"] == cells[row["cell"]], row["cell"]

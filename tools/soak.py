@@ -161,7 +161,7 @@ class Unrest(threading.Thread):
 
     def disturb(self, client: int, way: str, seconds: float) -> None:
         from steppe.flower.keeper import find_descendants
-        from steppe.flower.launch import end
+        from steppe.flower.launch import end_keeper
 
         process = self.local.nodes.get(client)
         if process is None:
@@ -175,7 +175,7 @@ class Unrest(threading.Thread):
             _signal(stopped, signal.SIGCONT)
         else:
             self.local.nodes.pop(client, None)
-            end(process, kill=way == "kill")
+            end_keeper(process, kill=way == "kill")
             self.over.wait(seconds)
             self.local.start_node(client)
 

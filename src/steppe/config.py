@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.schedules import SCHEDULES
 from steppe.references import OWN as OWN
 from steppe.settings import (
@@ -406,7 +406,7 @@ def find_key(name: str, own: Collection[str]) -> str:
         return name
     if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
         raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
-    known = nearest(bare, {*Config.model_fields, *own})
+    known = suggest_name(bare, {*Config.model_fields, *own})
     more = "" if "did you mean" in known else f". The algorithm's own [settings]: {', '.join(sorted(own)) or 'none'}"
     raise SettingError(f"there is no key {quote(name)}{known}{more}", bare)
 

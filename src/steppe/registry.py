@@ -12,7 +12,7 @@ from steppe import parts as ideas
 from steppe import references
 from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
@@ -45,7 +45,7 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
         raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
     reference = references.locate(name, group)
     if reference is None:
-        known = nearest(name, {*ours, *references.installed(group)})
+        known = suggest_name(name, {*ours, *references.installed(group)})
         raise SettingError(f"there is no {kind} {quote(name)}{' to add' if kind == 'part' else ''}{known}", kind)
     try:
         thing = references.load(reference)
@@ -95,7 +95,7 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
     defaults, hints = settings_of(function), read_hints(function)
     for key in settings:
         if key not in defaults:
-            known = nearest(key, defaults) if defaults else "; it has none"
+            known = suggest_name(key, defaults) if defaults else "; it has none"
             raise SettingError(f"{what} has no setting {quote(key)}{known}", key)
     for key, default in defaults.items():
         if default is inspect.Parameter.empty and key not in settings:

@@ -19,7 +19,7 @@ from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.federation_file import read
 from steppe.flower.keeper import find_descendants
-from steppe.flower.launch import Local, end
+from steppe.flower.launch import Local, end_keeper
 from steppe.flower.nodes import NodeStore
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint
@@ -151,7 +151,7 @@ def test_the_server_and_the_superlink_are_killed(trial):
 
     thread = trial.begin(out, sets, resume=True)
     trial.until(lambda: trial.busy(1, 2))
-    end(trial.local.superlink, kill=True)
+    end_keeper(trial.local.superlink, kill=True)
     thread.join(60)
     assert thread.error.startswith("The SuperLink has stopped")
     assert len(trial.history(out)) == 2
@@ -173,7 +173,7 @@ def test_a_node_is_killed_in_its_round_and_comes_back(trial):
     trial.unruly({2: {1: "wait"}, 0: {2: "wait"}})
     thread = trial.begin(out, sets)
     trial.until(lambda: trial.busy(2, 1))
-    end(trial.local.nodes[2], kill=True)
+    end_keeper(trial.local.nodes[2], kill=True)
     trial.until(lambda: len(trial.history(out)) == 2)  # Flower gives a silent node up after a minute
     trial.local.start_node(2)
     trial.until(lambda: any("client 2 is here" in text for text in trial.said))

@@ -102,9 +102,9 @@ def register(folder: Folder = Path("federation"),
 @federate.command()
 def status(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
     """Show the status of a federation: its server, its rounds, its nodes."""
-    from steppe.flower.status import look
+    from steppe.flower.status import read_federation
 
-    told = look(folder)
+    told = read_federation(folder)
     if as_json:
         print(json.dumps(told, indent=1))
         return

@@ -12,7 +12,7 @@ import typer
 
 from steppe.cli import terminal
 from steppe.cli.app import Debug, Json, Out, app
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:
     from steppe.reproduce.missing_runs import CellJob
@@ -54,7 +54,7 @@ def reproduce(
     kinds = [kind.strip() for kind in formats.split(",")]
     for kind in kinds:
         if kind not in publish.KINDS:
-            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{nearest(kind, publish.KINDS)}")
+            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{suggest_name(kind, publish.KINDS)}")
     if tables == ["list"]:
         _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return
@@ -66,25 +66,25 @@ def reproduce(
     for name in [] if is_league else tables:  # refuse an unknown name before anything runs
         if name in ALONE:
             raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
-        if name not in recipes.names():
-            raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
-        recipes.table(name, scale)
+        if name not in recipes.list_tables():
+            raise SteppeError(f"there is no table {name!r}{suggest_name(name, [*recipes.list_tables(), *ALONE])}")
+        recipes.load_table(name, scale)
     rows_in, tables_in = missing_runs.find_folders(out, results, scale)
     known_in = [rows.find_ours(), rows_in] if scale == "paper" else [rows_in]
     machine: dict[str, object] = {"device": device, "data_folder": data_folder}
 
     def known() -> list[rows.Row]:
-        return rows.known(known_in, scale)
+        return rows.read_folders(known_in, scale)
 
     stages: list[Callable[[], list[CellJob]]]  # the runs of a stage may depend on the rows of the previous stage
     if is_league:
-        entrants = league.chosen(cells, scale)
+        entrants = league.select_entrants(cells, scale)
         stages = [
-            lambda: league.tuning(entrants, known(), machine),
-            lambda: league.finals(entrants, known(), seeds, machine),
+            lambda: league.find_tuning_runs(entrants, known(), machine),
+            lambda: league.find_final_runs(entrants, known(), seeds, machine),
         ]
     else:
-        stages = [lambda: missing_runs.needed(tables, scale, cells, seeds, tried, known(), machine)]
+        stages = [lambda: missing_runs.find_missing_runs(tables, scale, cells, seeds, tried, known(), machine)]
     if dry:
         missing = [{"run": j.label, "recipe": j.recipe, "cells": [f"{c.table} {c.id}" for c in j.cells]}
                    for stage in stages for j in stage()]  # fmt: skip
@@ -106,19 +106,19 @@ def reproduce(
                     cell = first[ended.job.label]
                     row = {"table": cell.table, "cell": cell.id, "scale": scale,
                            **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
-                    rows.append(rows_in / f"{cell.table}.jsonl", row)
+                    rows.append_row(rows_in / f"{cell.table}.jsonl", row)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
         raise typer.Exit(130) from None
     found_all: dict[str, Any] = {}
     written: list[Path] = []
     if is_league:
-        found_all["league"] = league.standings(known(), scale)
-        written += publish.write(league_page.texts(known(), scale, kinds=kinds), tables_in)
-    for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
-        found = publish.findings(table, known(), scale)
-        found_all[table.name] = publish.facts(table, found, scale)
-        written += publish.write(publish.texts(table, found, scale, kinds), tables_in)
+        found_all["league"] = league.rank_entrants(known(), scale)
+        written += publish.write_files(league_page.render_files(known(), scale, kinds=kinds), tables_in)
+    for table in [] if is_league else [recipes.load_table(name, scale) for name in tables]:
+        found = publish.judge_table(table, known(), scale)
+        found_all[table.name] = publish.collect_facts(table, found, scale)
+        written += publish.write_files(publish.render_files(table, found, scale, kinds), tables_in)
         if not as_json:
             _show(table, found, scale)
     if as_json:
@@ -142,15 +142,15 @@ def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) 
 
     page = tables.parent / "league.md"
     if only_check:
-        audit.check(results, tables, page)
+        audit.check_rows(results, tables, page)
         terminal.show(f"every row in {results} belongs to a recipe, and {tables} agrees with the rows")
         return
-    known = rows.known([results])
-    texts = league_page.texts(known, folder=f"{tables.name}/", kinds=kinds)
-    made = publish.everything(known, kinds)
+    known = rows.read_folders([results])
+    texts = league_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
+    made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
-    publish.write({"league.md": texts.pop("league.md"), **above}, page.parent)
-    written = publish.write({**made, **texts}, tables)
+    publish.write_files({"league.md": texts.pop("league.md"), **above}, page.parent)
+    written = publish.write_files({**made, **texts}, tables)
     terminal.show(f"wrote {page} and {len(written)} files in {tables}")
 
 
@@ -158,15 +158,15 @@ def _list(as_json: bool, places: list[Path]) -> None:
     from steppe.reproduce import missing_runs, recipes, rows
 
     known: dict[str, list[rows.Row]] = {}
-    for row in rows.known(places):
+    for row in rows.read_folders(places):
         known.setdefault(row["recipe"], []).append(row)
 
     def there(cell: recipes.Cell) -> bool:
         return cell.statistic in missing_runs.TRACED or any(
-            rows.answers(r, cell.statistic) for r in known.get(cell.hash, [])
+            rows.has_statistic(r, cell.statistic) for r in known.get(cell.hash, [])
         )
 
-    tables = [recipes.table(name) for name in recipes.names()]
+    tables = [recipes.load_table(name) for name in recipes.list_tables()]
     counts: list[dict[str, Any]] = [{"table": t.name, "title": t.title, "source": t.source, "cells": len(t.main),
              "run": sum(map(there, t.main)), "tried": len(t.cells) - len(t.main)}
             for t in tables]  # fmt: skip
@@ -182,7 +182,7 @@ def _show(table: Any, found: Any, scale: str) -> None:
     from steppe.reproduce import publish
 
     terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
-    for part in publish.printed(table, found, scale):
+    for part in publish.make_tables(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
         if part.title in table.columns.values():  # show only columns with runs, cell by cell
             place = part.columns.index("verdict")
@@ -191,15 +191,15 @@ def _show(table: Any, found: Any, scale: str) -> None:
             terminal.print_table(
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
-    terminal.show(terminal.escaped(publish.summary(table, found)))
+    terminal.show(terminal.escaped(publish.summarize(table, found)))
 
 
 def _show_league(found: list[dict[str, Any]], scale: str) -> None:
     from steppe.reproduce import league_page, recipes
 
-    for column in recipes.read("league")["column"]:
-        part = league_page.printed(found, column["id"], column["title"])
+    for column in recipes.read_table_file("league")["column"]:
+        part = league_page.make_table(found, column["id"], column["title"])
         if part.rows:
             terminal.print_table(part.title, part.columns, part.rows, ("seconds", "seeds", "gradients", "best", "last"))
         if scale == "paper":
-            terminal.show(league_page.verdict(found, column["id"]))
+            terminal.show(league_page.write_verdict(found, column["id"]))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.arrays import as_inputs, as_targets
@@ -352,7 +352,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
     if name not in DATASETS:
         forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
-        raise SteppeError(f"The data set {name!r} is unknown{nearest(name, forms)}")
+        raise SteppeError(f"The data set {name!r} is unknown{suggest_name(name, forms)}")
     reader, files = DATASETS[name]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
     files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from steppe.config import OWN, Config
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.losses import LOSSES
 from steppe.core.metric import Each, Metric
 from steppe.core.named_metrics import METRICS, make_metric, usual_metric
@@ -58,7 +58,7 @@ def check_early_stopping(config: Config, metrics: Sequence[Metric]) -> None:
     known = ["loss", *(m.name for m in metrics)]
     if config.early_stopping_by not in known:
         raise SettingError(f"early_stopping_by is {quote(config.early_stopping_by)}, but this run has no such metric"
-                           f"{nearest(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
+                           f"{suggest_name(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
 
 
 def read_loss(given: Any) -> Each:
@@ -137,11 +137,11 @@ def _find(
     function = known.get(name)
     key = {"loss": "loss"}.get(kind, "metrics")
     if function is None:
-        raise SettingError(f"there is no {kind} {name!r}{nearest(name, known)}", key)
+        raise SettingError(f"there is no {kind} {name!r}{suggest_name(name, known)}", key)
     taken = [p.name for p in list(inspect.signature(function).parameters.values())[2:]]
     for setting, value in settings.items():
         if setting not in taken:
-            has = nearest(setting, taken) if taken else "; it has none"
+            has = suggest_name(setting, taken) if taken else "; it has none"
             raise SettingError(f"the {kind} {name} has no setting {setting!r}{has}", key)
         if (
             isinstance(value, bool)

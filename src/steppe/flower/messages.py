@@ -61,7 +61,7 @@ def read_work(content: RecordDict, device: torch.device) -> Work:
                 bool(terms["mirrored"]), arrays.get("x0"))  # fmt: skip
 
 
-def read_told(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
+def build_reply(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
     """Build a reply from its arrays, which have been checked, and the node's facts."""
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
     return read_reply(arrays, loss, drift, algorithm)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steppe.core.errors import missing
+from steppe.core.errors import make_missing_error
 from steppe.core.metric import Metric
 from steppe.jobs.points import Point, find_best, find_others
 from steppe.report import compare_table, sweep_table
@@ -53,7 +53,7 @@ class Shown:
     def frame(self) -> pandas.DataFrame:
         """Return the rows as a pandas table."""
         if find_spec("pandas") is None:
-            raise missing("frame() needs pandas, which is not installed", "pandas",
+            raise make_missing_error("frame() needs pandas, which is not installed", "pandas",
                           "; records has the same as dictionaries.")  # fmt: skip
         import pandas
 

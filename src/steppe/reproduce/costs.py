@@ -32,7 +32,7 @@ def _trace(text: str) -> Cost:
     return cost(build_algorithm(config), task, batch)
 
 
-def relative_costs(config: Config) -> dict[str, float]:
+def compare_costs(config: Config) -> dict[str, float]:
     """Traffic and FLOPs as multiples of FedAvg's, and passes per step."""
     mine = trace_costs(config)
     base = trace_costs(config.model_copy(update={"algorithm": "fedavg", "settings": {}, "add": []}))

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.costs import relative_costs
-from steppe.reproduce.missing_runs import CellJob, runs_for
-from steppe.reproduce.recipes import Cell, check_globs, check_scale, configuration, layered, read
-from steppe.reproduce.rows import Row, value
+from steppe.reproduce.costs import compare_costs
+from steppe.reproduce.missing_runs import CellJob, find_runs_of_cells
+from steppe.reproduce.recipes import Cell, check_globs, check_scale, make_config, merge_layers, read_table_file
+from steppe.reproduce.rows import Row, find_statistic
 
 TUNED, TESTED = "validation_mean_of_last_ten", "mean_of_last_ten"
 
@@ -35,18 +35,18 @@ class Entrant:
         return f"{self.column}/{self.method}"
 
 
-def entrants(scale: str = "paper") -> list[Entrant]:
-    content = read("league")
+def list_entrants(scale: str = "paper") -> list[Entrant]:
+    content = read_table_file("league")
     made = []
     for column in content["column"]:
         for method in content["method"]:
             cells: dict[str, list[Cell]] = {"tuning": [], "final": []}
             for candidate in method["candidates"]:
                 for stage, several in cells.items():
-                    values = layered(content["setting"], column["set"], {"algorithm": method["algorithm"]}, candidate,
-                                     content[stage])  # fmt: skip
+                    values = merge_layers(content["setting"], column["set"], {"algorithm": method["algorithm"]},
+                                          candidate, content[stage])  # fmt: skip
                     label = f"{method['id']}/{_label(candidate)}" + ("/tuning" if stage == "tuning" else "")
-                    config = configuration(values, scale, f"league: {method['id']}")
+                    config = make_config(values, scale, f"league: {method['id']}")
                     statistic = TUNED if stage == "tuning" else TESTED
                     several.append(Cell("league", column["id"], label, None, config, statistic))
             made.append(Entrant(column["id"], method["id"], method["title"], method.get("composition", False),
@@ -54,10 +54,10 @@ def entrants(scale: str = "paper") -> list[Entrant]:
     return made
 
 
-def chosen(globs: list[str], scale: str = "paper") -> list[Entrant]:
+def select_entrants(globs: list[str], scale: str = "paper") -> list[Entrant]:
     """Return the entrants whose column/method matches any of the patterns."""
     check_scale(scale)
-    everyone = entrants(scale)
+    everyone = list_entrants(scale)
     check_globs(globs, [e.id for e in everyone])
     return [e for e in everyone if not globs or any(fnmatchcase(e.id, g) for g in globs)]
 
@@ -71,18 +71,21 @@ def _label(candidate: dict[str, Any]) -> str:
     return ",".join([*(f"{k}={v}" for k, v in own.items()), *candidate.get("add", [])])
 
 
-def tuning(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[CellJob]:
+def find_tuning_runs(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[CellJob]:
     """Find the runs that are needed before anything can be chosen; one seed."""
-    return runs_for([c for e in chosen for c in e.tuning], rows, 1, machine)
+    return find_runs_of_cells([c for e in chosen for c in e.tuning], rows, 1, machine)
 
 
-def finals(chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
+def find_final_runs(
+    chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]
+) -> list[CellJob]:
     """Find the missing runs of the chosen candidates, where tuning is complete."""
-    best = [choice(e, rows) for e in chosen]
-    return runs_for([e.final[i] for e, i in zip(chosen, best, strict=True) if i is not None], rows, seeds, machine)
+    best = [choose_candidate(e, rows) for e in chosen]
+    cells = [e.final[i] for e, i in zip(chosen, best, strict=True) if i is not None]
+    return find_runs_of_cells(cells, rows, seeds, machine)
 
 
-def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
+def choose_candidate(entrant: Entrant, rows: Sequence[Row]) -> int | None:
     """Return the best candidate on held-out data; None while one of them was not tried, or if all failed."""
     scores = [_tuned(c, rows) for c in entrant.tuning]
     if any(s is None for s in scores) or max(s for s in scores if s is not None) < 0:
@@ -93,22 +96,22 @@ def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
 def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
     """Return the score on held-out data; −1 where the training broke down."""
     mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
-    found = [-1.0 if "failed" in r else value(r, TUNED) for r in mine]
+    found = [-1.0 if "failed" in r else find_statistic(r, TUNED) for r in mine]
     return next((f for f in reversed(found) if f is not None), None)
 
 
-def standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
+def rank_entrants(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
     """List every entrant with its results so far; costs are traced and always known."""
     found = []
-    for e in entrants(scale):
-        best = choice(e, rows)
+    for e in list_entrants(scale):
+        best = choose_candidate(e, rows)
         cell = e.final[best if best is not None else 0]
         mine = {r["seed"]: r for r in rows if best is not None and r["recipe"] == cell.hash}
         good = [r for r in mine.values() if "failed" not in r]
-        costs = relative_costs(cell.config)
+        costs = compare_costs(cell.config)
 
         def mean(statistic: str, scale: float = 1.0, good: list[Row] = good) -> float | None:
-            values = [scale * v for r in good if (v := value(r, statistic)) is not None]
+            values = [scale * v for r in good if (v := find_statistic(r, statistic)) is not None]
             return round(fmean(values), 4) if values else None
 
         values = [100 * r[TESTED] for r in good]

@@ -10,8 +10,8 @@ from typing import Any
 from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_markdown_table as markdown_table
-from steppe.reproduce.league import standings
-from steppe.reproduce.recipes import read
+from steppe.reproduce.league import rank_entrants
+from steppe.reproduce.recipes import read_table_file
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import spearman
 
@@ -20,7 +20,7 @@ CHANCE = 10.0  # % of ten classes
 Standing = dict[str, Any]
 
 
-def printed(found: Sequence[Standing], column: str, title: str) -> Printed:
+def make_table(found: Sequence[Standing], column: str, title: str) -> Printed:
     """Those that were run, best first; the others by name."""
     mine = _ranked(found, column)
     head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
@@ -43,7 +43,7 @@ def _ranked(found: Sequence[Standing], column: str) -> list[Standing]:
     return sorted(ran, key=lambda f: -1.0 if f["accuracy"] is None else f["accuracy"], reverse=True)
 
 
-def verdict(found: Sequence[Standing], column: str) -> str:
+def write_verdict(found: Sequence[Standing], column: str) -> str:
     """Does anything cheap beat everything?"""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     if not ran:
@@ -64,7 +64,7 @@ def verdict(found: Sequence[Standing], column: str) -> str:
                    "cheap beats all others here.")  # fmt: skip
 
 
-def reading(found: Sequence[Standing], column: str) -> list[str]:
+def write_findings(found: Sequence[Standing], column: str) -> list[str]:
     """Return what else the numbers say, and how far they carry."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     told = []
@@ -106,7 +106,7 @@ def _held_out(some: Sequence[Standing]) -> str:
     return f"{first['title']} ({first['accuracy']:.2f} %)"
 
 
-def picture(found: Sequence[Standing], column: str, title: str) -> str:
+def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
     """Return an SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     left, width, line, top = 210, 470, 22, 62
@@ -142,8 +142,8 @@ def picture(found: Sequence[Standing], column: str, title: str) -> str:
             '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n")  # fmt: skip
 
 
-def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
-    content = read("league")
+def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
+    content = read_table_file("league")
     tuning, final = content["tuning"], content["final"]
     parts = [f"# {content['title']}", md(
         "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
@@ -159,11 +159,11 @@ def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") 
     notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
     parts.append(notes if scale == "paper" else tiny)
     for column in content["column"]:
-        table = printed(found, column["id"], column["title"])
+        table = make_table(found, column["id"], column["title"])
         parts.append(f"## {md(table.title)}")
         if scale == "paper":
-            parts.append(md(verdict(found, column["id"])))
-            parts += map(md, reading(found, column["id"]) if table.rows else [])
+            parts.append(md(write_verdict(found, column["id"])))
+            parts += map(md, write_findings(found, column["id"]) if table.rows else [])
         if table.rows:
             parts.append(markdown_table(table))
         if _pictured(found, column["id"]):
@@ -180,11 +180,11 @@ def _file(column: str) -> str:
     return f"league-{column}.svg"
 
 
-def texts(rows: Sequence[Row], scale: str = "paper", folder: str = "",
+def render_files(rows: Sequence[Row], scale: str = "paper", folder: str = "",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
     """Its files: the page, its pictures (in `folder`, seen from the page), and with `json` everything for programs."""
-    found = standings(rows, scale)
-    pictures = {_file(c["id"]): picture(found, c["id"], c["title"]) for c in read("league")["column"]
+    found = rank_entrants(rows, scale)
+    pictures = {_file(c["id"]): draw_picture(found, c["id"], c["title"]) for c in read_table_file("league")["column"]
                 if _pictured(found, c["id"])}  # fmt: skip
     facts = {"league.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n"} if "json" in kinds else {}
-    return {"league.md": markdown(found, scale, folder), **pictures, **facts}
+    return {"league.md": render_markdown(found, scale, folder), **pictures, **facts}

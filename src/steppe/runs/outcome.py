@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import SteppeError, missing, nearest
+from steppe.core.errors import SteppeError, make_missing_error, suggest_name
 from steppe.core.inputs import as_arguments, each_tensor
 from steppe.core.metric import Metric
 from steppe.runs.curves import draw_figure, plot_histories
@@ -103,7 +103,7 @@ class Outcome:
     def frame(self) -> pandas.DataFrame:
         """Return the rounds as a pandas table, as in rounds.csv: nested keys are joined by dots."""
         if find_spec("pandas") is None:
-            raise missing("frame() needs pandas, which is not installed", "pandas",
+            raise make_missing_error("frame() needs pandas, which is not installed", "pandas",
                           "; history has the same records as dictionaries.")  # fmt: skip
         import pandas
 
@@ -133,7 +133,7 @@ class Outcome:
         """
         path = Path(path)
         if path.suffix not in EXPORTS:
-            raise SteppeError(f"export: {path} has no suffix that names a format{nearest(path.suffix, EXPORTS)}")
+            raise SteppeError(f"export: {path} has no suffix that names a format{suggest_name(path.suffix, EXPORTS)}")
         if path.suffix == ".onnx":
             self._check_onnx()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,9 @@ class Outcome:
     @staticmethod
     def _check_onnx() -> None:
         if any(find_spec(name) is None for name in ("onnx", "onnxscript")):
-            raise missing("An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing.")
+            raise make_missing_error(
+                "An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing."
+            )
 
     def _export_onnx(self, path: Path, example: Any) -> None:
         given = self.example() if example is None else example
