@@ -1,7 +1,7 @@
 """The code blocks of README.md and of the pages in docs/: where they are, and how each is checked.
 
 A fenced block names its language. `<!-- not run: REASON -->` on the line before it keeps a block from being executed;
-it is still parsed, and its names are looked up. In an indented block, every line that begins with `steppe` is a command.
+it is still parsed, and its names are looked up. In an indented block, lines that begin with `steppe` are commands.
 """
 
 from __future__ import annotations

@@ -18,5 +18,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in newcomer.FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("STEPPE_DATA", raising=False)
     return tmp_path

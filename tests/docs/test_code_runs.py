@@ -4,6 +4,8 @@ nor other people's data. Runs are made small.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import steppe as library
 from tests.cli.conftest import Steppe
 from tests.docs import newcomer
-from tests.docs.code_blocks import find_pages, find_steppe, name_page, read_blocks, read_commands
+from tests.docs.code_blocks import ROOT, find_pages, name_page, read_blocks, read_commands
 
 pytestmark = pytest.mark.slow
 PYTHON = [p for p in find_pages() if any(b.language == "python" and not b.not_run for b in read_blocks(p))]
@@ -41,7 +43,7 @@ def test_python_runs(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """Execute a page's blocks in order, as a reader would type them."""
     for name in ("run", "compare", "sweep"):
         monkeypatch.setattr(library, name, shorten(getattr(library, name), many=name != "run"), raising=False)
-    (x, y), (test_x, test_y) = newcomer.make_samples(60, 0), newcomer.make_samples(30, 1)
+    (x, y), (test_x, test_y) = newcomer.make_samples(600, 0), newcomer.make_samples(60, 1)
     known = {"steppe": library, "MyModule": newcomer.MyModule, "LookBack": newcomer.LookBack, "__name__": "page",
              "x": x, "y": y, "test_x": test_x, "test_y": test_y}  # fmt: skip
     for block in read_blocks(path):
@@ -62,14 +64,44 @@ def shorten(function: Callable[..., Any], many: bool) -> Callable[..., Any]:
     return short
 
 
-@pytest.mark.parametrize("path", find_pages(), ids=name_page)
-def test_cheap_commands_run(path: Path, folder: Path, steppe: Steppe) -> None:
-    for block in read_blocks(path):
-        if block.not_run:
-            continue
-        for line, words in read_commands(block):
-            options = find_steppe(words)
-            if words[0] != "steppe" or not options or options[0] not in LESS or "…" in options:
-                continue
-            said = steppe(*options, *LESS[options[0]])
-            assert said.code == 0, f"{block.page}:{line}: {' '.join(words)}\n{said.err}"
+def take_less(options: list[str]) -> list[str]:
+    """Keep the first value of each grid, one trial of a search, and two of several algorithms.
+
+    >>> " ".join(take_less("compare fedavg fedsam scaffold --seeds 3".split()))
+    'compare fedavg fedsam --seeds 3'
+    >>> " ".join(take_less("sweep fedsam --grid rho=0.1,0.5 --search 20".split()))
+    'sweep fedsam --grid rho=0.1 --search 1'
+    """
+    short = list(options)
+    for i, word in enumerate(options[:-1]):
+        if word == "--grid":
+            short[i + 1] = options[i + 1].partition(",")[0]
+        if word == "--search":
+            short[i + 1] = "1"
+    ends = next((i for i, word in enumerate(short) if word.startswith("-")), len(short))
+    return [*short[: min(ends, 3)], *short[ends:]] if short[0] == "compare" else short
+
+
+@pytest.fixture
+def clone(folder: Path, steppe: Steppe, request: pytest.FixtureRequest) -> Steppe:
+    """The command line where `make demo` has run."""
+    demo = re.search(r"^demo:.*\n\t\S+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert demo is not None
+    if "runs/demo" in request.getfixturevalue("path").read_text("utf-8"):
+        assert steppe(*take_less(shlex.split(demo[1])), *LESS["compare"]).code == 0
+    (folder / "look_back.py").rename(folder / "newcomer.py")  # `steppe new` writes it
+    return steppe
+
+
+def find_cheap(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the lines and options of a page's commands that are executed."""
+    found = [(line, words[1:]) for block in read_blocks(path) if not block.not_run
+             for line, words in read_commands(block) if words[0] == "steppe"]  # fmt: skip
+    return [(line, options) for line, options in found if options[0] in LESS and "…" not in options]
+
+
+@pytest.mark.parametrize("path", [path for path in find_pages() if find_cheap(path)], ids=name_page)
+def test_cheap_commands_run(path: Path, clone: Steppe) -> None:
+    for line, options in find_cheap(path):
+        said = clone(*take_less(options), *LESS[options[0]])
+        assert said.code == 0, f"{name_page(path)}:{line}: steppe {' '.join(options)}\n{said.err}"
