@@ -23,7 +23,7 @@ import pytest
 import steppe as library
 from steppe.algorithms import CATALOGUE
 from steppe.config import Config, nest, resolve
-from steppe.registry import catalogue_settings
+from steppe.registry import list_catalogue_settings
 from tests.cli.conftest import Steppe
 from tests.docs.code_blocks import ROOT, SHELL, Block, find_pages, find_steppe, name_page, read_blocks, read_commands
 
@@ -44,7 +44,7 @@ PROGRAMS = {
 }
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-SETTINGS = {key for name in CATALOGUE for key in catalogue_settings(name)}
+SETTINGS = {key for name in CATALOGUE for key in list_catalogue_settings(name)}
 UNDERSTOOD = 77  # the exit code of a command whose work is about to begin
 
 

@@ -13,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from tools.docs import api_pages, command_page, config_page, folder_page, names_page, wire_page
 
 ROOT = Path(__file__).parents[2]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
@@ -23,10 +24,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
     mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
     files.append(File.generated(config, "assets/mathjax.js", abs_src_path=str(mathjax.locate())))
+    for path, text in make_reference().items():
+        files.append(File.generated(config, path, content=text))
     named = set(walk(config.nav))
     pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri not in named)
     config.nav = expand(config.nav, pages)
     return files
+
+
+def make_reference() -> dict[str, str]:
+    """Return the generated pages by their paths."""
+    return api_pages.make_pages() | {
+        "reference/config.md": config_page.make_page(),
+        "reference/commands.md": command_page.make_page(),
+        "reference/names.md": names_page.make_page(),
+        "reference/files.md": folder_page.make_page(),
+        "reference/messages.md": wire_page.make_page(),
+    }
 
 
 def walk(nav: Any) -> list[str]:

@@ -22,14 +22,14 @@ from steppe.parts.control_variates import ControlVariates
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 # ---- one local step: nested oracles ----
 
 
 def draw_composition(folder: Path = PICTURES) -> Path:
     """FedGAMMA from inside out, as the catalogue builds it."""
-    parts = make("fedgamma", SGD()).parts
+    parts = make_algorithm("fedgamma", SGD()).parts
     names = [type(p).__name__ for p in parts]
     assert names == ["SAM", "ControlVariates", "SGD"], names
     figure, axes = start(10, 4.1, (20, 8.2))
