@@ -22,7 +22,7 @@ import pytest
 
 import steppe as library
 from steppe.algorithms import CATALOGUE
-from steppe.config import Config, nest, resolve
+from steppe.config import Config, nest_settings, resolve
 from steppe.registry import list_catalogue_settings
 from tests.cli.conftest import Steppe
 from tests.docs.code_blocks import ROOT, SHELL, Block, find_pages, find_steppe, name_page, read_blocks, read_commands
@@ -109,7 +109,7 @@ def check_toml(block: Block) -> None:
     """Parse it; what consists of a run's keys is checked as `steppe run --config` does."""
     values = tomllib.loads(block.code)
     if set(values) <= {*Config.model_fields, "settings"} and not isinstance(values.get("data"), dict):
-        resolve(nest(values), block.where)
+        resolve(nest_settings(values), block.where)
 
 
 def check_json(block: Block) -> None:
