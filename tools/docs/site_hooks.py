@@ -14,6 +14,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from tools.docs import api_pages, command_page, config_page, folder_page, names_page, wire_page
+from tools.docs.offline_check import check_site
 
 ROOT = Path(__file__).parents[2]
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
@@ -76,3 +77,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"{opening}{HOME}/blob/main/{path.relative_to(ROOT)}{anchor}{closing}"
 
     return LINK.sub(point, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a site that loads anything from elsewhere."""
+    if found := check_site(Path(config.site_dir)):
+        raise PluginError("The site must work offline, but it loads: " + "; ".join(found[:5]))
