@@ -291,6 +291,12 @@ class Config(BaseModel):
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
 
+    @field_validator("augmentation", mode="before")
+    @classmethod
+    def read_none(cls, value: Any) -> Any:
+        """Take `none`, which a command line reads as no value, for the name of the augmentation that does nothing."""
+        return "none" if value is None else value
+
     @field_validator("metrics", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:

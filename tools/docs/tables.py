@@ -28,7 +28,7 @@ def make_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def make_plain(text: str) -> str:
-    """Return a text that Markdown leaves as it is.
+    r"""Return a text that Markdown leaves as it is.
 
     >>> make_plain("train/<class>/*.png")
     'train/&lt;class&gt;/\\*.png'
