@@ -130,3 +130,4 @@ def test_the_command_goes_on_from_its_rows(steppe):
     made = rows.read_rows(Path("out/results/league.jsonl"))
     assert {r["config"]["judged_on"] for r in made if r["seed"] == SEED} == {"validation"}
     assert steppe(*words, "--out", "out", "--dry-run").out == "nothing is missing\n"
+    assert "Not every arm of ours is tuned" in steppe(*words, "--out", "out").out

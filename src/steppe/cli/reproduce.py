@@ -214,7 +214,7 @@ def _show_league(known: list[dict[str, Any]], scale: str) -> None:
     for part in league_page.make_tables(known, scale):
         terminal.print_table(part.title, part.columns, part.rows, ("trace", "λ1", "global model, %"))
     for sentence in league_page.write_outcome(known, scale):
-        terminal.show(terminal.escaped(sentence))
+        terminal.show(terminal.escape(sentence))
 
 
 def _show_survey(found: list[dict[str, Any]], scale: str) -> None:
