@@ -46,7 +46,7 @@ from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
 from steppe.runs.folder import check_place
 from steppe.settings import explain, split_algorithm
 
-Several = Sequence[Asked] | Mapping[str, Asked]
+Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
 
 
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
@@ -54,6 +54,8 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
             metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None,
             progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
     """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
+
+    The arguments that are not listed are those of `steppe.run`.
 
     algorithms  as in `steppe.run`, each; a dictionary gives them names of your own
     seeds       runs per algorithm: seed, seed + 1, …
@@ -87,6 +89,8 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
           metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
           **options: Any) -> SweptRuns:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds, and return a line per point.
+
+    The other arguments are those of `steppe.compare`.
 
     grid     the values of each key or setting: {"rho": [0.05, 0.1], "lr": [0.01, 0.1]}
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
@@ -129,8 +133,15 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
          loss: str | Each = "cross_entropy", **options: Any) -> Costs:  # fmt: skip
     """Trace what algorithms cost: vectors and bytes, gradients, forwards and FLOPs of one client's round.
 
-    `model` is a name with an input `shape` and `classes`, or a module with an `example` of its batches,
-    {"x": inputs, "y": targets}, if these are no images.
+    algorithms  one or several, as in `steppe.compare`
+    model       a name, or a module
+    shape       shape of one input, for a model by name
+    classes     number of classes, for a model by name
+    batch       batch size of a step
+    example     a batch {"x": inputs, "y": targets} for a module whose inputs are no images
+    add         further parts
+    loss        as in `steppe.run`
+    options     settings, which go to the algorithms that have them
     """
     if isinstance(model, str):
         with torch.device("meta"):  # sizes are enough, so no memory is needed
@@ -150,7 +161,13 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
 
 
 def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Added = (), **settings: Any) -> Trace:
-    """Run an algorithm on a federation of quadratics (a file, or the same as a dictionary), in float64."""
+    """Run an algorithm on a federation of quadratics, in float64, and return every state of every round.
+
+    algorithm  as in `steppe.run`
+    problem    the quadratics: a JSON file, or the same as a dictionary (examples/quadratics.json)
+    add        further parts
+    settings   settings of the algorithm
+    """
     try:
         content = json.loads(Path(problem).read_text()) if isinstance(problem, str | Path) else dict(problem)
         checked = Problem(**content)

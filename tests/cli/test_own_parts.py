@@ -31,6 +31,7 @@ whole = steppe.Algorithm((LookBack(0.3),), "whole")
 pair = (SAM(0.1), LookBack(0.1))
 """
 )
+FAILS = LOOKBACK.partition("rho / 0")[0].count("\n") + 1  # the line
 SMALL = ["--model", "mlp", "--partition", "iid", "--clients", "4", "--per-round", "2", "--epochs", "1", "--batch",
          "200", "--workers", "0", "--rounds", "1"]  # fmt: skip
 
@@ -123,7 +124,7 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     (["--add", "lookback.py:LookBack:row=1"], "has no setting 'row'; did you mean 'rho'"),
     (["--add", "lookback.py:LookBack:rho=much"], "rho of part 'lookback.py:LookBack' must be a number"),
     (["--add", "lookback.py:mine"], "lookback.py:mine is 2 parts: add them one by one"),
-    (["--add", "lookback.py:failing"], "part 'lookback.py:failing' cannot be made: line 36 of"),
+    (["--add", "lookback.py:failing"], f"part 'lookback.py:failing' cannot be made: line {FAILS} of"),
     (["--add", "broken.py:LookBack"], "broken.py cannot be loaded: line 3 of"),
     (["--add", "unreadable.py:LookBack"], "unreadable.py cannot be loaded: line 1 of"),
     (["--add", "no.such.module:LookBack"], "there is no module 'no.such.module' here"),

@@ -99,7 +99,8 @@ def check_statistics(task: Task, federation: Federation) -> None:
     if not task.buffers:
         return
     size = federation.batch_size
-    single = [i for i, n in enumerate(federation.sizes) if 1 in federation.size_batches(n)]
+    odd = {n for n in set(federation.sizes) if 1 in federation.size_batches(n)}
+    single = [i for i, n in enumerate(federation.sizes) if n in odd]
     x = federation.plain(take(federation.data.train_inputs, slice(max(size, 2))))
     with torch.no_grad():
         after = task.forward(task.x0, x, task.buffers).buffers

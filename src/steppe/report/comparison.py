@@ -23,6 +23,7 @@ from steppe.report.measure_tables import Profile, average_seeds, read_numbers, r
 from steppe.report.seeds import compute_spread, describe_variation
 from steppe.runs.folder import RunFolder
 
+SHOWN = 20_000  # clients up to which a page shows who holds what
 Axis = Literal["round", "bytes", "gradients", "simulated"]
 
 
@@ -294,7 +295,7 @@ class Comparison:
         found: dict[str, tuple[np.ndarray, tuple[str, ...] | None]] = {}
         for run in self.runs:
             split = run.partition
-            if split is None or split.hash in found:
+            if split is None or split.hash in found or len(split.clients) > SHOWN:
                 continue
             data = run.data
             if data and data.classes and max(int(c.max()) for c in split.clients) < len(data.train_targets):
@@ -303,7 +304,8 @@ class Comparison:
 
     @cached_property
     def partitions(self) -> dict[str, Partition]:
-        return {run.partition.hash: run.partition for run in self.runs if run.partition is not None}
+        splits = [run.partition for run in self.runs if run.partition is not None]
+        return {split.hash: split for split in splits if len(split.clients) <= SHOWN}
 
 
 @lru_cache(4)
