@@ -121,5 +121,3 @@ def test_no_test_is_skipped_for_want_of_a_package() -> None:
     for name in asked - set(LEFT_OUT):
         present = re.search(rf"(^| ){NAMES.get(name, name)}\b", installed)
         assert present, f"{name} is in no extra that make setup installs"
-            f"{name} is in no extra that make setup installs"
-        )
