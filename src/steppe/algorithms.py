@@ -2,7 +2,7 @@
 
 A function's arguments are the algorithm's settings with their defaults; `steppe list` shows its docstring. Every
 public function here that returns `Parts` is in the catalogue. The local optimiser belongs to the experiment's
-recipe, and `registry.make` puts it around these parts.
+recipe, and `registry.make_algorithm` puts it around these parts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
-from steppe.engine.objectives import either, split_objectives
+from steppe.engine.objectives import choose_given, split_objectives
 from steppe.engine.optimisers import tabulate_schedule, take_optimiser
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
@@ -74,7 +74,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     own = take_objects(model, data, options)
     own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
-    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
+    own_loss, own_metrics = split_objectives(loss, choose_given(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -122,7 +122,7 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": either(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
+           "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():

@@ -28,7 +28,7 @@ from steppe.core.task import Task
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
-from steppe.engine.objectives import either, read_loss, split_objectives, take_objectives
+from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
 from steppe.engine.quadratics import Problem, trace_algorithm
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
@@ -39,7 +39,7 @@ from steppe.jobs.search import Search, parse_range
 from steppe.models import build
 from steppe.models.given import UNSET
 from steppe.parts.sgd import SGD
-from steppe.registry import catalogue_settings, complete, settings_of
+from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
@@ -63,7 +63,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
-    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+    own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
         points.append(_point(label, read_call(algorithm, add, mine), own, {}))
@@ -96,7 +96,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
                           '"0.01..1:log"}.')  # fmt: skip
     if spans and search is None:
         raise SteppeError("ranges are for a search: say how many points, with search=20.")
-    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+    own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
 
     def point(values: dict[str, Any]) -> Point:
         label = ",".join(f"{k}={v}" for k, v in values.items())
@@ -137,7 +137,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
     task = Task(module, read_loss(loss)).to("meta")
     given = example or {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
     named = _name([algorithms] if _is_one(algorithms) else algorithms)
-    base = trace_cost(complete((), SGD(), (), "fedavg"), task, dict(given))
+    base = trace_cost(complete_algorithm((), SGD(), (), "fedavg"), task, dict(given))
     rows = []
     for label, algorithm, mine in _share(named, options):
         call = read_call(algorithm, add, mine)
@@ -227,9 +227,9 @@ def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[st
 
 def _known_settings(algorithm: Asked) -> set[str]:
     if isinstance(algorithm, str):
-        return set(catalogue_settings(split_algorithm(algorithm)[0]))
+        return set(list_catalogue_settings(split_algorithm(algorithm)[0]))
     is_function = callable(algorithm) and not isinstance(algorithm, type | Part | Algorithm)
-    return set(settings_of(algorithm)) if is_function else set()
+    return set(list_settings(algorithm)) if is_function else set()
 
 
 def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any]) -> Point:

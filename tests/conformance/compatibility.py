@@ -24,7 +24,7 @@ from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
-from steppe.registry import PARTS, assembled, parse_addition
+from steppe.registry import PARTS, assemble, parse_addition
 from tests.conformance.compositions import CLIENTS, OPTIMISERS, PROBLEM, Seen, always, play
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -98,7 +98,7 @@ NAMES = sorted([*PARTS, *(p.name for p in NOT_ADDABLE)])
 def composed(names: tuple[str, ...], optimiser: str = "sgd") -> Algorithm:
     chosen = [part_named(name) for name in names]
     own = tuple(p for p in chosen if p.name not in PARTS)
-    return assembled(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "fedavg")
+    return assemble(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "fedavg")
 
 
 @cache

@@ -17,7 +17,7 @@ from steppe.core.errors import RunFailed
 from steppe.engine.progress import handle_logs
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
-from steppe.flower.federation_file import read
+from steppe.flower.federation_file import read_federation_file
 from steppe.flower.keeper import find_descendants
 from steppe.flower.launch import Local, end_keeper
 from steppe.flower.nodes import NodeStore
@@ -102,7 +102,7 @@ class Trial:
 
     def check(self, out: str, sets: str, schedule: list[list[int]] | None = None) -> None:
         """The recorded model and server state are those of the simulator with the clients that were counted."""
-        _, config = read(self.folder / "app", sets.split())
+        _, config = read_federation_file(self.folder / "app", sets.split())
         history = self.history(out)
         if schedule is None:
             schedule = [[0, 1, 2]] * len(history)

@@ -56,7 +56,7 @@ def main() -> None:
         else:
             from rich.console import Console
 
-            text = f"[bold red]error:[/] {terminal.escaped(_text(error))}"
+            text = f"[bold red]error:[/] {terminal.escape(_text(error))}"
             Console(stderr=True, soft_wrap=True).print(text, highlight=False)
         sys.exit(code)
 

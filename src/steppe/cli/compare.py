@@ -122,8 +122,8 @@ def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
 
     found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
     flattest = find_flattest(flat["rows"]) if flat else ""
-    terminal.show(f"\n[bold]{terminal.escaped(write_headline(found))}[/] {terminal.escaped(write_summary(found))}"
-                  f"{' ' * bool(flattest)}{terminal.escaped(flattest)}\n")  # fmt: skip
+    terminal.show(f"\n[bold]{terminal.escape(write_headline(found))}[/] {terminal.escape(write_summary(found))}"
+                  f"{' ' * bool(flattest)}{terminal.escape(flattest)}\n")  # fmt: skip
 
 
 def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: dict[str, Any] | None,

@@ -181,7 +181,7 @@ def _list(as_json: bool, places: list[Path]) -> None:
 def _show(table: Any, found: Any, scale: str) -> None:
     from steppe.reproduce import publish
 
-    terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
+    terminal.show(f"\n[bold]{terminal.escape(table.title)}[/]")
     for part in publish.make_tables(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
         if part.title in table.columns.values():  # show only columns with runs, cell by cell
@@ -191,7 +191,7 @@ def _show(table: Any, found: Any, scale: str) -> None:
             terminal.print_table(
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
-    terminal.show(terminal.escaped(publish.summarize(table, found)))
+    terminal.show(terminal.escape(publish.summarize(table, found)))
 
 
 def _show_league(found: list[dict[str, Any]], scale: str) -> None:

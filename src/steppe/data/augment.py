@@ -143,7 +143,7 @@ AUGMENTATIONS = {
 }
 
 
-def augmentation(name: str) -> Augmentation:
+def find_augmentation(name: str) -> Augmentation:
     """Return the augmentation of this name."""
     if name not in AUGMENTATIONS:
         raise SteppeError(f"The augmentation {name!r} is unknown{suggest_name(name, AUGMENTATIONS)}")

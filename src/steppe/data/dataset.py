@@ -24,7 +24,7 @@ from torch import Tensor
 
 from steppe.core import keyed
 from steppe.core.errors import SteppeError, suggest_name
-from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
+from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.arrays import as_inputs, as_targets
 from steppe.data.files import find
@@ -66,7 +66,7 @@ class Data:
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if inputs is None and targets is None and part == "validation":
                 continue
-            for name, tensor in named_tensors(inputs, f"{part} inputs"):
+            for name, tensor in list_named_tensors(inputs, f"{part} inputs"):
                 if len(tensor) != len(targets):
                     raise SteppeError(f"{self.name} has {len(tensor)} {name} but {len(targets)} targets.")
             if show_shape(inputs) != show_shape(self.train_inputs):
@@ -78,7 +78,7 @@ class Data:
                 self._check_labels(part, targets)
         if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
             raise SteppeError(f"{self.name}: mean and std need one number per channel, and std > 0.")
-        for _, tensor in named_tensors(self.train_inputs, ""):
+        for _, tensor in list_named_tensors(self.train_inputs, ""):
             if tensor.dtype == torch.uint8 and tensor.ndim != 4:
                 raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w); for other "
                                   "data use int64 or float32.")  # fmt: skip
@@ -106,7 +106,9 @@ class Data:
                 f"A validation share of {fraction} of {len(self.train_targets)} training samples leaves "
                 "one side empty; choose a number between 0 and 1 such as 0.1."
             )
-        chosen = stratified(self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed)
+        chosen = choose_stratified(
+            self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed
+        )
         return self.hold_out(chosen)
 
     def hold_out(self, indices: Any) -> Data:
@@ -149,7 +151,7 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         """Return the same data on a device."""
-        moved = replace(self, **{k: each_tensor(lambda t: t.to(device), v) for k, v in self._samples.items()})
+        moved = replace(self, **{k: map_tensors(lambda t: t.to(device), v) for k, v in self._samples.items()})
         if "hash" in vars(self):
             vars(moved)["hash"] = self.hash
         return moved
@@ -159,7 +161,7 @@ class Data:
         """Return a hash of all samples and constants, but not of the name."""
         digest = hashlib.sha256()
         for part, samples in self._samples.items():
-            for name, value in named_tensors(samples, part):
+            for name, value in list_named_tensors(samples, part):
                 digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
                 digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         digest.update(repr((self.classes, self.mean, self.std)).encode())
@@ -168,7 +170,7 @@ class Data:
         return digest.hexdigest()[:16]
 
 
-def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
+def choose_stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     """Return sorted indices of exactly `count` samples, with each class as close to its share as possible."""
     _, labels = torch.unique(labels.cpu(), return_inverse=True)
     sizes = torch.bincount(labels)

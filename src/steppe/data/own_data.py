@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, quote
-from steppe.core.inputs import count, named_tensors, show_shape
+from steppe.core.inputs import count, list_named_tensors, show_shape
 from steppe.data.arrays import as_inputs, as_tensor
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.examples import Columns, is_array, is_table, read_columns
@@ -127,7 +127,7 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
         if count(x) != len(c.targets) or count(x) == 0:
             raise SteppeError(f"{who.capitalize()} data have {count(x)} inputs and {len(c.targets)} targets; at least "
                               "one sample is needed, with a target each.")  # fmt: skip
-        kinds = [[t.dtype for _, t in named_tensors(one, "")] for one in (x, read[0])]
+        kinds = [[t.dtype for _, t in list_named_tensors(one, "")] for one in (x, read[0])]
         if kinds[0] != kinds[1]:
             raise SteppeError(f"{who.capitalize()} inputs are of type {kinds[0][0]}, but {whose[0]} inputs are of type "
                               f"{kinds[1][0]}; make them equal.")  # fmt: skip

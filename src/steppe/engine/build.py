@@ -34,7 +34,7 @@ from steppe.evaluate.client_tests import check_rate
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
 from steppe.measures.during_training import needs_clients, parse_schedule
-from steppe.registry import check_parts, complete, make, parse_addition
+from steppe.registry import check_parts, complete_algorithm, make_algorithm, parse_addition
 from steppe.runs.provenance import qualified_name
 
 _POLICY = {
@@ -75,7 +75,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     else:
         data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
-    federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
+    federation = Federation(data, split, config.batch, config.epochs, datasets.find_augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
         if data.outputs is None:
@@ -148,9 +148,9 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
     add = tuple(next(objects) if text.startswith(OWN) else parse_addition(text) for text in config.add)
     add = (*add, *make_local_schedule(config))
     if own is None:
-        algorithm = make(config.algorithm, optimiser, config.settings, add)
+        algorithm = make_algorithm(config.algorithm, optimiser, config.settings, add)
     else:
-        algorithm = complete(own, optimiser, add)
+        algorithm = complete_algorithm(own, optimiser, add)
     return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
@@ -167,7 +167,7 @@ def check_names(config: Config) -> None:
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
-        "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "augmentation": lambda: datasets.find_augmentation(config.augmentation),
         "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: parse_schedule(config.measure),

@@ -17,12 +17,12 @@ from steppe.config import OWN, Config
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.losses import LOSSES
 from steppe.core.metric import Each, Metric
-from steppe.core.named_metrics import METRICS, make_metric, usual_metric
+from steppe.core.named_metrics import METRICS, choose_usual_metric, make_metric
 from steppe.runs.provenance import qualified_name
 from steppe.settings import parse_named
 
 
-def either(metric: Any, metrics: Any) -> Any:
+def choose_given(metric: Any, metrics: Any) -> Any:
     """Return the metrics, which may be given as `metric` or `metrics`."""
     if metric is not None and metrics is not None:
         raise SettingError("metric and metrics are both given: put all of them into metrics, the main one first")
@@ -76,7 +76,7 @@ def read_loss(given: Any) -> Each:
 def read_metrics(given: Any, loss: Each) -> tuple[tuple[Metric, ...], list[str]]:
     """Return the metrics, the main one first, and messages for the user."""
     if given is None or (isinstance(given, list | tuple) and not given):
-        return (usual_metric(loss),), []
+        return (choose_usual_metric(loss),), []
     notes: list[str] = []
     found = tuple(_read_metric(one, loss, notes) for one in as_list(given))
     names = [m.name for m in found]

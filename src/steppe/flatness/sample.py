@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.inputs import count as count_examples
 from steppe.core.keyed import key, permutation
 from steppe.data.federation import Federation
@@ -41,7 +41,7 @@ class Sample:
         return len(self.targets)
 
     def to(self, device: torch.device | str) -> Sample:
-        return replace(self, inputs=each_tensor(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
+        return replace(self, inputs=map_tensors(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
 
 
 def of_training_data(federation: Federation, count: int = 5000, seed: int = 0) -> Sample:

@@ -18,7 +18,7 @@ from typing import Any
 from steppe.core.errors import RunFailed, SteppeError, make_missing_error
 from steppe.flower import keeper, keys
 from steppe.flower.create import CONNECTION, connect
-from steppe.flower.federation_file import read
+from steppe.flower.federation_file import read_federation_file
 from steppe.flower.private import write_private
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
@@ -34,7 +34,7 @@ class Local:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.settings, self.config = read(self.folder / "app")
+        self.settings, self.config = read_federation_file(self.folder / "app")
         if "steppe.flower.superlink" not in (self.folder / "operator" / "superlink.sh").read_text():
             raise SteppeError(f"{self.folder} was created by an older version, whose SuperLink accepts anyone: create "
                               "it again with steppe federate init.")  # fmt: skip

@@ -40,7 +40,7 @@ def make(app_folder: Path) -> ServerApp:
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
     """Run the federation; its folder records its state, even if this process is killed."""
     look_in(app_folder)
-    settings, config = federation_file.read(app_folder, sets)
+    settings, config = federation_file.read_federation_file(app_folder, sets)
     where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)
     with lock(where), log_to(where / LOG):

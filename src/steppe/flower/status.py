@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
-from steppe.flower.federation_file import read
+from steppe.flower.federation_file import read_federation_file
 from steppe.flower.launch import is_reachable, parse_json, run_flwr
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs.folder import RunFolder
@@ -33,7 +33,7 @@ def find_control(folder: Path) -> tuple[str, int]:
 
 
 def read_federation(folder: Path) -> dict[str, Any]:
-    settings, config = read(folder / "app")
+    settings, config = read_federation_file(folder / "app")
     where = folder / settings.out
     history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = state.get("state", "not started")

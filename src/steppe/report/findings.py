@@ -7,7 +7,7 @@ from typing import Any
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import describe_variation, mean_and_spread, pair_differences
+from steppe.report.seeds import compute_spread, describe_variation, pair_differences
 
 
 def write_headline(c: Comparison) -> str:
@@ -36,7 +36,7 @@ def write_summary(c: Comparison) -> str:
     second, sentences = c.ranking[1], []
     pairs = pair_differences(best.by_seed, second.by_seed)
     if len(pairs) > 1:
-        mean, spread = mean_and_spread(pairs)
+        mean, spread = compute_spread(pairs)
         ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
                          f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"

@@ -27,7 +27,7 @@ from steppe.core.errors import SteppeError
 from steppe.data.partition import parse
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+def compute_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
@@ -107,13 +107,13 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pai
     error = stdev(each) / sqrt(n)
     # Differences of equal numbers may differ in their last bit: that is no spread either.
     spread = error > 1e-12 * max(map(abs, [*ours.values(), *theirs.values()]))
-    return Paired(n, mean, error, student_p(mean / error, n - 1) if spread else None)
+    return Paired(n, mean, error, compute_student_p(mean / error, n - 1) if spread else None)
 
 
-def student_p(t: float, freedom: int) -> float:
+def compute_student_p(t: float, freedom: int) -> float:
     """P(|T| ≥ |t|) for Student's T.
 
-    >>> round(student_p(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
+    >>> round(compute_student_p(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
     True
     """
     return 1.0 if t == 0 else incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)

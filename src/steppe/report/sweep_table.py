@@ -7,7 +7,7 @@ from typing import Any
 
 from steppe.jobs.points import Point, choose_measure, find_best, find_others
 from steppe.report.compare_table import format_loss
-from steppe.report.seeds import describe_variation, mean_and_spread
+from steppe.report.seeds import compute_spread, describe_variation
 
 COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
 
@@ -30,7 +30,7 @@ def _summarize(p: Point) -> dict[str, Any]:
 def _over_seeds(p: Point, key: str) -> tuple[float, float] | None:
     each = ({**{name: one["last"] for name, one in r.get("metrics", {}).items()}, **r} for r in p.results.values())
     values = [float(r[key]) for r in each if r.get(key) is not None]
-    return mean_and_spread(values) if values else None
+    return compute_spread(values) if values else None
 
 
 def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[list[str], list[list[str]]]:

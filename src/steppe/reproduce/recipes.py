@@ -21,15 +21,15 @@ from importlib.resources import files
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from steppe.config import Config, keys, resolve
+from steppe.config import Config, list_keys, resolve
 from steppe.core.errors import SteppeError, suggest_name
-from steppe.registry import catalogue_settings
+from steppe.registry import list_catalogue_settings
 
 if TYPE_CHECKING:
     from steppe.reproduce.rows import Row
 
 # Keys on which the trained model does not depend, apart from chance.
-INDEPENDENT = keys("seed", "machine", "evaluation", "onlooker")
+INDEPENDENT = list_keys("seed", "machine", "evaluation", "onlooker")
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
@@ -215,7 +215,7 @@ def hash_recipe(config: Config) -> str:
     """
     fields = Config.model_fields
     usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
-    own = catalogue_settings(config.algorithm)
+    own = list_catalogue_settings(config.algorithm)
     content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}

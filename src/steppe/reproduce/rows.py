@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from steppe.config import renamed, resolve
+from steppe.config import rename_old, resolve
 
 Row = dict[str, Any]
 HERE = Path(__file__).parent
@@ -47,7 +47,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def _renamed(row: Row) -> Row:
     """Return a row of an earlier version under the names of today, so that it answers the same cell."""
-    config = renamed(row.get("config", {}))
+    config = rename_old(row.get("config", {}))
     if config == row.get("config", {}):
         return row
     from steppe.reproduce.recipes import hash_recipe  # which imports this file

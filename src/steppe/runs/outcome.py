@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, make_missing_error, suggest_name
-from steppe.core.inputs import as_arguments, each_tensor
+from steppe.core.inputs import map_tensors, split_arguments
 from steppe.core.metric import Metric
 from steppe.runs.curves import draw_figure, plot_histories
 from steppe.runs.folder import Record, tabulate
@@ -155,8 +155,8 @@ class Outcome:
         given = self.example() if example is None else example
         if given is None:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
-        pair = each_tensor(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
-        positional, named = as_arguments(pair)
+        pair = map_tensors(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
+        positional, named = split_arguments(pair)
         free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
             torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,

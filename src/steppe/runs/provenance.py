@@ -18,7 +18,7 @@ from torch import nn
 import steppe
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
-from steppe.core.losses import name_of, settings_of
+from steppe.core.losses import find_loss_name, find_loss_settings
 from steppe.core.prediction import find_prediction
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
@@ -68,6 +68,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     config, task, federation = experiment.config, experiment.task, experiment.federation
     data, split = federation.data, federation.partition
     own_model = config.model.startswith(OWN)
+    named = {} if task.own_loss else {"name": find_loss_name(task.loss_each), **find_loss_settings(task.loss_each)}
     return {
         "format": FORMAT,
         "algorithm": experiment.algorithm.name,
@@ -84,7 +85,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
         "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
-                 **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
+                 **named},
         "metric": task.metric.record,
         "metrics": [m.record for m in task.metrics],
         "partition": {"rule": split.rule, "hash": split.hash,
