@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import torch
+from tools.docs.bibliography import Paper, read_papers
+from tools.docs.docstrings import Document, describe
 
 from steppe import parts as ideas
 from steppe.algorithms import CATALOGUE, Parts
@@ -24,9 +26,7 @@ from steppe.engine.optimisers import NAMED
 from steppe.models import build
 from steppe.parts.own_optimiser import OwnOptimiser
 from steppe.parts.sgd import SGD
-from steppe.registry import assembled, settings_of
-from tools.docs.bibliography import Paper, read_papers
-from tools.docs.docstrings import Document, describe
+from steppe.registry import assemble, list_settings
 
 MODEL, SHAPE, CLASSES, BATCH = "cnn", (3, 32, 32), 10, 50  # what is traced: the FedAvg paper's CNN on CIFAR-10
 
@@ -54,7 +54,7 @@ class Method:
         """Return the settings that choose between named rules."""
         hints = read_hints(self.function)
         return {
-            key: get_args(hints[key]) for key in settings_of(self.function) if get_origin(hints.get(key)) is Literal
+            key: get_args(hints[key]) for key in list_settings(self.function) if get_origin(hints.get(key)) is Literal
         }
 
     def make(self, **given: Any) -> Parts:
@@ -129,7 +129,7 @@ def make_example(kind: type[Part]) -> Part:
     """Return an instance: as a catalogue entry has it if something must be set, otherwise with its defaults."""
     if kind is OwnOptimiser:
         return OwnOptimiser.of(lambda d, w, memory, k: d, "rule", 0.0, None)
-    needed = [f.name for f in fields(kind) if settings_of(kind).get(f.name) is inspect.Parameter.empty]  # type: ignore[arg-type]
+    needed = [f.name for f in fields(kind) if list_settings(kind).get(f.name) is inspect.Parameter.empty]  # type: ignore[arg-type]
     used = list_uses().get(kind)
     given = {key: getattr(used[0][1], key) if used else 1.0 for key in needed}
     with warnings.catch_warnings():
@@ -149,7 +149,7 @@ def trace(parts: Parts) -> tuple[Traced, Cost]:
     """Trace one client's round of these parts, with the optimiser SGD unless one of them is an optimiser."""
     optimisers = [p for p in parts if type(p) in (*NAMED.values(), OwnOptimiser)]
     inside = tuple(p for p in parts if p not in optimisers)
-    algorithm = assembled(inside, optimisers[0] if optimisers else SGD(), (), "traced")
+    algorithm = assemble(inside, optimisers[0] if optimisers else SGD(), (), "traced")
     found = trace_round(algorithm, *_task())
     return found, found.weigh(_task()[0])
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tools.docs.tables import make_table
+
 from steppe.config import Config
 from steppe.reproduce import league, recipes, rows, verdicts
-from tools.docs.tables import make_table
 
 LEAGUE = "league"
 
@@ -41,10 +42,10 @@ def _reproduced(known: Sequence[rows.Row]) -> list[Evidence]:
             if one.ours is None and not one.failed:
                 continue
             ours = "broke down" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.std:.2g}" if one.std else "")
-            column, row = table.columns[one.cell.column], table.rows[one.cell.row]
-            paper = str(one.cell.published or "–")
-            found.append(Evidence(name, table.title, f"{row}; {column}", one.cell.config, paper, ours,
-                                  one.verdict if not one.cell.of else f"tried: {one.cell.why}", len(one.seeds)))  # fmt: skip
+            where = f"{table.rows[one.cell.row]}; {table.columns[one.cell.column]}"
+            verdict = f"tried: {one.cell.why}" if one.cell.of else one.verdict
+            found.append(Evidence(name, table.title, where, one.cell.config, str(one.cell.published or "–"),
+                                  ours, verdict, len(one.seeds)))  # fmt: skip
     return found
 
 
@@ -72,9 +73,7 @@ def show(found: Sequence[Evidence], folder: str) -> str:
     """Return a table of evidence; `folder` leads from the page to docs/."""
     if not found:
         return "No table with it has been run, and it is not among the tested entries of the league."
-    lines = [
-        [f"[{e.title}]({folder}{'league.md' if e.table == LEAGUE else f'reproductions/{e.table}.md'})", e.where, e.paper,
-         e.ours, e.verdict, str(e.seeds)]
-        for e in found
-    ]  # fmt: skip
+    pages = {e.table: "league.md" if e.table == LEAGUE else f"reproductions/{e.table}.md" for e in found}
+    lines = [[f"[{e.title}]({folder}{pages[e.table]})", e.where, e.paper, e.ours, e.verdict, str(e.seeds)]
+             for e in found]  # fmt: skip
     return make_table(["table", "row; column", "paper", "here", "verdict", "seeds"], lines)

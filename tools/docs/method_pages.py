@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steppe.algorithms import Parts
-from steppe.citations import cite as bibtex
-from steppe.core.errors import CompositionError
-from steppe.core.part import Part
-from steppe.engine.optimisers import NAMED
-from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, assembled
 from tools.docs import page_sections as sections
 from tools.docs.catalogue import Method, list_methods, make_example, model_size, open_up, page_of, trace
 from tools.docs.compatibility import Compatibility
@@ -20,6 +13,14 @@ from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
 from tools.docs.tables import make_table
 from tools.docs.traffic import say_cost, show_costs, show_traffic
+
+from steppe.algorithms import Parts
+from steppe.citations import cite as bibtex
+from steppe.core.errors import CompositionError
+from steppe.core.part import Part
+from steppe.engine.optimisers import NAMED
+from steppe.parts.sgd import SGD
+from steppe.registry import PARTS, assemble
 
 
 def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compatibility) -> str:
@@ -79,7 +80,7 @@ def _list_parts(parts: Sequence[Part]) -> str:
 
 def _equations(parts: Sequence[Part]) -> str:
     """Return the equations of all parts as one algorithm: each wraps the oracle of those before it."""
-    together = assembled(tuple(parts), SGD(), (), "shown").parts
+    together = assemble(tuple(parts), SGD(), (), "shown").parts
     around = any(p.around_optimiser for p in parts)
     shown = [p for p in together if around or not isinstance(p, SGD)]
     documents = [describe(type(p)) for p in shown]
@@ -110,7 +111,7 @@ def _variants(method: Method) -> str:
 
 
 def _use(method: Method) -> str:
-    given = {k: v for k, v in sections.settings_of(method.function).items() if isinstance(v, int | float | str)}
+    given = {k: v for k, v in sections.list_settings(method.function).items() if isinstance(v, int | float | str)}
     first = dict(list(given.items())[:1])
     python = "".join(f", {k}={v!r}" for k, v in first.items())
     words = "".join(f" --set {k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in first.items())
@@ -136,13 +137,15 @@ def _remarks(method: Method, parts: Parts) -> str:
 def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
     """Return which parts and optimisers can be added, by building each, and what the parts optimise."""
     goes, refused = [], []
-    for name, kind in PARTS.items():
+    for kind in PARTS.values():
+        if kind.name in {p.name for p in parts}:
+            continue
         why = _refusal(parts, SGD(), (make_example(kind),))
         if why is None:
             goes.append(link(kind))
         else:
             refused.append([link(kind), typeset(f"{why}.")])
-    for name, kind in NAMED.items():
+    for kind in NAMED.values():
         if kind is not SGD and (why := _refusal(parts, make_example(kind), ())) is not None:
             refused.append([link(kind), typeset(f"{why}.")])
     told = list(dict.fromkeys(compatibility.changes[p.name] for p in parts if p.name in compatibility.changes))
@@ -156,7 +159,7 @@ def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
 
 def _refusal(parts: Sequence[Part], optimiser: Part, add: tuple[Part, ...]) -> str | None:
     try:
-        assembled(tuple(parts), optimiser, add, "it")
+        assemble(tuple(parts), optimiser, add, "it")
     except CompositionError as error:
         return str(error).partition(": ")[2]
     return None
@@ -182,7 +185,7 @@ def make_index() -> str:
 
 INDEX = """# Methods
 
-{count} published methods, each an expression over [parts](parts/index.md). Bytes and FLOPs are multiples of FedAvg's,
+{count} methods, each an expression over [parts](parts/index.md). Bytes and FLOPs are multiples of FedAvg's,
 and what a client keeps between its rounds is a multiple of the model; all are traced on the FedAvg paper's CNN
 ({size:,} parameters, batches of 50). Symbols are explained in the [notation](notation.md).
 

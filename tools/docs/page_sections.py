@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from steppe.core.part import Part
-from steppe.core.ranges import Range, read_hints
-from steppe.registry import settings_of
 from tools.docs.docstrings import Document, Row
 from tools.docs.mathematics import translate, typeset
-from tools.docs.tables import make_table, say_type
+from tools.docs.tables import make_table, say_type, show
+
+from steppe.core.part import Part
+from steppe.core.ranges import Range, read_hints
+from steppe.registry import list_settings
 
 RULE, ORACLE = "D", "g"  # what a part returns, and what it wraps
 REQUIRED = inspect.Parameter.empty
@@ -25,9 +25,9 @@ def equations(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> st
     lines = []
     for row in rows:
         latex = r",\qquad ".join(translate(e, named) for e in row.equations)
-        shown = f'<span class="arithmatex">\\(\\displaystyle {html.escape(latex, quote=False)}\\)</span>'
-        lines.append(f'<div class="equation"><div>{shown}</div><div markdown="span">{typeset(row.remark)}</div></div>')
-    return '<div class="equations" markdown="1">\n' + "\n".join(lines) + "\n</div>"
+        remark = f"\n\n{typeset(row.remark)}" if row.remark else ""
+        lines.append(rf'<div class="equation" markdown>{chr(10)}\(\displaystyle {latex}\){remark}{chr(10)}</div>')
+    return "\n\n".join(lines)
 
 
 def is_in_steps(document: Document) -> bool:
@@ -54,7 +54,7 @@ def name_oracles(documents: Sequence[Document]) -> list[dict[str, str]]:
 
 def settings(thing: Any, meanings: Mapping[str, str], sources: Mapping[str, str]) -> str:
     """Return the table of settings: type, default and range from the signature, the rest from docstrings."""
-    found = settings_of(thing)
+    found = list_settings(thing)
     if not found:
         return "It has no settings."
     hints = read_hints(thing)
@@ -66,7 +66,7 @@ def settings(thing: Any, meanings: Mapping[str, str], sources: Mapping[str, str]
 def meanings_of(thing: Any, document: Document) -> dict[str, str]:
     """Return what a docstring says about settings; what it says about one of a setting's choices is added to it."""
     hints, found = read_hints(thing), {}
-    for key in settings_of(thing):
+    for key in list_settings(thing):
         if key in document.items:
             choices = get_args(hints.get(key)) if get_origin(hints.get(key)) is Literal else ()
             own = [f"`{c}`: {document.items[c]}" for c in choices if c in document.items]
@@ -89,16 +89,22 @@ def say_values(hint: Any) -> str:
     """Return what a setting may be, in words.
 
     >>> say_values(Annotated[float, Range(0, 1)] | None), say_values(Literal["a", "b"])
-    ('between 0 and 1, or none', '`a`, `b`')
+    ('0 to 1, or none', '`a`, `b`')
     """
     several = [hint] if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
     found = []
     for one in several:
         inside = get_args(one) if get_origin(one) is Annotated else ()
-        limits = next((str(r) for r in inside if isinstance(r, Range)), "")
+        limits = next((_say_range(r) for r in inside if isinstance(r, Range)), "")
         whole = "whole, " if inside and inside[0] is int else ""
         found.append(f"{whole}{limits}" if limits else say_type(one))
     return ", or ".join(found)
+
+
+def _say_range(limits: Range) -> str:
+    if limits.high == float("inf"):
+        return f"at least {show(limits.low)}"
+    return f"{show(limits.low)} to {show(limits.high)}" + (", without the last" if limits.below else "")
 
 
 def write_expression(part: Part) -> str:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import cleandoc
 
-from steppe.core.part import Part
-from steppe.engine.optimisers import NAMED
-from steppe.parts.own_optimiser import OwnOptimiser
-from steppe.registry import PARTS
 from tools.docs import page_sections as sections
 from tools.docs.bibliography import read_papers
 from tools.docs.catalogue import list_methods, list_parts, list_uses, make_example, open_up, page_of
@@ -19,6 +15,11 @@ from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
 from tools.docs.tables import make_table
 from tools.docs.traffic import say_cost, show_traffic
+
+from steppe.core.part import Part
+from steppe.engine.optimisers import NAMED
+from steppe.parts.own_optimiser import OwnOptimiser
+from steppe.registry import PARTS
 
 HOOKS = ("server_state", "client_state", "round_state", "send", "prepare", "receive", "start", "observe", "penalty",
          "gradient", "finish", "shrink", "screen", "reduce", "server", "settle", "evaluated", "predict", "stride",
@@ -33,12 +34,10 @@ def make_page(kind: type[Part], evidence: Sequence[Evidence], compatibility: Com
     """Return the page of one part."""
     document, part = describe(kind), make_example(kind)
     papers = read_papers(kind.citation) if kind.citation else []
-    mine = (
-        [e for e in evidence if any(text.split(":")[0] == kind.name for text in e.config.add)] if kind.addable else []
-    )
     return "\n\n".join([
         f"# {kind.__name__}",
         typeset(document.idea),
+        *(["\n".join(f"- {paper}" for paper in papers)] if papers else []),
         f"`{kind.name}` in `{kind.__module__}`. Traced, around FedAvg: {say_cost((part,))}.",
         "## Equations",
         "Symbols are those of the [notation](../notation.md); "
@@ -51,12 +50,17 @@ def make_page(kind: type[Part], evidence: Sequence[Evidence], compatibility: Com
         "## Used by", _users(kind),
         "## Sent and kept", show_traffic((part,)),
         "## Limits and deviations", _remarks(document.headed),
-        "## Evidence", "Rows in which it was added to a method; those of the methods that contain it are on their "
-        f"pages.\n\n{show_evidence(mine, '../../')}" if mine else "Rows of the methods that contain it are on their pages.",
+        "## Evidence", _evidence(kind, evidence),
         "## What it goes with", _pairs(kind, compatibility),
         "## Cite", sections.cite(f"steppe cite {kind.name}", "\n\n".join(p.bibtex for p in papers))
         if kind.name in PARTS and papers else _papers_only(papers),
     ]) + "\n"  # fmt: skip
+
+
+def _evidence(kind: type[Part], evidence: Sequence[Evidence]) -> str:
+    mine = [e for e in evidence if kind.addable and kind.name in {text.split(":")[0] for text in e.config.add}]
+    told = "Rows of the methods that contain it are on their pages."
+    return told + (f" Rows in which it was added to a method:\n\n{show_evidence(mine, '../../')}" if mine else "")
 
 
 def _paragraph(text: str) -> str:
@@ -111,12 +115,13 @@ def _use(kind: type[Part], part: Part) -> str:
         user = list_uses()[kind][0][0] if kind in list_uses() else ""
         code = f"steppe.run({made}, rounds=2)"
         command = f"steppe run {_command(kind, user)}"
-    return f"```python\nimport steppe\n{imports}\n\nresult = {code}\nprint(result.accuracy)\n```\n\n```console\n$ {command}\n```"
+    python = f"import steppe\n{imports}\n\nresult = {code}\nprint(result.accuracy)"
+    return f"```python\n{python}\n```\n\n```console\n$ {command}\n```"
 
 
 def _words(kind: type[Part], part: Part) -> list[str]:
     """Return the settings without which it cannot be made, as the command line takes them."""
-    needed = [k for k, v in sections.settings_of(kind).items() if v is sections.REQUIRED]
+    needed = [k for k, v in sections.list_settings(kind).items() if v is sections.REQUIRED]
     return [f"{key}={getattr(part, key):g}" if isinstance(getattr(part, key), float) else f"{key}={getattr(part, key)}"
             for key in needed]  # fmt: skip
 

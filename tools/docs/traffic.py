@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from steppe.algorithms import Parts
 from tools.docs.catalogue import BATCH, CLASSES, SHAPE, model_size, trace
 from tools.docs.tables import make_table
+
+from steppe.algorithms import Parts
 
 MODEL = f"the FedAvg paper's CNN for {SHAPE[1]} × {SHAPE[2]} images and {CLASSES} classes"
 
@@ -41,8 +42,8 @@ def show_costs(choices: Mapping[str, Parts]) -> str:
     rows, seen = [], set()
     for label, parts in choices.items():
         c = trace(parts)[1]
-        cells = [f"{c.bytes_down / 1e6:.2f} MB", f"{c.bytes_up / 1e6:.2f} MB", f"{c.bytes_kept / 1e6:.2f} MB",
-                 str(c.gradients), str(c.forwards), f"{c.flops / 1e9:.1f} G", f"{c.flops / base.flops:.2f}×"]  # fmt: skip
+        sizes = [f"{size / 1e6:.2f} MB" for size in (c.bytes_down, c.bytes_up, c.bytes_kept)]
+        cells = [*sizes, str(c.gradients), str(c.forwards), f"{c.flops / 1e9:.1f} G", f"{c.flops / base.flops:.2f}×"]
         if not rows or tuple(cells) not in seen:
             rows.append([label, *cells])
         seen.add(tuple(cells))
