@@ -16,9 +16,9 @@ from tools.docs.evidence import read_evidence
 
 import steppe
 from steppe.algorithms import CATALOGUE
+from steppe.config import resolve
 from steppe.core.ranges import read_hints
 from steppe.registry import PARTS, list_settings, parse_addition
-from steppe.settings import parse_named
 from tests.conformance.compatibility import NAMES, SHIFTS
 
 METHOD = ["Equations", "Sent and kept", "Cost", "Settings", "Variants", "Use", "Limits and deviations", "Evidence",
@@ -157,13 +157,13 @@ def _run_blocks(text, tmp_path, monkeypatch):
     assert scope["result"].history
     for command in re.findall(r"^\$ steppe run (.*)$", text, re.M):
         name, *words = command.split()
-        given = dict(zip(words[::2], words[1::2], strict=True))
         assert name in CATALOGUE
-        if "--add" in given:
-            parse_addition(given["--add"])
-        elif "--set" in given:
-            key, _, value = given["--set"].partition("=")
-            assert key in list_settings(CATALOGUE[name]) or (key == "optimiser" and parse_named(value))
+        for option, word in zip(words[::2], words[1::2], strict=True):
+            key, _, value = word.partition("=")
+            if option == "--add":
+                parse_addition(word)
+            elif option == "--set":
+                assert key in list_settings(CATALOGUE[name]) or resolve({key: value})
 
 
 PAGES = [*(f"methods/{name}.md" for name in CATALOGUE), *(f"methods/parts/{name}.md" for name in list_parts())]

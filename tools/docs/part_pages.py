@@ -108,15 +108,23 @@ def _use(kind: type[Part], part: Part) -> str:
         code = f'steppe.run("fedavg", rounds=2, optimiser={made})'
         command = f"steppe run fedavg --rounds 2 --set optimiser={kind.name}"
     elif kind.addable and page_of(kind) == kind.name:
-        code = f'steppe.run("fedavg", rounds=2, add={made})'
+        run = _demands(part)
+        code = f'steppe.run("fedavg", rounds=2, {"".join(f"{k}={v!r}, " for k, v in run.items())}add={made})'
         needed = ",".join(word for word in _words(kind, part))
         command = f"steppe run fedavg --rounds 2 --add {kind.name}{':' + needed if needed else ''}"
+        command += "".join(f" --set {key}={value}" for key, value in run.items())
     else:
         user = list_uses()[kind][0][0] if kind in list_uses() else ""
         code = f"steppe.run({made}, rounds=2)"
         command = f"steppe run {_command(kind, user)}"
     python = f"import steppe\n{imports}\n\nresult = {code}\nprint(result.accuracy)"
     return f"```python\n{python}\n```\n\n```console\n$ {command}\n```"
+
+
+def _demands(part: Part) -> dict[str, str]:
+    """Return the keys of a run without which its check of trust refuses this part."""
+    weights = {"weighting": "uniform"} if part.has("reduce") else {}
+    return weights | ({"sampling": "bernoulli"} if hasattr(part, "sample") else {})
 
 
 def _words(kind: type[Part], part: Part) -> list[str]:
