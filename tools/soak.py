@@ -160,7 +160,7 @@ class Unrest(threading.Thread):
 
     def disturb(self, client: int, way: str, seconds: float) -> None:
         from steppe.flower.keeper import find_descendants
-        from steppe.flower.launch import end
+        from steppe.flower.launch import end_keeper
 
         process = self.local.nodes.get(client)
         if process is None:
@@ -174,7 +174,7 @@ class Unrest(threading.Thread):
             _signal(stopped, signal.SIGCONT)
         else:
             self.local.nodes.pop(client, None)
-            end(process, kill=way == "kill")
+            end_keeper(process, kill=way == "kill")
             self.over.wait(seconds)
             self.local.start_node(client)
 
@@ -290,7 +290,7 @@ def _compare(folder: Path, rounds: int) -> dict[str, Any]:
     """The recorded model against the simulator's with the clients that were counted."""
     from tests.flower.memory import replay
 
-    from steppe.flower.federation_file import read
+    from steppe.flower.federation_file import read_federation_file
     from steppe.flower.nodes import NodeStore
     from steppe.runs import checkpoint
     from steppe.runs.folder import RunFolder
@@ -298,7 +298,7 @@ def _compare(folder: Path, rounds: int) -> dict[str, Any]:
     history = RunFolder(folder / "run").history
     schedule = [r.get("participants", []) for r in history]
     saved, complaints = checkpoint.load(folder / "run" / "checkpoints", NodeStore(dict))
-    server, _ = replay(read(folder / "app", [f"rounds={rounds}"])[1], schedule)
+    server, _ = replay(read_federation_file(folder / "app", [f"rounds={rounds}"])[1], schedule)
     assert saved is not None, complaints
     return {"rounds_recorded": len(history), "rounds_with_absent_nodes": sum("dropped" in r for r in history),
             "refused": sum(len(r.get("refused", [])) for r in history),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from steppe.core.errors import SteppeError
 from steppe.flower import pull, reply_checks
 from steppe.flower.pull import Arriving, read_message
-from steppe.flower.reply_checks import check_reply, largest, read_introduction
+from steppe.flower.reply_checks import check_reply, find_largest_size, read_introduction
 from tests.flower import memory  # noqa: F401 - as a process of Flower, which has a number
 from tests.fuzz.damage import ANY_BYTES, Damage
 from tests.fuzz.inputs import fuzz, is_sentence, within
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 LIKE = {"update": torch.zeros(6, dtype=torch.float64), "up/scaffold/delta": torch.zeros(6, dtype=torch.float64)}
 EXPECTED: dict[str, Any] = {"federation": "test", "client": 1, "round": 2, "fingerprint": "0f", "samples": 7}
 TOLD: dict[str, Any] = {**EXPECTED, "loss": 0.5, "drift": 0.1, "seconds": 1.0}
-LIMIT = largest(LIKE)
+LIMIT = find_largest_size(LIKE)
 VALUES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=20), st.binary(max_size=20),
                    st.booleans(), st.lists(st.integers(0, 9), max_size=3),
                    st.sampled_from([2**40, 10**8, -1, 0, float("nan"), float("inf"), "x" * 5000]))  # fmt: skip

@@ -35,13 +35,13 @@ from steppe.flower.messages import (
     ARRAYS,
     REFUSAL,
     TERMS,
+    build_reply,
     count_bytes,
     pack_terms,
-    read_told,
 )
 from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
-from steppe.flower.reply_checks import check_reply, largest, read_introduction
+from steppe.flower.reply_checks import check_reply, find_largest_size, read_introduction
 from steppe.runs.client_store import MemoryStore, flatten_states
 
 log = logging.getLogger("steppe")
@@ -102,7 +102,7 @@ class Nodes:
         reply, self.mirrored = trace_reply(built.algorithm, built.task)
         self.like: Tensors = list_reply(reply, self.mirrored)
         self.stateful = bool(flatten_states(reply.state))
-        self.inbox = Inbox(grid, largest(self.like))
+        self.inbox = Inbox(grid, find_largest_size(self.like))
         self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
         self.who: dict[int, int] = {}  # client -> node
         self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was asked
@@ -315,7 +315,7 @@ class Nodes:
         try:
             message = check_origin(message, node)
             arrays, told = check_reply(message, expected, self.like)
-            reply = read_told(arrays, told, self.built.algorithm)
+            reply = build_reply(arrays, told, self.built.algorithm)
             why = find_faults(stack([reply]), self.built.config.refuse_above)[0]
         except SteppeError:
             raise

@@ -28,13 +28,8 @@ from google.protobuf.message import DecodeError
 from steppe.core.errors import SteppeError
 
 DEPTH = 8  # of a reply's objects: message, records, record, array, piece
-MALFORMED = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    DecodeError,
-)  # what Flower's reader raises for bad bytes
+# What Flower's reader raises for bad bytes.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, DecodeError)
 
 
 @dataclass

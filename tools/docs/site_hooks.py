@@ -1,0 +1,96 @@
+"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, MathJax."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from importlib.metadata import files as files_of
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from tools.docs import api_pages, command_page, config_page, folder_page, names_page, wire_page
+from tools.docs.offline_check import check_site
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
+INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
+
+
+@event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
+    mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
+    files.append(File.generated(config, "assets/mathjax.js", abs_src_path=str(mathjax.locate())))
+    for path, text in make_reference().items():
+        files.append(File.generated(config, path, content=text))
+    named = set(walk(config.nav))
+    pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri not in named)
+    config.nav = expand(config.nav, pages)
+    return files
+
+
+def make_reference() -> dict[str, str]:
+    """Return the generated pages by their paths."""
+    return api_pages.make_pages() | {
+        "reference/config.md": config_page.make_page(),
+        "reference/commands.md": command_page.make_page(),
+        "reference/names.md": names_page.make_page(),
+        "reference/files.md": folder_page.make_page(),
+        "reference/messages.md": wire_page.make_page(),
+    }
+
+
+def walk(nav: Any) -> list[str]:
+    """Return the pages that a navigation names."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for entry in (nav.values() if isinstance(nav, dict) else nav) for page in walk(entry)]
+
+
+def expand(nav: Any, pages: list[str]) -> Any:
+    """Replace each `folder/*` by the folder's pages."""
+    if isinstance(nav, dict):
+        return {title: expand(entry, pages) for title, entry in nav.items()}
+    if isinstance(nav, list):
+        return [found for entry in nav for found in (
+                    [page for page in pages if str(Path(page).parent) == entry[:-2]]
+                    if isinstance(entry, str) and entry.endswith("/*") else [expand(entry, pages)])]  # fmt: skip
+    return nav
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Take in what a page includes, and point links to files outside docs/ to the repository's public home."""
+    here = (DOCS / page.file.src_uri).parent
+    text = relink(markdown, here, here)
+    return INCLUDED.sub(lambda found: relink((ROOT / found[1]).read_text("utf-8"), ROOT, here), text)
+
+
+def relink(text: str, base: Path, here: Path) -> str:
+    """Write links that were relative to `base` as those of a page in the folder `here`."""
+
+    def point(link: re.Match[str]) -> str:
+        opening, target, anchor, closing = link.groups(default="")
+        path = Path(os.path.normpath(base / target))
+        if "://" in target or target.startswith("#") or (base == here and path.is_relative_to(DOCS)):
+            return link[0]
+        if not path.exists():
+            raise PluginError(f"There is a link to {target} in a page of {here.relative_to(ROOT)}, but no such file.")
+        inside = path.is_relative_to(DOCS) and path.is_file()
+        to = os.path.relpath(path, here) if inside else f"{HOME}/blob/main/{path.relative_to(ROOT)}"
+        return f"{opening}{to}{anchor}{closing}"
+
+    return LINK.sub(point, text)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a site that loads anything from elsewhere."""
+    if found := check_site(Path(config.site_dir)):
+        raise PluginError("The site must work offline, but it loads: " + "; ".join(found[:5]))
