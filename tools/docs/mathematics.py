@@ -48,11 +48,7 @@ def translate(
     """Return the LaTeX of an equation. `names` replaces symbols; `words` may stand in it besides functions.
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
-    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} \\X"""
-    return _Reader(text, names or {}, words, inline).read()
-
-
-class _Reader:
+    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
     """A recursive descent over tokens; `/` takes the atoms on both of its sides."""
 
     def __init__(self, text: str, names: Mapping[str, str], words: Collection[str], inline: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from tools.docs import api_pages, catalogue_pages, command_page, config_page, folder_page, names_page, wire_page
@@ -23,6 +24,7 @@ LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
 INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
 
 
+@event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
     mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
