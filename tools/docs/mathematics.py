@@ -49,6 +49,11 @@ def translate(
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
     'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
+    """
+    return _Reader(text, names or {}, words, inline).read()
+
+
+class _Reader:
     """A recursive descent over tokens; `/` takes the atoms on both of its sides."""
 
     def __init__(self, text: str, names: Mapping[str, str], words: Collection[str], inline: bool) -> None:
