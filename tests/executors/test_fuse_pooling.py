@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steppe.executors import fuse_pooling as ours
-from steppe.executors.client_conv import ClientConvolutions
+from steppe.executors.client_conv import ClientConvolutions, client_conv_input_grad, client_conv_weight_grad
 from tests.executors.test_client_conv import near, rand
 
 # input channels, output channels, side, kernel, padding
@@ -36,22 +36,23 @@ def wanted(x, w, bias, padding):
     return y.detach(), g, *torch.autograd.grad(y, leaves, g)
 
 
-def check(shape, dtype, tolerance, device="cpu", pool=None, input_grad=None, weight_grad=None):
-    """Compare three functions with PyTorch's gradients in float64, at the same (rounded) numbers."""
+def check(shape, dtype, tolerance, device="cpu", pool=ours.client_conv_pool, unpool=ours.client_unpool):
+    """Compare the operators with PyTorch's gradients in float64, at the same (rounded) numbers."""
     x, w, bias, padding = case(shape, dtype)
     y, g, dx, dw, db = wanted(*(t.double() for t in (x, w, bias)), padding)
-    x, w, bias, g = (t.to(device, dtype) for t in (x, w, bias, g))
-    best, place = (pool or ours.client_conv_pool)(x, w, bias, [1, 1], padding)
+    best, place = pool(*(t.to(device) for t in (x, w, bias)), [1, 1], padding)
     near(best.cpu().double(), y, tolerance)
-    size, kernel = list(x.shape[-2:]), list(w.shape[-2:])
-    near(
-        (input_grad or ours.client_conv_pool_input_grad)(g, place, w, size, [1, 1], padding).cpu().double(),
-        dx,
-        tolerance,
-    )
-    dw_ = (weight_grad or ours.client_conv_pool_weight_grad)(g, place, x, kernel, [1, 1], padding)
-    near(dw_.cpu().double(), dw, tolerance)
-    near(torch.where(place < ours.NOWHERE, g, 0).sum((1, 3, 4)).cpu().double(), db, tolerance)
+    g = g.to(dtype)
+    both = unpool(g.to(device), place, True, True)
+    for dy in both:
+        dy = dy.cpu().double()
+        near(dy.sum((1, 3, 4)), db, tolerance)
+        near(client_conv_input_grad(dy, w.double(), list(x.shape[-2:]), [1, 1], padding), dx, tolerance)
+        near(client_conv_weight_grad(dy, x.double(), list(w.shape[-2:]), [1, 1], padding), dw, tolerance)
+    near(torch.where(place < ours.NOWHERE, g.to(device), 0).cpu().double().sum((1, 3, 4)), db, tolerance)
+    for wanted_ in ((True, False), (False, True)):
+        for new, old, there in zip(unpool(g.to(device), place, *wanted_), both, wanted_, strict=True):
+            assert torch.equal(new, old) if there else not len(new)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -62,10 +63,9 @@ def test_operators_equal_pytorch_on_a_cpu(shape):
 def test_operators_say_truthfully_what_they_return():
     x, w, bias, padding = case(SHAPES[1])
     best, place = ours.client_conv_pool(x, w, bias, [1, 1], padding)
-    size, kernel = list(x.shape[-2:]), list(w.shape[-2:])
     torch.library.opcheck(ours.client_conv_pool, (x, w, bias, [1, 1], padding))
-    torch.library.opcheck(ours.client_conv_pool_input_grad, (best, place, w, size, [1, 1], padding))
-    torch.library.opcheck(ours.client_conv_pool_weight_grad, (best, place, x, kernel, [1, 1], padding))
+    torch.library.opcheck(ours.client_unpool, (best, place, True, True))
+    torch.library.opcheck(ours.client_unpool, (best, place, True, False))
 
 
 def test_a_nan_is_not_lost():
@@ -114,7 +114,7 @@ def test_the_graph_of_a_step_is_fused_and_computes_the_same():
     for new, old in zip(graph(*given), before, strict=True):
         near(new, old, 1e-12)
     names = " ".join(str(node.target) for node in graph.graph.nodes)
-    for name in ("client_conv_pool_weight_grad", "client_conv_pool_input_grad"):
+    for name in ("client_conv_pool", "client_unpool"):
         assert name in names
     for name in ("max_pool", "threshold"):
         assert name not in names
@@ -131,7 +131,6 @@ def test_activations_that_something_else_reads_are_left_alone():
 
 # Triton reads this switch when a kernel is defined, so the interpreter has a process of its own.
 INTERPRETED = """
-from functools import partial
 import torch
 from tests.executors.test_client_conv import INTERPRETED
 exec(INTERPRETED.split("import torch")[0])  # the interpreter and NumPy 2.4
@@ -139,10 +138,7 @@ from steppe.executors import client_conv_kernels as kernels
 from tests.executors.test_fuse_pooling import SHAPES, check
 
 for shape in SHAPES:
-    for turned in (False, True):
-        check(shape, torch.float32, 1e-5, pool=kernels.triton_conv_pool,
-              input_grad=lambda g, place, *rest: kernels.triton_input_grad(g, *rest, place=place),
-              weight_grad=lambda g, place, *rest: kernels.triton_weight_grad(g, *rest, place=place, is_turned=turned))
+    check(shape, torch.float32, 1e-5, pool=kernels.triton_conv_pool, unpool=kernels.triton_unpool)
 print("all near")
 """
 

@@ -8,8 +8,8 @@ of the launch grid:
     weight        dw[o, tap, i] = Σ_p    dy[p, o] · x[p·stride − padding + tap, i]
 
 Bias, ReLU and 2×2 max-pooling may follow in the same kernel (POOL): the four pixels of a window are then neighbouring
-rows of the product, and the result is the largest of each four and its place. Backward, dy is never written: it is the
-gradient g of the pooled pixel at that place, and zero elsewhere (POOLED).
+rows of the product, and the result is the largest of each four and its place. Backward, dy is the gradient of the
+pooled pixel at that place, and zero elsewhere (`unpool`).
 
 Everything is channels-last in memory, so that the summed index is contiguous. Shapes are PyTorch's.
 """
@@ -55,8 +55,8 @@ def _power(n: int, least: int, most: int) -> int:
 
 
 @cache
-def _kernels() -> tuple[Any, Any] | None:
-    """Return the two Triton kernels, or None if Triton is not installed."""
+def _kernels() -> tuple[Any, Any, Any] | None:
+    """Return the three Triton kernels, or None if Triton is not installed."""
     try:
         import triton
         import triton.language as tl
@@ -71,7 +71,7 @@ def _kernels() -> tuple[Any, Any] | None:
         x, w, y, bias, place, batch, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
         OW: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
         PH: tl.constexpr, PW: tl.constexpr, H0: tl.constexpr, H1: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr,
-        BACK: tl.constexpr, POOL: tl.constexpr, POOLED: tl.constexpr, FLAT: tl.constexpr, PRECISION: tl.constexpr,
+        BACK: tl.constexpr, POOL: tl.constexpr, FLAT: tl.constexpr, PRECISION: tl.constexpr,
         BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ):  # fmt: skip
         tile = tl.program_id(0)
@@ -113,11 +113,7 @@ def _kernels() -> tuple[Any, Any] | None:
             h = oh * SH - PH + H0
             v = ow * SW - PW + W0
         kept = (b < batch) & (oh < OH) & (ow < OW)
-        if POOLED:
-            x += client * (batch * (H // 2) * (W // 2) * I)
-            place += client * (batch * (H // 2) * (W // 2) * I)
-        else:
-            x += client * (batch * H * W * I)
+        x += client * (batch * H * W * I)
         w += client * (N * KH * KW * I)
         row = ((b * H + h) * W + v) * I
         column = n * (KH * KW * I)
@@ -152,12 +148,7 @@ def _kernels() -> tuple[Any, Any] | None:
                 if I % BK != 0:
                     inside = inside & (i < I)[None, :]
                     real = real & (i < I)[:, None]
-                if POOLED:
-                    at = (((b * (H // 2) + hh // 2) * (W // 2) + vv // 2) * I)[:, None] + i[None, :]
-                    here = (hh % 2 * 2 + vv % 2)[:, None] == tl.load(place + at, mask=inside, other=4)
-                    left = tl.where(here, tl.load(x + at, mask=inside, other=0.0), 0.0)
-                else:
-                    left = tl.load(x + row[:, None] + there[None, :], mask=inside, other=0.0)
+                left = tl.load(x + row[:, None] + there[None, :], mask=inside, other=0.0)
                 right = tl.load(w + column[None, :] + (tap * I + i)[:, None], mask=real, other=0.0)
                 total = tl.dot(left, right, total, input_precision=PRECISION)
         if POOL:
@@ -189,9 +180,9 @@ def _kernels() -> tuple[Any, Any] | None:
     # are contiguous, as tensor cores need for 32-bit numbers, because they cannot transpose them.
     @triton.jit
     def weight_grad(
-        dy, x, out, place, batch, length, clients, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
+        dy, x, out, batch, length, clients, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
         OW: tl.constexpr, O: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-        PH: tl.constexpr, PW: tl.constexpr, POOLED: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+        PH: tl.constexpr, PW: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
         BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ):  # fmt: skip
         K: tl.constexpr = KH * KW * I
@@ -204,9 +195,7 @@ def _kernels() -> tuple[Any, Any] | None:
         kw = n // I % KW
         column = (kh * W + kw) * I + n % I
         pixels = batch * OH * OW
-        sources = pixels // 4 if POOLED else pixels
-        dy += client * (sources * O)
-        place += client * (sources * O)
+        dy += client * (pixels * O)
         x += client * (batch * H * W * I)
         total = tl.zeros((BM, BN), dtype=tl.float32)
         for start in range(part * length, tl.minimum((part + 1) * length, pixels), BK):
@@ -215,21 +204,10 @@ def _kernels() -> tuple[Any, Any] | None:
             h = m // OW % OH * SH - PH
             v = m % OW * SW - PW
             real = m < pixels
-            source = m
-            if POOLED:
-                source = (b * (OH // 2) + m // OW % OH // 2) * (OW // 2) + m % OW // 2
             if TURNED:
-                at = o[:, None] * sources + source[None, :]
-                known = (o < O)[:, None] & real[None, :]
+                left = tl.load(dy + o[:, None] * pixels + m[None, :], mask=(o < O)[:, None] & real[None, :], other=0.0)
             else:
-                at = (source * O)[:, None] + o[None, :]
-                known = real[:, None] & (o < O)[None, :]
-            left = tl.load(dy + at, mask=known, other=0.0)
-            if POOLED:
-                here = m // OW % OH % 2 * 2 + m % OW % 2
-                here = here[None, :] if TURNED else here[:, None]
-                left = tl.where(here == tl.load(place + at, mask=known, other=4), left, 0.0)
-            if not TURNED:
+                left = tl.load(dy + (m * O)[:, None] + o[None, :], mask=real[:, None] & (o < O)[None, :], other=0.0)
                 left = tl.trans(left)
             hh = h[:, None] + kh[None, :]
             vv = v[:, None] + kw[None, :]
@@ -241,7 +219,30 @@ def _kernels() -> tuple[Any, Any] | None:
         at = (o * K)[:, None] + n[None, :]
         tl.store(out + at, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (n < K)[None, :])
 
-    return conv, weight_grad
+    # The gradient before ReLU and pooling, from that of the pooled pixels and their places, with the channels last in
+    # memory (SHALL_PIXELS), with the pixels last (SHALL_CHANNELS), or both.
+    @triton.jit
+    def unpool(
+        g, place, dy, turned, batch, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, SHALL_PIXELS: tl.constexpr,
+        SHALL_CHANNELS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    ):  # fmt: skip
+        m = tl.program_id(0) * BM + tl.arange(0, BM)
+        o = tl.program_id(1) * BN + tl.arange(0, BN)
+        client = tl.program_id(2).to(tl.int64)
+        pixels = batch * H * W
+        window = (m // (H * W) * (H // 2) + m // W % H // 2) * (W // 2) + m % W // 2
+        here = m // W % H % 2 * 2 + m % W % 2
+        at = client * (pixels // 4 * O) + (window * O)[:, None] + o[None, :]
+        real = (m < pixels)[:, None] & (o < O)[None, :]
+        value = tl.load(g + at, mask=real, other=0.0)
+        value = tl.where(here[:, None] == tl.load(place + at, mask=real, other=4), value, 0.0)
+        if SHALL_PIXELS:
+            tl.store(dy + client * (pixels * O) + (m * O)[:, None] + o[None, :], value, mask=real)
+        if SHALL_CHANNELS:
+            there = client * (pixels * O) + o[:, None] * pixels + m[None, :]
+            tl.store(turned + there, tl.trans(value), mask=(o < O)[:, None] & (m < pixels)[None, :])
+
+    return conv, weight_grad, unpool
 
 
 _put_off: dict[Any, Callable[[], Any]] | None = None  # compilations of kernels that were not launched
@@ -342,9 +343,9 @@ def triton_conv_pool(x: Tensor, w: Tensor, bias: Tensor, stride: Sequence[int], 
 
 
 def triton_input_grad(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-                      blocks: Blocks | None = None, place: Tensor | None = None) -> Tensor:  # fmt: skip
-    """Launch the gradient for the input; with `place`, dy is the gradient of the pooled pixels."""
-    return _convolve(dy, w, size, stride, padding, True, blocks, place=place)[0]
+                      blocks: Blocks | None = None) -> Tensor:  # fmt: skip
+    """Launch the gradient for the input."""
+    return _convolve(dy, w, size, stride, padding, True, blocks)[0]
 
 
 def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
@@ -353,13 +354,10 @@ def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -
 
 
 def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], back: bool,
-              blocks: Blocks | None, bias: Tensor | None = None,
-              place: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Launch `conv`: with a bias it pools its result, and with places its source is pooled."""
+              blocks: Blocks | None, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Launch `conv`; with a bias, it also pools."""
     clients, batch, channels, *inner = x.shape
-    pooled, pool = place is not None, bias is not None
-    if pooled:
-        inner = [2 * side for side in inner]
+    pool = bias is not None
     results, kernel = w.shape[2] if back else w.shape[1], w.shape[3:]
     large, small = (size, inner) if back else (inner, size)  # of the forward convolution's input and output
     taps = [_taps(*each) for each in zip(large, small, kernel, stride, padding, strict=True)]
@@ -367,7 +365,7 @@ def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], 
     pixels = batch * (-(-size[0] // stride[0]) * -(-size[1] // stride[1]) if back else size[0] * size[1])
     blocks = blocks or conv_blocks(x, clients * phases, pixels, channels, results)
     y = x.new_empty(clients, batch, *(side // (2 if pool else 1) for side in size), results)
-    place = laid(place, PIXELS) if place is not None else torch.empty_like(y, dtype=torch.uint8) if pool else y
+    place = torch.empty_like(y, dtype=torch.uint8) if pool else y
     grid = (phases * -(-pixels // blocks.m), -(-results // blocks.n), clients)
     with torch.cuda.device_of(x):
         _launch(
@@ -375,7 +373,7 @@ def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], 
             y if bias is None else bias.contiguous(), place, batch, H=inner[0], W=inner[1],
             I=channels, OH=size[0], OW=size[1], N=results, KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1],
             PH=padding[0], PW=padding[1], H0=taps[0][0], H1=taps[0][1], W0=taps[1][0], W1=taps[1][1], BACK=back,
-            POOL=pool, POOLED=pooled, FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n,
+            POOL=pool, FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n,
             BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
         )  # fmt: skip
     return y.movedim(-1, -3), place.movedim(-1, -3) if pool else None
@@ -383,12 +381,10 @@ def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], 
 
 def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                        blocks: Blocks | None = None, is_turned: bool | None = None,
-                       wanted: int = 528, place: Tensor | None = None) -> Tensor:  # fmt: skip
-    """Launch the gradient for the weight; with `place`, dy is the gradient of the pooled pixels."""
+                       wanted: int = 528) -> Tensor:  # fmt: skip
+    """Launch the gradient for the weight."""
     clients, batch, channels, *inner = x.shape
     results, *outer = dy.shape[2:]
-    if place is not None:
-        outer = [2 * side for side in outer]
     is_turned = turned(x, channels) if is_turned is None else is_turned
     columns, pixels = size[0] * size[1] * channels, batch * outer[0] * outer[1]
     blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1])
@@ -396,17 +392,32 @@ def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Seque
     count, length = parts(clients, tiles, pixels, blocks.k, wanted)
     # A single sum is the result. Several sums are added afterwards, always in the same order.
     out = x.new_empty(count, clients, results, *size, channels, dtype=x.dtype if count == 1 else torch.float32)
-    order = CHANNELS if is_turned else PIXELS
     with torch.cuda.device_of(x):
         _launch(
-            1, (tiles, count, clients), laid(dy, order), laid(x, PIXELS), out,
-            out if place is None else laid(place, order), batch, length, clients, H=inner[0], W=inner[1], I=channels,
-            OH=outer[0], OW=outer[1], O=results, KH=size[0], KW=size[1], SH=stride[0], SW=stride[1], PH=padding[0],
-            PW=padding[1], POOLED=place is not None, TURNED=is_turned, PRECISION=_precision(x), BM=blocks.m,
-            BN=blocks.n, BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
+            1, (tiles, count, clients), laid(dy, CHANNELS if is_turned else PIXELS), laid(x, PIXELS), out, batch,
+            length, clients, H=inner[0], W=inner[1], I=channels, OH=outer[0], OW=outer[1], O=results, KH=size[0],
+            KW=size[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], TURNED=is_turned,
+            PRECISION=_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k, num_warps=blocks.warps,
+            num_stages=blocks.stages,
         )  # fmt: skip
     total = out[0] if count == 1 else out.sum(0).to(x.dtype)
     return total.movedim(-1, 2)
+
+
+def triton_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool, rows: int = 64,
+                  columns: int = 32) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Launch the gradient of ReLU and pooling, in the wanted layouts (see `PIXELS` and `CHANNELS`); None is empty."""
+    clients, batch, results, height, width = g.shape
+    height, width = 2 * height, 2 * width
+    dy = g.new_empty(clients, batch, height, width, results) if pixels else g.new_empty(0)
+    other = g.new_empty(clients, results, batch, height, width) if channels else g.new_empty(0)
+    grid = (-(-batch * height * width // rows), -(-results // columns), clients)
+    with torch.cuda.device_of(g):
+        _launch(
+            2, grid, laid(g, PIXELS), laid(place, PIXELS), dy, other, batch, H=height, W=width, O=results,
+            SHALL_PIXELS=pixels, SHALL_CHANNELS=channels, BM=rows, BN=columns,
+        )  # fmt: skip
+    return (dy.movedim(-1, -3) if pixels else dy), (other.transpose(1, 2) if channels else other)
 
 
 @cache

@@ -3,8 +3,8 @@
 A convolution of all clients (`client_conv`), its bias, ReLU and pooling read and write the same large tensor four
 times, and their gradients do so again. `fuse_pooling` looks for this sequence in a graph and replaces it by operators
 that write only the pooled pixels and, for each, its place among the four (0 to 3, or `NOWHERE` if ReLU has set it to
-zero). The gradient before pooling is never written either. A sequence that something else reads, such as a regulariser
-of the activations, stays as it is.
+zero), from which the gradient before ReLU and pooling is made in one pass. A sequence that something else reads, such
+as a regulariser of the activations, stays as it is.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from steppe.executors.client_conv import client_conv, client_conv_input_grad, client_conv_weight_grad
+from steppe.executors.client_conv import client_conv
 from steppe.executors.client_conv_kernels import (
     CHANNELS,
     FEW,
@@ -29,8 +29,7 @@ from steppe.executors.client_conv_kernels import (
     by_triton,
     sizes,
     triton_conv_pool,
-    triton_input_grad,
-    triton_weight_grad,
+    triton_unpool,
     turned,
 )
 
@@ -73,43 +72,24 @@ def spread(g: Tensor, place: Tensor) -> Tensor:
 
 
 @torch.library.custom_op(
-    "steppe::client_conv_pool_input_grad", mutates_args=(),
-    schema="(Tensor g, Tensor place, Tensor w, int[] size, int[] stride, int[] padding) -> Tensor",
+    "steppe::client_unpool", mutates_args=(),
+    schema="(Tensor g, Tensor place, bool pixels, bool channels) -> (Tensor, Tensor)",
 )  # fmt: skip
-def client_conv_pool_input_grad(
-    g: Tensor, place: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> Tensor:
-    """Compute the gradient for the input from that of the pooled pixels."""
-    if by_triton(g, w):
-        return triton_input_grad(g, w, size, stride, padding, place=place)
-    return client_conv_input_grad(spread(g, place), w, size, stride, padding)
+def client_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool) -> tuple[Tensor, Tensor]:
+    """Return `spread` with the channels last in memory, and with the pixels last; what is not wanted is empty."""
+    if by_triton(g):
+        return triton_unpool(g, place, pixels, channels)
+    dy = spread(g, place)
+    turned_ = dy.transpose(1, 2).contiguous().transpose(1, 2)
+    return dy if pixels else dy.new_empty(0), turned_ if channels else dy.new_empty(0)
 
 
-@client_conv_pool_input_grad.register_fake
-def _(
-    g: Tensor, place: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> Tensor:
-    return g.new_empty(g.shape[0], g.shape[1], *size, w.shape[2]).movedim(-1, -3)
-
-
-@torch.library.custom_op(
-    "steppe::client_conv_pool_weight_grad", mutates_args=(),
-    schema="(Tensor g, Tensor place, Tensor x, int[] size, int[] stride, int[] padding) -> Tensor",
-)  # fmt: skip
-def client_conv_pool_weight_grad(
-    g: Tensor, place: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> Tensor:
-    """Compute the gradient for the weight from that of the pooled pixels."""
-    if by_triton(g, x):
-        return triton_weight_grad(g, x, size, stride, padding, place=place)
-    return client_conv_weight_grad(spread(g, place), x, size, stride, padding)
-
-
-@client_conv_pool_weight_grad.register_fake
-def _(
-    g: Tensor, place: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> Tensor:
-    return x.new_empty(x.shape[0], g.shape[2], *size, x.shape[2]).movedim(-1, 2)
+@client_unpool.register_fake
+def _(g: Tensor, place: Tensor, pixels: bool, channels: bool) -> tuple[Tensor, Tensor]:
+    clients, batch, results, height, width = g.shape
+    dy = g.new_empty(clients, batch, 2 * height, 2 * width, results).movedim(-1, -3)
+    other = g.new_empty(clients, results, batch, 2 * height, 2 * width).transpose(1, 2)
+    return dy if pixels else g.new_empty(0), other if channels else g.new_empty(0)
 
 
 # --------------------------------------------------------------------------------------------------- the graph
@@ -204,31 +184,32 @@ def _replace(graph: Graph, one: Chain) -> None:
     for out in list(one.pool.users):
         if out.args[1] == 0:
             out.replace_all_uses_with(merged)
-    for reader in one.readers:
+    if one.incoming is None:
+        return
+    sums = [r for r in one.readers if r.target is aten.sum.dim_IntList]
+    others = {r: _order(r) for r in one.readers if r not in sums}
+    with graph.inserting_after(one.incoming):
+        g = graph.call_function(aten.reshape.default, (one.incoming, pooled))
+    after = max((place, g), key=list(graph.nodes).index)
+    with graph.inserting_after(after):
+        wanted = [order in others.values() for order in (PIXELS, CHANNELS)]
+        before = graph.call_function(steppe.client_unpool.default, (g, place, *wanted))
+    for reader, order in others.items():
         with graph.inserting_before(reader):
-            g = graph.call_function(aten.reshape.default, (one.incoming, pooled))
-            if reader.target is aten.sum.dim_IntList:
-                alive = graph.call_function(aten.lt.Scalar, (place, NOWHERE))
-                zero = graph.call_function(aten.zeros_like.default, (g,))
-                live = graph.call_function(aten.where.self, (alive, g, zero))
-                new = graph.call_function(aten.sum.dim_IntList, (live, *reader.args[1:]), reader.kwargs)
-            else:
-                back = reader.target is steppe.client_conv_input_grad.default
-                other = reader.args[1].meta["val"]  # type: ignore[union-attr]
-                order = CHANNELS if not back and other.is_cuda and turned(other, other.shape[2]) else PIXELS
-                op = steppe.client_conv_pool_input_grad if back else steppe.client_conv_pool_weight_grad
-                value = one.incoming.meta["val"].reshape(pooled)  # type: ignore[union-attr]
-                laid = [g if value.permute(order).is_contiguous() else _lay(graph, g, order),
-                        place if order == PIXELS else _lay(graph, place, order)]  # fmt: skip
-                new = graph.call_function(op.default, (*laid, *reader.args[1:]))
-        reader.replace_all_uses_with(new)
+            dy = graph.call_function(getitem, (before, (PIXELS, CHANNELS).index(order)))
+        reader.args = (dy, *reader.args[1:])
+    for reader in sums:
+        with graph.inserting_before(reader):
+            alive = graph.call_function(aten.lt.Scalar, (place, NOWHERE))
+            zero = graph.call_function(aten.zeros_like.default, (g,))
+            reader.args = (graph.call_function(aten.where.self, (alive, g, zero)), *reader.args[1:])
 
 
-def _lay(graph: Graph, node: Node, order: Sequence[int]) -> Node:
-    """Lay the memory out in this order, as `client_conv._lay` does, where the compiler can fuse the copy."""
-    turned_ = graph.call_function(aten.permute.default, (node, list(order)))
-    copied = graph.call_function(aten.clone.default, (turned_,), {"memory_format": torch.contiguous_format})
-    return graph.call_function(aten.permute.default, (copied, [order.index(axis) for axis in range(5)]))
+def _order(reader: Node) -> tuple[int, ...]:
+    """Return the layout in which this operator wants the gradient, as `client_conv` gives it."""
+    other = reader.args[1].meta["val"]  # type: ignore[union-attr]
+    back = reader.target is steppe.client_conv_input_grad.default
+    return CHANNELS if not back and other.is_cuda and turned(other, other.shape[2]) else PIXELS
 
 
 def _sweep(graph: Graph) -> None:
