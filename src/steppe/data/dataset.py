@@ -42,20 +42,20 @@ class Data:
     may then have any shape.
     """
 
-    name: str
-    train_inputs: Inputs
-    train_targets: Tensor
-    test_inputs: Inputs
-    test_targets: Tensor
-    classes: int | None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    class_names: tuple[str, ...] | None = None
-    validation_inputs: Inputs | None = None
-    validation_targets: Tensor | None = None
+    name: str  # the name in records
+    train_inputs: Inputs  # one row per training sample
+    train_targets: Tensor  # their labels, numbers or sequences
+    test_inputs: Inputs  # one row per test sample
+    test_targets: Tensor  # of the test samples
+    classes: int | None  # number of classes; None for regression and sequences
+    mean: tuple[float, ...] = ()  # of each channel, for images
+    std: tuple[float, ...] = ()  # standard deviation of each channel
+    class_names: tuple[str, ...] | None = None  # by label
+    validation_inputs: Inputs | None = None  # samples that were held out
+    validation_targets: Tensor | None = None  # and their targets
     groups: np.ndarray | None = None  # of a natural federation: each training sample's client, a number
     test_groups: np.ndarray | None = None  # and each test sample's
-    client_names: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None  # of a natural federation
     tokens: int | None = None  # of sequences: how many different tokens the targets are made of
     by: np.ndarray | None = None  # what label-skew rules divide by instead of the labels, one row per training sample
 
@@ -97,6 +97,12 @@ class Data:
                 f"{self.name} has {part} labels from {low} to {high}, but with {self.classes} classes they must be "
                 f"0 to {self.classes - 1}; renumber the labels or set classes."  # type: ignore[operator]
             )
+
+    def judged_by_validation(self) -> Data:
+        """Return the same data with the validation samples in the place of the test set, which is left out."""
+        if self.validation_inputs is None or self.validation_targets is None:
+            raise SteppeError("There are no validation samples to judge by: call with_validation first.")
+        return replace(self, test_inputs=self.validation_inputs, test_targets=self.validation_targets, test_groups=None)
 
     def with_validation(self, fraction: float, seed: int) -> Data:
         """Return the same data with a share of the training samples set aside for validation, class by class."""
@@ -202,16 +208,22 @@ def from_arrays(
     groups: Any = None,
     by: Any = None,
 ) -> Data:
-    """Create data from numpy arrays or tensors.
+    """Create data from numpy arrays or tensors. Labels may be text.
 
-    `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
-    uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
-    images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
-    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
-    how many different tokens there are, for models by name. Labels may be text.
-
-    `groups` is the client of each training sample, which makes a natural federation. `by` is what rules of labels
-    divide by instead.
+    x            inputs of the training samples: one array, a tuple of arrays (the model is called with `model(*x)`) or
+                 a dict of them (`model(**x)`). Images are uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w)
+    y            their targets. Integers are class labels, 0 to classes − 1; integers with more axes are sequences of
+                 tokens, and floating-point numbers a regression
+    test_x       inputs of the test samples
+    test_y       their targets
+    name         the name in records
+    classes      number of classes (default: counted; None for sequences and regressions)
+    mean         of each channel, for images (default: that of the training images)
+    std          standard deviation of each channel
+    class_names  by label
+    tokens       number of different tokens, for models by name
+    groups       the client of each training sample, which makes a natural federation
+    by           what rules of labels divide by instead
     """
     inputs = as_inputs(x, "train inputs")
     test_inputs = as_inputs(test_x, "test inputs")

@@ -1,17 +1,4 @@
-"""A run's folder. `RunFolder` is the only reader and writer of its files.
-
-    config.json         the configuration, every key
-    about.json          what the configuration does not contain: parts, model, data, metric, costs (`provenance`)
-    versions.json       software, hardware, commit
-    partition.json      which samples each client holds
-    rounds.jsonl        one record per round, written as the round ends; rounds.csv is the same table at the end
-    checkpoints/        the last two checkpoints
-    clients.bin         the client states, if they are kept on disk
-    best/               the server of the best round, with early stopping
-    model.safetensors   the final model, as a plain state dict, without what is frozen (about.json has its hash)
-    adapter/            the same for peft, if the model is one of peft's
-    result.json         the summary; it exists only if the run has finished
-    analysis.json       measures of the final model, with arrays in analysis/
+"""A run's folder. `RunFolder` is the only reader and writer of its files. `file_schemas.py` says what they contain.
 
 Every file is written under another name and renamed, except rounds.jsonl, which is appended to and flushed per line.
 """
@@ -95,6 +82,12 @@ class RunFolder:
     def label(self) -> str:
         """Return the name of the folder or, for one of several seeds, of the parent folder."""
         return self.path.parent.name if self.seed_of_several else self.path.name
+
+    @property
+    def initial(self) -> str | None:
+        """Return the hash of the initial model, which earlier versions did not record."""
+        found: str | None = (self.about.get("model") or {}).get("initial")
+        return found
 
     @staticmethod
     def find(places: Iterable[Path]) -> list[RunFolder]:
