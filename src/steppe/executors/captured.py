@@ -31,10 +31,10 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
+from steppe.executors import fuse_pooling
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
-from steppe.executors.fuse_pooling import fuse_pooling
 from steppe.executors.sequential import DROPOUT
 
 log = logging.getLogger("steppe")
@@ -275,7 +275,8 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             graph = make_fx(flat)(*leaves)
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
-        fuse_pooling(graph.graph)
+        if fuse_pooling.ENABLED:
+            fuse_pooling.fuse_pooling(graph.graph)
         _spare_what_stays(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:
