@@ -2,10 +2,10 @@
 
 Each run is its own process or torchrun launch: a perceptron on the shape of Fashion-MNIST, clients with the same few
 samples and two local steps, so that only the number of clients changes. The exponent of the growth is fitted on a
-log-log scale: 0 is no growth, 1 is proportional. 10,000 clients with the real data take part in a run of SCAFFOLD and in
-one of FedSMOO. At last 1,000 to 1,000,000 clients, 1,000 per round, for FedAvg and SCAFFOLD on the digits that come with
-the package (`benchmarks/million.py`). The results are written to benchmarks/results/scale.json; `--stages` runs some and
-keeps the others; `python -m benchmarks.tables scale.json --write` writes the tables of docs/how-to/scale.md.
+log-log scale: 0 is no growth, 1 is proportional. 10,000 clients with the real data take part in a run of SCAFFOLD and
+in one of FedSMOO. At last 1,000 to 1,000,000 clients, 1,000 per round, for FedAvg and SCAFFOLD on the digits that come
+with the package (`benchmarks/million.py`). The results are written to benchmarks/results/scale.json; `--stages` runs
+some and keeps the others; `python -m benchmarks.tables` writes the tables of docs/how-to/scale.md from it.
 """
 
 from __future__ import annotations
