@@ -1,13 +1,14 @@
 """A million clients, of which a thousand take part in a round: `python -m benchmarks.scale --stages million`.
 
-Every client has 20 different samples of two classes, drawn from the training digits when it is called (rule `drawn`), so
-clients share samples: the federation is large, the data set is not. One local step, a perceptron with two hidden layers
-of 200, one thread, client states on disk, a checkpoint every second round.
+Every client has 20 different samples of two classes, drawn from the training digits when it is called (rule `drawn`),
+so clients share samples: the federation is large, the data set is not. One local step, a perceptron with two hidden
+layers of 200, one thread, client states on disk, a checkpoint every second round.
 
 Start and memory are measured in a process per run: `start` is the time from its start until the line on memory, just
-before the first round; `grown` is by how much its resident memory has grown at most since then, to be compared with what
-that line predicted. The time per round is CPU time of the run's thread, because other programs may be running. Federations
-of all sizes take turns, a round each, in one process, so that what other programs do to caches falls on all of them.
+before the first round, and `start_cpu` its CPU time; `grown` is by how much its resident memory has grown at most since
+then, to be compared with what that line predicted. The time per round is CPU time of the run's thread, because other
+programs may be running. Federations of all sizes take turns, a round each, in one process, so that what other programs
+do to caches falls on all of them.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ def start_one(algorithm: str, clients: int) -> dict[str, Any]:
     class Notice(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.getMessage().startswith("memory:"):
-                first.update(start=time.perf_counter() - began, resident=resident())
+                first.update(start=time.perf_counter() - began, start_cpu=time.process_time(), resident=resident())
 
     logging.getLogger("steppe").addHandler(Notice())
     logging.getLogger("steppe").setLevel(logging.INFO)
     result = play(algorithm, clients, 3, lambda _: None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"start": first["start"], "predicted_mib": estimate_needs(result.experiment, disk=True).memory / 2**20,
+    return {"start": first["start"], "start_cpu": first["start_cpu"],
+            "predicted_mib": estimate_needs(result.experiment, disk=True).memory / 2**20,
             "grown_mib": (peak - first["resident"]) / 2**20, "peak_mib": peak / 2**20,
             "parameters": result.experiment.task.layout.size}  # fmt: skip
 
