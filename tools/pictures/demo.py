@@ -1,4 +1,4 @@
-"""Photograph the page of `make demo` for the README, with Chromium: python -m tools.pictures.demo [runs/demo/report.html]"""
+"""Photograph the page of `make demo` with Chromium, for the README: python -m tools.pictures.demo [FILE.html]"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image, ImageOps
-
 from tools.pictures.drawing import PICTURES
 
 WIDTH, HEIGHT = 760, 1160
