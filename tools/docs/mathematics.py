@@ -48,7 +48,7 @@ def translate(
     """Return the LaTeX of an equation. `names` replaces symbols; `words` may stand in it besides functions.
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
-    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} \\\\left(c_i^{+} - c_i\\\\right)'
+    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
     """
     return _Reader(text, names or {}, words, inline).read()
 
@@ -88,7 +88,7 @@ class _Reader:
             if value == "/":
                 self.at += 1
                 self.skip()
-                if not out:
+                if not out or out[-1] in OPERATORS.values():
                     self.refuse("/")
                 below = self.atom()
                 out[-1] = f"{out[-1]} / {below}" if self.inline else rf"\frac{{{_bare(out[-1])}}}{{{_bare(below)}}}"
@@ -177,7 +177,8 @@ class _Reader:
         if opening == "(" and inside.startswith(r"\frac") and _is_one(inside):
             return inside
         left, right = FENCES[opening]
-        return f"{left}{inside}{right}" if self.inline else rf"\left{left}{inside}\right{right}"
+        tall = not self.inline and re.search(r"\\(frac|sum|sqrt)", inside)
+        return rf"\left{left}{inside}\right{right}" if tall else f"{left}{inside}{right}"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, str]]:
@@ -200,15 +201,16 @@ def _is_one(latex: str) -> bool:
 
 def _bare(latex: str) -> str:
     """Leave out parentheses that a fraction or a root makes unnecessary."""
-    if not (latex.startswith(r"\left(") and latex.endswith(r"\right)")):
+    if not latex.startswith(("(", r"\left(")):
         return latex
-    inside = latex[len(r"\left(") : -len(r"\right)")]
+    plain = re.sub(r"\\(?:left|right)(?=[()])", "", latex)
     depth = 0
-    for found in re.finditer(r"\\(left|right)\b", inside):
-        depth += 1 if found[1] == "left" else -1
-        if depth < 0:
+    for i, c in enumerate(plain):
+        depth += (c == "(") - (c == ")")
+        if not depth and i < len(plain) - 1:
             return latex
-    return inside
+    start, end = (6, 7) if latex.startswith(r"\left") else (1, 1)
+    return latex[start:-end]
 
 
 # Running text: what is mathematics there is found by its characters.
@@ -221,10 +223,11 @@ def typeset(text: str) -> str:
     """Return running text as Markdown with its mathematics set; code between backticks stays as it is.
 
     >>> typeset("it keeps c_i, not `c_i`.")
-    'it keeps <span class="arithmatex">\\\\(c_i\\\\)</span>, not `c_i`.'
+    'it keeps \\\\(c_i\\\\), not `c_i`.'
     """
-    pieces = re.split(r"(`[^`]+`)", text)
-    return "".join(p if p.startswith("`") else _typeset(unicodedata.normalize("NFD", p)) for p in pieces)
+    text = re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+    pieces = re.split(r"(`[^`]+`|\[arXiv:[^)]+\))", text)
+    return "".join(p if p[:1] in ("`", "[") else _typeset(unicodedata.normalize("NFD", p)) for p in pieces)
 
 
 def _typeset(text: str) -> str:
@@ -248,7 +251,8 @@ def _typeset(text: str) -> str:
         )
         if possible and bare:
             run.append(word)
-            if re.search(r"[,;:.)]$", word) and not _open(" ".join(run)):
+            together = " ".join(run)
+            if (re.search(r"[,;:.]$", word) and not _open(together)) or together.count(")") > together.count("("):
                 flush()
         else:
             flush()
@@ -276,7 +280,7 @@ def _set_run(run: str) -> str:
         latex = translate(inside, inline=True)
     except (NotMathematics, IndexError):
         return _safe(run)
-    return f'{before}<span class="arithmatex">\\({html.escape(latex, quote=False)}\\)</span>{after}'
+    return rf"{before}\({latex}\){after}"
 
 
 def _safe(word: str) -> str:
