@@ -57,8 +57,8 @@ def few(report: dict[str, Any]) -> str:
         a, b = of[n, 1], of[n, 2]
         lines.append(f"| {n:,} | {a['rounds_per_second']:.1f} | {b['rounds_per_second']:.1f} | "
                      f"{a['cpu_seconds_a_round']:.2f} s | {a['peak_mb']:.0f} MB | {b['peak_mb']:.0f} MB |")  # fmt: skip
-    lines.append(f"| exponent of the growth | {one['seconds_a_round']:.2f} (of seconds) | "
-                 f"{two['seconds_a_round']:.2f} | {one['cpu_seconds_a_round']:.2f} | {one['peak_mb']:.2f} | {two['peak_mb']:.2f} |")  # fmt: skip
+    lines.append(f"| exponent of the growth | {one['seconds_a_round']:.2f} (of seconds) | {two['seconds_a_round']:.2f} "
+                 f"| {one['cpu_seconds_a_round']:.2f} | {one['peak_mb']:.2f} | {two['peak_mb']:.2f} |")  # fmt: skip
     own = report["per_round"]
     lines += ["", f"With {_listed(r['per_round'] for r in own)} clients per round ({own[0]['clients']:,} in total): "
               + _listed(f"{r['cpu_seconds_a_round']:.2f}" for r in own) + " s of CPU time (exponent "

@@ -44,7 +44,7 @@ def test_what_is_sane_for_no_key(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", [n for n, f in Config.model_fields.items() if f.annotation is str])
 def test_texts_are_texts(name: str) -> None:
-    for value in (3, ["a"], None, "a\0b"):
+    for value in (3, ["a"], *([] if name == "augmentation" else [None]), "a\0b"):  # None: no augmentation
         with pytest.raises(SettingError, match=rf"^the settings: {name} is"):
             resolve({name: value})
 
@@ -82,3 +82,9 @@ def test_a_configuration_is_read_back(tmp_path: Path) -> None:
     config = resolve({"algorithm": "fedsam", "settings": {"rho": 0.3}, "recipe": "fedsmoo", "data": "cifar10"})
     (tmp_path / "config.json").write_text(json.dumps(config.model_dump(mode="json")))
     assert resolve(read_config_file(tmp_path / "config.json")) == config
+
+
+def test_no_augmentation_can_be_asked_for_by_its_name() -> None:
+    """A command line reads the word none as no value."""
+    for value in (None, "none"):
+        assert resolve({"augmentation": value, "data": "cifar10", "recipe": "fedsol"}).augmentation == "none"

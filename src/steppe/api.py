@@ -116,9 +116,16 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
-    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
-    instead of the global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again, as to `steppe.run`.
+
+    path      the run's folder
+    measures  names of measures, or groups of them (usual, hessian, clients, numbers)
+    samples   largest number of training examples to measure on
+    seed      of the sample, probes and directions
+    clients   number of clients in the extra round (default: those of the run's next round)
+    client    measure this client's loss instead of the global one
+    points    points per side of a landscape
+    device    where to measure (default: the run's device)
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
@@ -135,12 +142,12 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
 class Run(Outcome):
     """A run read back from its folder."""
 
-    folder: Path
-    config: dict[str, Any]
-    about: dict[str, Any]
-    history: list[dict[str, Any]]
-    summary: dict[str, Any] | None  # None: not finished
-    module: nn.Module | None = None
+    folder: Path  # the run's folder
+    config: dict[str, Any]  # as in config.json
+    about: dict[str, Any]  # as in about.json
+    history: list[dict[str, Any]]  # one record per round, as in rounds.jsonl
+    summary: dict[str, Any] | None  # as in result.json; None if the run has not finished
+    module: nn.Module | None = None  # the trained module
 
     @property
     def algorithm(self) -> str:
@@ -180,9 +187,11 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
-    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
-    not finished has records, but no module.
+    A run that has not finished has records, but no module.
+
+    path   the run's folder
+    model  a new instance of your own nn.Module, if the run trained one; its weights are replaced. What was frozen is
+           not in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough)
     """
     folder = RunFolder(path)
     with expecting_intact(folder):

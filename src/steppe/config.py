@@ -265,6 +265,14 @@ class Config(BaseModel):
         "stop", "recipe", "What to do with an update that is not finite or is refused: stop the run, or drop the update"
     )
     refuse_above: float | None = key(None, "recipe", "Norm above which an upload is refused", gt=0)
+    judged_on: Literal["test", "validation"] = key(
+        "test", "evaluation", "Samples that the model is judged on; validation: the held-out training samples take the "
+        "place of the test set, which is not looked at"
+    )  # fmt: skip
+    running_mean: float | None = key(
+        None, "evaluation", "Also score a running mean of the global models that keeps this share of itself per round, "
+        "such as 0.9; training does not depend on it", ge=0, lt=1
+    )  # fmt: skip
     evaluate_every: int = key(1, "evaluation", "Rounds between evaluations", ge=1, le=MANY)
     measure: list[str] = key(
         [], "evaluation", "Measures during training, such as lambda1:10 for every tenth round (steppe list measures)",
@@ -287,6 +295,12 @@ class Config(BaseModel):
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
 
+    @field_validator("augmentation", mode="before")
+    @classmethod
+    def read_none(cls, value: Any) -> Any:
+        """Take `none`, which a command line reads as no value, for the name of the augmentation that does nothing."""
+        return "none" if value is None else value
+
     @field_validator("metrics", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:
@@ -308,6 +322,9 @@ class Config(BaseModel):
         if self.early_stopping is not None and self.validation == 0:
             raise SettingError("early_stopping looks at validation data, never at the test set: set validation, to 0.1 "
                                "for instance", "early_stopping", "validation")  # fmt: skip
+        if self.judged_on == "validation" and self.validation == 0:
+            raise SettingError("judged_on is validation, but no samples are held out: set validation, to 0.1 for "
+                               "instance", "judged_on", "validation")  # fmt: skip
         return self
 
     @property

@@ -73,6 +73,7 @@ NEUTRAL: dict[str, str | None] = {
     "krum": f"bad=0,keep={CLIENTS}",
     "latest_mean": "",  # only judges
     "locally_estimated_sam": "rho=0",
+    "server_ascent": "rho=0",
     "man": "weight=0",
     "median": None,  # of three or more is no mean
     "mixed_ascent": "rho=0,threshold=inf",

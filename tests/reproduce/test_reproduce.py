@@ -16,7 +16,7 @@ HOME = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_everything_committed_is_what_the_rows_say():
-    assert find_complaints(HOME / "results", HOME / "docs" / "reproductions", HOME / "docs" / "league.md") == []
+    assert find_complaints(HOME / "results", HOME / "docs" / "reproductions") == []
 
 
 @pytest.mark.slow
@@ -179,8 +179,8 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
         (("fedsol-table1", "--cells", "cifar10/lda-0.2/*"), "no cell matches"),
         (("fedsol-table1", "--scale", "huge"), "there is no such scale"),
         (("league", "fedsol-table1"), "cannot be combined with tables"),
-        (("league", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
-        (("league", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
+        (("survey", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
+        (("survey", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
         (("leage",), "did you mean 'league'"),
         (("check", "fedsol-table1"), "cannot be combined with tables"),
         (("fedsol-table1", "--formats", "pdf"), "there is no format 'pdf'"),
@@ -202,16 +202,16 @@ def test_missing_data_is_told_cell_by_cell(steppe):
     assert not RESULTS.exists()
 
 
-def test_a_small_league(steppe):
-    words = ("reproduce", "league", "--scale", "tiny", "--cells", "lda-0.1/fedprox", "--out", "out")
+def test_a_small_survey(steppe):
+    words = ("reproduce", "survey", "--scale", "tiny", "--cells", "lda-0.1/fedprox", "--out", "out")
     said = steppe(*words, "--json")
     assert said.code == 0, said.err
-    line = next(e for e in json.loads(said.out)["tables"]["league"] if e["accuracy"] is not None)
+    line = next(e for e in json.loads(said.out)["tables"]["survey"] if e["accuracy"] is not None)
     assert (line["method"], line["column"], len(line["tuned"])) == ("fedprox", "lda-0.1", 3)
     assert line["tuned"][line["chosen"]] == max(line["tuned"].values())
     assert line["trace"] is not None
-    made = rows.read_rows(Path("out/results/league.jsonl"))
+    made = rows.read_rows(Path("out/results/survey.jsonl"))
     assert sorted("validation" in r for r in made) == [False, True, True, True]
-    page = Path("out/league.md").read_text()
+    page = Path("out/survey.md").read_text()
     assert f"{line['accuracy']:.2f}" in page
     assert steppe(*words).err == ""  # nothing was left to run

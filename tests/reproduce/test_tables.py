@@ -6,7 +6,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import Config, resolve
 from steppe.core.errors import SteppeError
 from steppe.engine.build import check_names
-from steppe.reproduce import league, recipes
+from steppe.reproduce import recipes, survey
 from steppe.reproduce.recipes import Published, hash_recipe, load_table, merge_layers, parse_number, select_cells
 
 # Written down a second time, from another copy of the paper's Table 1: s = 2, 5, 10 and α = 0.05, 0.1, 0.5.
@@ -148,12 +148,12 @@ def test_numbers_as_printed():
         "64.10 ± 0.50", "10.00 (failed)", "500+")  # fmt: skip
 
 
-def test_everybody_plays_in_the_league():
+def test_everybody_is_in_the_survey():
     """All global methods of the catalogue, three candidates each; no row of the tuning sees all training data."""
-    content = recipes.read_table_file("league")
+    content = recipes.read_table_file("survey")
     not_global = {"perfedavg", "fedbabu", "knnper", "local", "fedsol_ablation"}
     assert {m["algorithm"] for m in content["method"]} == set(CATALOGUE) - not_global
-    for e in league.list_entrants():
+    for e in survey.list_entrants():
         assert len(e.tuning) == len(e.final) == 3
         assert len({c.hash for c in e.tuning}) == len({c.hash for c in e.final}) == 3, e.id
         assert all(c.config.validation == 0.1 for c in e.tuning)

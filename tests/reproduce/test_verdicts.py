@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, missing_runs, publish, recipes
+from steppe.reproduce import league_page, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
@@ -155,10 +155,11 @@ def committed(tmp_path, rows):
     for row in rows:
         append_row(tmp_path / "results" / f"{row['table']}.jsonl", row)
     everything = read_folders([tmp_path / "results"])
-    texts = league_page.render_files(everything, folder="reproductions/")
-    publish.write_files({"league.md": texts.pop("league.md")}, tmp_path / "docs")
+    texts = survey_page.render_files(everything, folder="reproductions/")
+    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(everything)}
+    publish.write_files(pages, tmp_path / "docs")
     publish.write_files({**publish.render_all(everything), **texts}, tmp_path / "docs" / "reproductions")
-    return tmp_path / "results", tmp_path / "docs" / "reproductions", tmp_path / "docs" / "league.md"
+    return tmp_path / "results", tmp_path / "docs" / "reproductions"
 
 
 def test_the_audit_passes_what_is_right(tmp_path, row_for):
@@ -193,7 +194,7 @@ def test_the_audit_sees_a_row_that_is_not_what_it_says(tmp_path, row_for, change
     if "config" in change:
         row["config"] = {**row_for(AVG, 0.56)["config"], **change["config"]}
     append_row(tmp_path / "results" / "fedsol-table1.jsonl", row)
-    found = find_complaints(tmp_path / "results", tmp_path, tmp_path / "league.md")
+    found = find_complaints(tmp_path / "results", tmp_path)
     assert any(told in sentence for sentence in found), found
 
 
@@ -201,42 +202,42 @@ def candidates(row_for, entrant, scores):
     return [row_for(c, 0.5, validation_mean_of_last_ten=s) for c, s in zip(entrant.tuning, scores, strict=True)]
 
 
-def test_the_league_chooses_by_held_out_data_alone(row_for):
-    e = next(e for e in league.list_entrants() if e.id == "lda-0.1/fedsam")
+def test_the_survey_chooses_by_held_out_data_alone(row_for):
+    e = next(e for e in survey.list_entrants() if e.id == "lda-0.1/fedsam")
     rows = candidates(row_for, e, (0.4, 0.6, 0.5))
-    assert league.choose_candidate(e, rows[:2]) is None  # one candidate has not been tried
-    assert league.choose_candidate(e, rows) == 1
+    assert survey.choose_candidate(e, rows[:2]) is None  # one candidate has not been tried
+    assert survey.choose_candidate(e, rows) == 1
     best_on_test = [{**rows[0], "mean_of_last_ten": 0.99, "last": 0.99}, *rows[1:]]
-    assert league.choose_candidate(e, best_on_test) == 1
+    assert survey.choose_candidate(e, best_on_test) == 1
     broken = [{**rows[1], "failed": "not finite"}]
-    assert league.choose_candidate(e, [rows[0], *broken, rows[2]]) == 2
-    jobs = league.find_final_runs([e], rows, 2, {})
+    assert survey.choose_candidate(e, [rows[0], *broken, rows[2]]) == 2
+    jobs = survey.find_final_runs([e], rows, 2, {})
     assert [(j.config.settings, j.config.seed, j.config.validation) for j in jobs] == [
         ({"rho": 0.05}, 0, 0.0), ({"rho": 0.05}, 1, 0.0)]  # fmt: skip
 
 
-def test_the_leagues_sentence(row_for):
-    made = {e.id: e for e in league.list_entrants()}
+def test_the_surveys_sentence(row_for):
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("lda-0.1/fedavg", 0.55), ("lda-0.1/fedsam", 0.60), ("lda-0.1/feddyn+man", 0.58)):
         rows += candidates(row_for, made[id_], (0.1, 0.2, 0.3))
         rows.append(
             row_for(made[id_].final[2], final, measures={"lambda1": {"lambda1": 5.0}, "trace": {"value": 50.0}})
         )
-    found = league.rank_entrants(rows)
-    told = league_page.write_verdict(found, "lda-0.1")
+    found = survey.rank_entrants(rows)
+    told = survey_page.write_verdict(found, "lda-0.1")
     assert "The best is FedSAM (60.00 %)" in told
     assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
-    assert league_page.write_verdict(found, "sharding-2") == "Nothing was run in this column."
+    assert survey_page.write_verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
     assert line["seconds"] == 5.0  # ten, and two processes shared the device
-    page = league_page.render_markdown(found)
+    page = survey_page.render_markdown(found)
     assert "Not run: FedAvgM, FedAdam" in page
     assert page.count("| rho=0.1 | 60.00 |") == 1
     assert "published method is FedSAM (60.00 %); 0 of 1 compositions are above it" in page
     assert "One seed each" in page
-    drawn = league_page.draw_picture(found, "lda-0.1", "A & B")
+    drawn = survey_page.draw_picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
 
@@ -244,7 +245,7 @@ def test_the_leagues_sentence(row_for):
 def test_cheap_is_in_bytes_and_in_flops(row_for):
     """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best by held-out data is named,
     whatever it has on the test set."""
-    made = {e.id: e for e in league.list_entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, tuned, final in (
         ("fedavg", 0.2, 0.5),
@@ -254,14 +255,14 @@ def test_cheap_is_in_bytes_and_in_flops(row_for):
     ):
         entrant = made[f"lda-0.1/{id_}"]
         rows += [*candidates(row_for, entrant, (0.1, 0.15, tuned)), row_for(entrant.final[2], final, best=final + 0.04)]
-    found = league.rank_entrants(rows)
-    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in league_page.write_verdict(found, "lda-0.1")
+    found = survey.rank_entrants(rows)
+    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in survey_page.write_verdict(found, "lda-0.1")
     assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(
-        league_page.write_findings(found, "lda-0.1")
+        survey_page.write_findings(found, "lda-0.1")
     )
     expected = [("FedScar", 70, 74, False), ("FedDyn + EMA", 60, 64, True), ("FedDyn + MAN", 55, 59, True),
                 ("FedAvg", 50, 54, False)]  # fmt: skip
-    check_picture(league_page.draw_picture(found, "lda-0.1", "t"), expected)
+    check_picture(survey_page.draw_picture(found, "lda-0.1", "t"), expected)
 
 
 def check_picture(drawn, expected):
@@ -282,20 +283,20 @@ def check_picture(drawn, expected):
 
 
 def test_what_the_running_mean_does_by_itself_is_told(row_for):
-    made = {e.id: e for e in league.list_entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("feddyn", 0.60), ("fedsam", 0.50), ("feddyn+ema", 0.6375)):
         entrant = made[f"lda-0.1/{id_}"]
         rows += [*candidates(row_for, entrant, (0.1, 0.2, 0.3)), row_for(entrant.final[2], final)]
-    told = " ".join(league_page.write_findings(league.rank_entrants(rows), "lda-0.1"))
+    told = " ".join(survey_page.write_findings(survey.rank_entrants(rows), "lda-0.1"))
     assert "changes the accuracy of FedDyn +3.75 points" in told
-    assert "changes the accuracy" not in " ".join(league_page.write_findings(league.rank_entrants(rows[:8]), "lda-0.1"))
+    assert "changes the accuracy" not in " ".join(survey_page.write_findings(survey.rank_entrants(rows[:8]), "lda-0.1"))
 
 
-def test_the_leagues_notes_are_what_the_rows_say():
+def test_the_surveys_notes_are_what_the_rows_say():
     """Numbers that were written by hand, against the committed rows."""
-    notes = " ".join(recipes.read_table_file("league")["notes"])
-    rows = {r["cell"]: r for r in read_rows(HOME / "results" / "league.jsonl") if r["seed"] == 0}
+    notes = " ".join(recipes.read_table_file("survey")["notes"])
+    rows = {r["cell"]: r for r in read_rows(HOME / "results" / "survey.jsonl") if r["seed"] == 0}
 
     def at_75(cell):
         return f"{100 * np.mean(rows[f'lda-0.1/{cell}']['accuracy'][65:75]):.0f} %"
@@ -319,14 +320,14 @@ def test_the_leagues_notes_are_what_the_rows_say():
 
 def test_sharpness_beside_accuracy(row_for):
     """Four methods, the sharper the better: a rank correlation of one; the fifth is at chance and does not count."""
-    made = {e.id: e for e in league.list_entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("fedavg", 0.5), ("fedsam", 0.55), ("fedgmt", 0.6), ("feddyn", 0.65), ("fednsam", 0.1)):
         entrant = made[f"lda-0.1/{id_}"]
         rows += candidates(row_for, entrant, (0.1, 0.2, 0.3))
         sharp = {"lambda1": {"lambda1": 100 * final}, "trace": {"value": -final}}
         rows.append(row_for(entrant.final[2], final, measures=sharp))
-    told = " ".join(league_page.write_findings(league.rank_entrants(rows), "lda-0.1"))
+    told = " ".join(survey_page.write_findings(survey.rank_entrants(rows), "lda-0.1"))
     assert "Among the 4 with more than 20 %" in told
     assert "+1.00 (λ1) and -1.00 (trace)" in told
 

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import click
 import typer
+from tools.docs.tables import make_table, show
 
 from steppe.cli.app import app
-from tools.docs.tables import make_table, show
 
 HEAD = """# Commands
 
-`steppe COMMAND --help` prints the same. A command that has `--set` also takes every [configuration key](config.md) as an option:
-`--lr 0.1` is `--set lr=0.1`.
+`steppe COMMAND --help` prints the same. A command that has `--set` also takes every [configuration key](config.md) as
+an option: `--lr 0.1` is `--set lr=0.1`.
 
-Exit codes: 0 for success, 2 for something that you can mend (one sentence on standard error says what to do), 3 for a run that
-failed, for instance because it diverged, and 130 after Ctrl-C.
+Exit codes: 0 for success, 2 for something that you can mend (one sentence on standard error says what to do), 3 for a
+run that failed, for instance because it diverged, and 130 after Ctrl-C.
 """
 
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from steppe.config import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR, Config
 from tools.docs.tables import make_table, say_range, say_type, show
+
+from steppe.config import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR, Config, key
 
 HEAD = """# Configuration keys
 
-Every key can stand in a TOML file (`steppe run --config FILE`), on the command line (`--set key=value`, or `--key value`),
-and in Python (`steppe.run(..., key=value)`). What is set wins over the recipe, and the recipe over the defaults below.
-`steppe list keys` prints the same list.
+Every key can stand in a TOML file (`steppe run --config FILE`), on the command line (`--set key=value`, or `--key
+value`), and in Python (`steppe.run(..., key=value)`). What is set wins over the recipe, and the recipe over the
+defaults below. `steppe list keys` prints the same list.
 
 The **role** of a key says what depends on it:
-
-| role | meaning |
-| --- | --- |
-| method | what is compared: the algorithm |
-| recipe | the protocol, which runs must share to be compared |
-| seed | what is varied to repeat a run |
-| evaluation | what is measured; training does not depend on it |
-| machine | where and how it is computed |
-| onlooker | what follows the run; runs that differ in nothing else are the same run |
 """
+ROLE = re.compile(r" +([a-z]+)  +(\S.*)")  # in the docstring of `key`
 # A topic begins with this key and ends where the next one begins, in the order of the class.
 TOPICS = {
     "algorithm": "Method", "data": "Data and clients", "model": "Model, loss, metrics", "rounds": "Training",
@@ -45,7 +39,8 @@ def make_page() -> str:
     lost = set(TOPICS) - set(Config.model_fields)
     if lost:
         raise SystemExit(f"tools/docs/config_page.py begins topics with keys that do not exist: {', '.join(lost)}")
-    text = HEAD
+    roles = [[found[1], found[2]] for line in (key.__doc__ or "").splitlines() if (found := ROLE.match(line))]
+    text = f"{HEAD}\n{make_table(['role', 'meaning'], roles)}\n"
     for title, rows in sections.items():
         text += f"\n## {title}\n\n" + make_table(["key", "meaning", "type and range", "default", "role"], rows) + "\n"
     return text + _recipes() + _usual() + _elsewhere()
@@ -54,8 +49,10 @@ def make_page() -> str:
 def _recipes() -> str:
     names = list(dict.fromkeys(key for recipe in RECIPES.values() for key in recipe))
     rows = [[f"`{key}`", *(_cell(recipe, key) for recipe in RECIPES.values())] for key in names]
-    return ("\n## Recipes\n\n`recipe = \"NAME\"` sets these keys, as the local training of a paper. An empty cell leaves the "
-            "default.\n\n" + make_table(["key", *(f"`{name}`" for name in RECIPES)], rows) + "\n")  # fmt: skip
+    head = (
+        '## Recipes\n\n`recipe = "NAME"` sets these keys, as a paper\'s local training. An empty cell is the default.'
+    )
+    return f"\n{head}\n\n{make_table(['key', *(f'`{name}`' for name in RECIPES)], rows)}\n"
 
 
 def _usual() -> str:
@@ -69,8 +66,8 @@ def _elsewhere() -> str:
     rows: dict[str, list[str]] = {}
     for other, ours in ELSEWHERE.items():
         rows.setdefault(ours, []).append(f"`{other}`")
-    return ("\n## Names in other programs\n\nSteppe refuses these names and says which key is meant.\n\n"
-            + make_table(["name elsewhere", "key here"], [[", ".join(v), _code(k)] for k, v in rows.items()]) + "\n")  # fmt: skip
+    table = make_table(["name elsewhere", "key here"], [[", ".join(v), _code(k)] for k, v in rows.items()])
+    return f"\n## Names in other programs\n\nSteppe refuses these names and says which key is meant.\n\n{table}\n"
 
 
 def _code(text: str) -> str:

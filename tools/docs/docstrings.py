@@ -1,15 +1,15 @@
 """Read the docstring of a method or a part: its idea, its equations, its settings and its deviations.
 
-    The idea (Authors, Venue Year): in one sentence.
+The idea (Authors, Venue Year): in one sentence.
 
-        direction = g(w) + μ (w − x)        an indented block is equations; after three spaces, a remark
+    direction = g(w) + μ (w − x)        an indented block is equations; after three spaces, a remark
 
-    A paragraph.
+A paragraph.
 
-    `mu`   what a setting means.
+`mu`   what a setting means.
 
-    Defaults: mu: where its default comes from.
-    Limits: …        Deviations: …
+Defaults: mu: where its default comes from.
+Limits: …        Deviations: …
 """
 
 from __future__ import annotations

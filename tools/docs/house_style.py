@@ -20,12 +20,17 @@ class HouseStyle(Extension):
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         """Rewrite the docstrings of a whole package, when all base classes are known."""
-        for thing in walk(pkg):
-            if isinstance(thing, Function) and thing.docstring is not None:
-                thing.docstring.value = rewrite(thing.docstring.value, "Args", {p.name for p in thing.parameters})
         for thing in list(walk(pkg)):
             if isinstance(thing, Class):
                 describe_fields(thing)
+            elif isinstance(thing, Function) and thing.docstring is not None:
+                thing.docstring.value = write_section(
+                    "Args", *take_entries(thing.docstring.value, {p.name for p in thing.parameters})
+                )
+            elif isinstance(thing, Attribute) and thing.docstring is None and isinstance(thing.parent, Module):
+                thing.docstring = find_comment(thing)
+            if thing.docstring is not None:
+                thing.docstring.value = fence_examples(thing.docstring.value)
 
 
 def walk(thing: Object) -> Any:
@@ -44,18 +49,38 @@ def describe_fields(cls: Class) -> None:
             if isinstance(member, Attribute) and is_field(member):
                 found = COMMENT.search(member.source.rpartition("\n")[2])
                 fields[name] = make_sentence(found[1]) if found else ""
-    text = "" if cls.docstring is None else cls.docstring.value
-    told = rewrite(text, "Attributes", set(fields))
-    if told == text and any(fields.values()):
-        told += "\n\nAttributes:\n" + "\n".join(f"    {name}: {words}" for name, words in fields.items())
-    if told != text:
-        cls.docstring = Docstring(told, parent=cls, lineno=cls.lineno)
+    if cls.docstring is not None:
+        text, told = take_entries(cls.docstring.value, set(fields))
+        fields |= {name: words for name, words in told.items() if name in fields}
+        cls.docstring.value = write_section("Attributes", text, fields if any(fields.values()) else {})
 
 
 def is_field(member: Attribute) -> bool:
     """Return whether this is an annotated name in the body of a class, not a property or what a method assigns."""
-    return member.annotation is not None and "property" not in member.labels and not member.name.startswith("_") and (
-        "class-attribute" in member.labels or "dataclass" in member.parent.labels)  # type: ignore[union-attr]  # fmt: skip
+    return not member.name.startswith("_") and member.source.lstrip().startswith(f"{member.name}:")
+
+
+def find_comment(name: Attribute) -> Docstring | None:
+    """Return the comment behind a name of a module, or above it, as its docstring."""
+    module = name.parent
+    behind = COMMENT.search(name.source.rpartition("\n")[2])
+    words = [behind[1]] if behind else []
+    for line in [] if behind else reversed(module.source.splitlines()[: (name.lineno or 1) - 1]):  # type: ignore[union-attr]
+        if not line.startswith("# "):
+            break
+        words.insert(0, line[2:].strip())
+    same = module.docstring  # type: ignore[union-attr]
+    style = {"parser": same.parser, "parser_options": same.parser_options} if same else {}
+    return Docstring(make_sentence(" ".join(words)), parent=name, **style) if words else None  # type: ignore[arg-type]
+
+
+def fence_examples(text: str) -> str:
+    """Put examples into fences, which Markdown shows as code.
+
+    >>> fence_examples("Add.\\n\\n>>> 1 + 1\\n2\\n\\nMore.").splitlines()
+    ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```', '', 'More.']
+    """
+    return re.sub(r"^(>>> .*(?:\n.+)*)", r"```pycon\n\1\n```", text, flags=re.MULTILINE)
 
 
 def make_sentence(text: str) -> str:
@@ -67,34 +92,38 @@ def make_sentence(text: str) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "…")) else ".")
 
 
-def rewrite(text: str, section: str, names: set[str]) -> str:
-    """Turn lines `name  what it is` with their continuations into a section.
+def take_entries(text: str, names: set[str]) -> tuple[str, dict[str, str]]:
+    """Take the lines `name  what it is` with their continuations out of a docstring.
 
-    >>> print(rewrite("Train.\\n\\nlr     the rate,\\n       per step\\nclip   a norm", "Args", {"lr", "clip"}))
+    >>> take_entries("Train.\\n\\nlr     the rate,\\n       per step\\nclip   a norm", {"lr", "clip"})
+    ('Train.\\n', {'lr': 'The rate, per step.', 'clip': 'A norm.'})
+    """
+    lines: list[str] = []
+    found: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        start = ENTRY.match(line)
+        if start and (last or start[1] in names):
+            last = start[1]
+            found[last] = start[2]
+        elif last and line.startswith("  "):
+            found[last] += f" {line.strip()}"
+        else:
+            last = ""
+            lines.append(line)
+    return "\n".join(lines), {name: make_sentence(words) for name, words in found.items()}
+
+
+def write_section(title: str, text: str, entries: dict[str, str]) -> str:
+    """Return a docstring with a section of entries, before its examples.
+
+    >>> print(write_section("Args", "Train.", {"lr": "The rate."}))
     Train.
     <BLANKLINE>
     Args:
-        lr: The rate, per step.
-        clip: A norm.
+        lr: The rate.
     """
-    lines: list[str] = []
-    last: tuple[str, str] | None = None
-
-    def close() -> None:
-        if last is not None:
-            lines.append(f"    {last[0]}: {make_sentence(last[1])}")
-
-    for line in text.splitlines():
-        start = ENTRY.match(line)
-        if start and (last is not None or start[1] in names):
-            lines += [] if last is not None else [f"{section}:"]
-            close()
-            last = start[1], start[2]
-        elif last is not None and line.startswith("  "):
-            last = last[0], f"{last[1]} {line.strip()}"
-        else:
-            close()
-            last = None
-            lines.append(line)
-    close()
-    return "\n".join(lines)
+    head, example, rest = text.partition("\n>>>")
+    listed = "\n".join(f"    {name}: {words}" for name, words in entries.items())
+    section = f"\n\n{title}:\n{listed}" if entries else ""
+    return f"{head.rstrip()}{section}" + (f"\n{example}{rest}" if example else "")

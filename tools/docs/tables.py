@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import types
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -23,6 +25,15 @@ def make_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [[line[k] for k in used] for line in (head, ["---"] * len(head), *rows)]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def make_plain(text: str) -> str:
+    r"""Return a text that Markdown leaves as it is.
+
+    >>> make_plain("train/<class>/*.png")
+    'train/&lt;class&gt;/\\*.png'
+    """
+    return re.sub(r"([*_`\[\]])", r"\\\1", html.escape(text, quote=False))
 
 
 def say_type(hint: Any) -> str:

@@ -17,12 +17,12 @@ from steppe.core.errors import SteppeError, suggest_name
 if TYPE_CHECKING:
     from steppe.reproduce.missing_runs import CellJob
 
-ALONE = ("league", "list", "tables", "check")
+ALONE = ("league", "survey", "list", "tables", "check")
 
 
 @app.command()
 def reproduce(
-    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; or list "
+    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; survey; or list "
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
@@ -49,7 +49,7 @@ def reproduce(
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
     from steppe.jobs.ray_places import count_sharing
-    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows
+    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, survey, survey_page
     from steppe.reproduce.make_row import make_row
 
     kinds = [kind.strip() for kind in formats.split(",")]
@@ -62,9 +62,10 @@ def reproduce(
     if tables in (["tables"], ["check"]):
         _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
         return
-    is_league = tables == ["league"]
+    is_league, is_survey = tables == ["league"], tables == ["survey"]
+    alone = is_league or is_survey
     tables = list(dict.fromkeys(tables))
-    for name in [] if is_league else tables:  # refuse an unknown name before anything runs
+    for name in [] if alone else tables:  # refuse an unknown name before anything runs
         if name in ALONE:
             raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
         if name not in recipes.list_tables():
@@ -79,10 +80,12 @@ def reproduce(
 
     stages: list[Callable[[], list[CellJob]]]  # the runs of a stage may depend on the rows of the previous stage
     if is_league:
-        entrants = league.select_entrants(cells, scale)
+        stages = [lambda: league.find_missing_runs(known(), scale, cells, machine)]
+    elif is_survey:
+        entrants = survey.select_entrants(cells, scale)
         stages = [
-            lambda: league.find_tuning_runs(entrants, known(), machine),
-            lambda: league.find_final_runs(entrants, known(), seeds, machine),
+            lambda: survey.find_tuning_runs(entrants, known(), machine),
+            lambda: survey.find_final_runs(entrants, known(), seeds, machine),
         ]
     else:
         stages = [lambda: missing_runs.find_missing_runs(tables, scale, cells, seeds, tried, known(), machine)]
@@ -110,15 +113,22 @@ def reproduce(
                     row = {"table": cell.table, "cell": cell.id, "scale": scale,
                            **make_row(ended.job.config, ended.facts), "processes": max(sharing, parallel)}  # fmt: skip
                     rows.append_row(rows_in / f"{cell.table}.jsonl", row)
+                    if is_league:  # what to run next follows from what was found
+                        more = [job for job in stage() if job.label not in first]
+                        first |= {job.label: job.cells[0] for job in more}
+                        queue.add(more)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
         raise typer.Exit(130) from None
     found_all: dict[str, Any] = {}
     written: list[Path] = []
     if is_league:
-        found_all["league"] = league.rank_entrants(known(), scale)
-        written += publish.write_files(league_page.render_files(known(), scale, kinds=kinds), tables_in)
-    for table in [] if is_league else [recipes.load_table(name, scale) for name in tables]:
+        found_all["league"] = league.find_standings(known(), scale)
+        written += publish.write_files(league_page.render_files(known(), scale), tables_in)
+    if is_survey:
+        found_all["survey"] = survey.rank_entrants(known(), scale)
+        written += publish.write_files(survey_page.render_files(known(), scale, kinds=kinds), tables_in)
+    for table in [] if alone else [recipes.load_table(name, scale) for name in tables]:
         found = publish.judge_table(table, known(), scale)
         found_all[table.name] = publish.collect_facts(table, found, scale)
         written += publish.write_files(publish.render_files(table, found, scale, kinds), tables_in)
@@ -128,7 +138,9 @@ def reproduce(
         print(json.dumps({"tables": found_all, "not_run": [j.label for j in queue.waiting], "failed": failed}))
     else:
         if is_league:
-            _show_league(found_all["league"], scale)
+            _show_league(known(), scale)
+        if is_survey:
+            _show_survey(found_all["survey"], scale)
         if scale == "tiny":
             terminal.show(publish.TINY)
         terminal.show(f"written: {', '.join(map(str, written))}")
@@ -140,21 +152,21 @@ def reproduce(
 
 
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
-    """Write everything made from rows: the tables, their index, and the league's page next to their folder."""
-    from steppe.reproduce import audit, league_page, publish, rows
+    """Write everything made from rows: the tables, their index, and the pages next to their folder."""
+    from steppe.reproduce import audit, league_page, publish, rows, survey_page
 
-    page = tables.parent / "league.md"
     if only_check:
-        audit.check_rows(results, tables, page)
+        audit.check_rows(results, tables)
         terminal.show(f"every row in {results} belongs to a recipe, and {tables} agrees with the rows")
         return
     known = rows.read_folders([results])
-    texts = league_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
+    texts = survey_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
     made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
-    publish.write_files({"league.md": texts.pop("league.md"), **above}, page.parent)
+    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(known), **above}
+    publish.write_files(pages, tables.parent)
     written = publish.write_files({**made, **texts}, tables)
-    terminal.show(f"wrote {page} and {len(written)} files in {tables}")
+    terminal.show(f"wrote {', '.join(pages)} in {tables.parent} and {len(written)} files in {tables}")
 
 
 def _list(as_json: bool, places: list[Path]) -> None:
@@ -178,7 +190,9 @@ def _list(as_json: bool, places: list[Path]) -> None:
         return
     terminal.print_table("published tables", ["table", "cells", "run here", "what"],
                          [[t["table"], str(t["cells"]), str(t["run"]), t["title"]] for t in counts])  # fmt: skip
-    terminal.show("and league: all methods under one protocol, tuned on held-out training data")
+    terminal.show(
+        "and league: some methods, tuned alike, over several draws; survey: all methods under one protocol, one seed"
+    )
 
 
 def _show(table: Any, found: Any, scale: str) -> None:
@@ -197,12 +211,21 @@ def _show(table: Any, found: Any, scale: str) -> None:
     terminal.show(terminal.escape(publish.summarize(table, found)))
 
 
-def _show_league(found: list[dict[str, Any]], scale: str) -> None:
-    from steppe.reproduce import league_page, recipes
+def _show_league(known: list[dict[str, Any]], scale: str) -> None:
+    from steppe.reproduce import league_page
 
-    for column in recipes.read_table_file("league")["column"]:
-        part = league_page.make_table(found, column["id"], column["title"])
+    for part in league_page.make_tables(known, scale):
+        terminal.print_table(part.title, part.columns, part.rows, ("trace", "λ1", "global model, %"))
+    for sentence in league_page.write_outcome(known, scale):
+        terminal.show(terminal.escape(sentence))
+
+
+def _show_survey(found: list[dict[str, Any]], scale: str) -> None:
+    from steppe.reproduce import recipes, survey_page
+
+    for column in recipes.read_table_file("survey")["column"]:
+        part = survey_page.make_table(found, column["id"], column["title"])
         if part.rows:
             terminal.print_table(part.title, part.columns, part.rows, ("seconds", "seeds", "gradients", "best", "last"))
         if scale == "paper":
-            terminal.show(league_page.write_verdict(found, column["id"]))
+            terminal.show(survey_page.write_verdict(found, column["id"]))

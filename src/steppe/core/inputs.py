@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
+Inputs = Tensor | tuple[Any, ...] | dict[str, Any]  # one tensor, several in order, or several by name
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Any) -> Any:

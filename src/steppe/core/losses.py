@@ -38,7 +38,7 @@ def is_ambiguous(outputs: Tensor, targets: Tensor) -> bool:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
-    """−log softmax(outputs) at the target; with targets that are probabilities, their mean over the classes."""
+    """Return −log softmax(outputs) at the target, or its mean over the classes if targets are probabilities."""
     if targets.is_floating_point():
         axis = 1 if axis is None else axis
         return F.cross_entropy(outputs.movedim(axis, 1), targets.movedim(axis, 1), reduction="none")
@@ -48,18 +48,19 @@ def cross_entropy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED,
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """For labels 0 and 1, one or several per example; outputs are logits of the targets' shape."""
+    """Return the cross-entropy of labels 0 and 1, one or several per example; outputs are logits of their shape."""
     return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype),
                                               reduction="none")  # fmt: skip
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return (output − target)²."""
     return (outputs.reshape(targets.shape) - targets).square()
 
 
 def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
               smooth: float = 1.0) -> Tensor:  # fmt: skip
-    """1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
+    """Return 1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
     p, y = share_classes(outputs, targets, ignore_index, axis)
     inner, whole = (p * y).flatten(2).sum(2), (p + y).flatten(2).sum(2)
     return 1 - ((2 * inner + smooth) / (whole + smooth)).mean(1)

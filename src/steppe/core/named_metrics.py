@@ -50,6 +50,7 @@ def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: in
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return |output − target|."""
     return (outputs.reshape(targets.shape) - targets).abs()
 
 
@@ -60,21 +61,21 @@ def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis:
 
 
 def intersection_over_union(sums: Tensor) -> float:
-    """Return the mean over the classes that occur, in predictions or targets."""
+    """Return |A ∩ B| / |A ∪ B|, its mean over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(both, predicted + true - both)
 
 
 def dice_coefficient(sums: Tensor) -> float:
-    """Return the same of 2|A ∩ B| / (|A| + |B|)."""
+    """Return 2|A ∩ B| / (|A| + |B|), its mean over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(2 * both, predicted + true)
 
 
 def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
-    """The area under the ROC curve, ties halved: of one logit, the mean over several labels, or one class against all.
+    """Return the area under the ROC curve: of one logit, the mean over labels, or one class against all others.
 
-    What has only positive or only negative examples is left out; nan if nothing remains.
+    Ties are halved. What has only positive or only negative examples is left out; nan if nothing remains.
     """
     if outputs.numel() == targets.numel():
         scores, true = outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1) > 0.5
@@ -99,8 +100,13 @@ def _area(scores: Tensor, true: Tensor) -> float:
 
 
 def perplexity(mean: float) -> float:
-    """exp of the mean cross-entropy per token."""
+    """Return exp of the mean cross-entropy per token."""
     return inf if mean > 700 else exp(mean)
+
+
+def root(mean: float) -> float:
+    """Return the square root of the mean squared error."""
+    return sqrt(mean)
 
 
 def _mean_ratio(part: Tensor, whole: Tensor) -> float:
@@ -118,7 +124,7 @@ METRICS: dict[str, Metric] = {
     "cross_entropy": Metric("cross_entropy", cross_entropy, lower=True),
     "bce": Metric("bce", binary_cross_entropy, lower=True),
     "mse": Metric("mse", mean_squared_error, lower=True),
-    "rmse": Metric("rmse", mean_squared_error, lower=True, finish=sqrt),
+    "rmse": Metric("rmse", mean_squared_error, lower=True, finish=root),
     "mae": Metric("mae", mean_absolute_error, lower=True),
 }
 USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "dice"}  # the metric of each loss

@@ -26,7 +26,7 @@ from steppe.core.twin import NARROW, choose_frozen_type, copy_sharing, hash_tens
 class Outputs(NamedTuple):
     """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
-    logits: Tensor
+    logits: Tensor  # the prediction
     features: Tensor | None  # what enters the head
     activations: tuple[Tensor, ...]  # of the model's taps, of every call
     buffers: Tensors  # running statistics after the pass

@@ -38,11 +38,11 @@ class Partition:
     (`held_out`, indices into the data as given), if any.
     """
 
-    clients: Sequence[np.ndarray]
-    rule: str
-    seed: int
-    samples: int | None = None
-    held_out: np.ndarray | None = None
+    clients: Sequence[np.ndarray]  # indices of each client's training samples
+    rule: str  # the rule with its numbers
+    seed: int  # of the rule
+    samples: int | None = None  # number of training samples that were divided
+    held_out: np.ndarray | None = None  # those that were taken out for validation before
 
     @property
     def sizes(self) -> np.ndarray:

@@ -31,6 +31,7 @@ from steppe.engine.objectives import check_early_stopping, read_loss, read_metri
 from steppe.engine.optimisers import make_local_schedule, make_optimiser
 from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
+from steppe.evaluate.running_mean import RunningMean
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
 from steppe.measures.during_training import needs_clients, parse_schedule
@@ -75,6 +76,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     else:
         data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
+    if config.judged_on == "validation":
+        data = data.judged_by_validation()
     federation = Federation(data, split, config.batch, config.epochs, datasets.find_augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
@@ -84,6 +87,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
+    if config.judged_on == "validation":
+        notes.append("judged on held-out training samples; the test set is not looked at")
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
@@ -105,6 +110,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
+    if config.running_mean is not None:
+        chosen = chosen.plus(RunningMean(config.running_mean), outermost=True)
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment

@@ -15,7 +15,7 @@ from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 Asked = Any  # a name, the caller's own part or parts, a function that returns parts, or a complete Algorithm
-Added = str | Part | Sequence[str | Part]
+Added = str | Part | Sequence[str | Part]  # further parts: names with settings, or the caller's own objects
 
 
 class Call(NamedTuple):

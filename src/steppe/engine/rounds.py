@@ -29,6 +29,7 @@ from steppe.engine.result import Result, summarize
 from steppe.engine.trackers import Tracker, Tracking, make_trackers
 from steppe.evaluate.client_tests import evaluate_clients
 from steppe.evaluate.global_model import choose_evaluated_model, evaluate
+from steppe.evaluate.running_mean import RunningMean
 from steppe.executors.executor import Executor
 from steppe.experiment import Experiment
 from steppe.measures.during_training import Schedule
@@ -37,6 +38,7 @@ from steppe.runs.client_store import MemoryStore, Store
 from steppe.runs.folder import Record, RunFolder
 from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.same_run import check_resumable
 from steppe.runs.trained import save_adapter
 
 log = logging.getLogger("steppe")
@@ -146,7 +148,7 @@ def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> st
     """Check, before anything is written, that the run fits the folder and the machine; return a line on its needs."""
     begun = folder is not None and folder.exists
     if folder is not None and begun and resume:
-        folder.check_resumable(experiment.config, describe(experiment))
+        check_resumable(folder, experiment.config, describe(experiment))
     out = None if folder is None else folder.path
     needed = resources.check_resources(experiment, is_on_disk(experiment, out), out)
     if folder is not None and begun and not resume:
@@ -225,7 +227,8 @@ def _describe_round(experiment: Experiment, before: Server, played: Played, name
     record |= {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
     record |= {"update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
                "x_norm": float(torch.linalg.vector_norm(after.x))}  # fmt: skip
-    held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
+    held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()
+            if p != RunningMean.name}  # fmt: skip
     record |= ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
     record |= privacy.compute_spent(experiment.algorithm, t + 1) | played.facts
     if played.refused:

@@ -24,10 +24,10 @@ from steppe.flatness.draws import SAMPLE
 class Sample:
     """Raw inputs with their targets; `plain` normalises a batch of inputs as in evaluation."""
 
-    name: str
-    inputs: Inputs
-    targets: Tensor
-    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs
+    name: str  # says in records what was sampled
+    inputs: Inputs  # one row per example
+    targets: Tensor  # of the examples
+    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs  # normalises a batch of inputs
 
     def __post_init__(self) -> None:
         if count_examples(self.inputs) == 0:

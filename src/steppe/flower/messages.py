@@ -1,10 +1,6 @@
 """Convert tensors and terms to Flower's records and back.
 
-to a node      arrays   what `core/wire.py` names; x0 for a client that has no state yet
-               terms    the federation's terms, fingerprint, round, lr, the round of the client's last counted reply
-to the server  arrays   what `core/wire.py` names
-               told     federation, client, round, fingerprint, samples, loss, drift, seconds
-               refusal  instead of everything else: a code for the reason
+`message_schemas.py` says what each message contains.
 """
 
 from __future__ import annotations

@@ -7,33 +7,35 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.reproduce import league, league_page, publish, recipes, rows
+from steppe.reproduce import league, league_page, publish, recipes, rows, survey, survey_page
 from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
 
 
-def find_complaints(results: Path, tables: Path, page: Path) -> list[str]:
+def find_complaints(results: Path, tables: Path) -> list[str]:
     """Sentences about rows that trace to no recipe, and about tables that are not what the rows say."""
     known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read_rows(path)]
-    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, _cells())]
+    cells = _cells(known)
+    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, cells)]
     if told:
         return told
     made = publish.render_all(known)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
     wanted = {tables / name: text for name, text in made.items()}
     wanted |= {tables.parent / name: text for name, text in above.items()}
-    pages = league_page.render_files(known, folder=f"{tables.name}/")
-    wanted |= {page if name == "league.md" else tables / name: text for name, text in pages.items()}
+    pages = survey_page.render_files(known, folder=f"{tables.name}/") | league_page.render_files(known)
+    wanted |= {(tables.parent if name.endswith(".md") else tables) / name: text for name, text in pages.items()}
     return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 
 
-def _cells() -> dict[str, list[Cell]]:
+def _cells(known: list[rows.Row]) -> dict[str, list[Cell]]:
     """Return every recipe there is, by its hash."""
     found: dict[str, list[Cell]] = {}
     tables = [c for name in recipes.list_tables() for c in recipes.load_table(name).cells]
-    for cell in [*tables, *(c for e in league.list_entrants() for c in (*e.tuning, *e.final))]:
+    surveyed = [c for e in survey.list_entrants() for c in (*e.tuning, *e.final)]
+    for cell in [*tables, *surveyed, *league.list_cells([r for r in known if "recipe" in r])]:
         found.setdefault(cell.hash, []).append(cell)
     return found
 
@@ -70,10 +72,12 @@ def _follow(row: rows.Row) -> bool:
     wanted = recipes.summarize_curve(curve)
     if "validation" in row:
         wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
+    if "running_mean" in row:
+        wanted["running_mean_of_last_ten"] = fmean(row["running_mean"][-10:])
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())
 
 
-def check_rows(results: Path, tables: Path, page: Path) -> None:
-    told = find_complaints(results, tables, page)
+def check_rows(results: Path, tables: Path) -> None:
+    told = find_complaints(results, tables)
     if told:
         raise SteppeError("\n".join(told))

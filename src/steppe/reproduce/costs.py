@@ -15,7 +15,7 @@ from steppe.engine.build import build_algorithm
 from steppe.models import build
 
 NOT_TRACED: dict[str, Any] = {"partition": "iid", "partition_seed": None, "rounds": 1, "seed": 0, "measure": [],
-                              "validation": 0.0}  # fmt: skip
+                              "validation": 0.0, "judged_on": "test", "running_mean": None}  # fmt: skip
 
 
 def trace_costs(config: Config) -> Cost:

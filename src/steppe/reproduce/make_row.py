@@ -33,8 +33,11 @@ def describe_run(config: Config) -> Row:
 def list_curves(records: list[dict[str, Any]]) -> Row:
     """Accuracy after every round, on the test set and on validation data."""
     kept = {"accuracy": "accuracy", "validation_accuracy": "validation"}
-    return {name: [round(r[key], 5) for r in records if key in r] for key, name in kept.items()
-            if any(key in r for r in records)}  # fmt: skip
+    found = {name: [round(r[key], 5) for r in records if key in r] for key, name in kept.items()
+             if any(key in r for r in records)}  # fmt: skip
+    if any("running_mean" in r for r in records):
+        found["running_mean"] = [round(r["running_mean"]["accuracy"], 5) for r in records if "running_mean" in r]
+    return found
 
 
 def summarize_run(records: list[dict[str, Any]], summary: dict[str, Any]) -> Row:
@@ -45,6 +48,9 @@ def summarize_run(records: list[dict[str, Any]], summary: dict[str, Any]) -> Row
     held_out = [r["validation_accuracy"] for r in records if "validation_accuracy" in r]
     if held_out:
         found["validation_mean_of_last_ten"] = fmean(held_out[-10:])
+    means = [r["running_mean"]["accuracy"] for r in records if "running_mean" in r]
+    if means:
+        found["running_mean_of_last_ten"] = fmean(means[-10:])
     measures: dict[str, Any] = {}
     for r in records:
         measures |= r.get("measures", {})

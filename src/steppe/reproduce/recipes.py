@@ -103,7 +103,7 @@ class Table:
 def list_tables() -> list[str]:
     """Return all tables, in order of their names."""
     found = (p.name.removesuffix(".toml") for p in (files(__package__) / "tables").iterdir())
-    return sorted(n for n in found if n != "league" and not n.startswith("_"))
+    return sorted(n for n in found if n not in ("league", "survey") and not n.startswith("_"))
 
 
 @cache
