@@ -1,0 +1,194 @@
+"""Execute the tutorials of docs/tutorials/*.py, and write each as a page and as a notebook beside its source.
+
+    python -m tools.tutorials                    # those whose source, or the library, has changed since
+    python -m tools.tutorials 5_reading_flatness # one of them
+
+A source is a script in jupytext's percent format. It runs in a kernel of its own, in an empty folder, on one thread. A cell
+that raises, or a command that fails, ends the build. Executed notebooks are kept in build/tutorials by a hash of all that
+they depend on.
+
+Pictures are SVG inside the page, and their ink is the page's text colour, so that they can be read in dark mode too.
+Standard error (progress, messages) is folded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import os
+import re
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "docs" / "tutorials"
+KEPT = ROOT / "build" / "tutorials"
+INK = "#010203"  # stands for the page's text colour: no plot has it by itself
+ON_WHITE = "#777777"  # in a notebook, whose page may be white or black
+
+SETUP = f"""
+import os
+for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR"):  # a kernel sets these for its commands
+    os.environ.pop(name, None)
+%matplotlib inline
+%config InlineBackend.figure_formats = ["svg"]
+import matplotlib
+matplotlib.rcParams.update({{
+    **{{name: "{INK}" for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}},
+    "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "none", "legend.edgecolor": "none",
+    "savefig.transparent": True, "font.size": 10, "svg.hashsalt": "steppe", "figure.figsize": (7.5, 3.2),
+}})
+"""
+
+
+def find_tutorials() -> list[Path]:
+    return sorted(SOURCES.glob("[0-9]*.py"))
+
+
+def hash_dependencies(source: Path) -> str:
+    """Return sixteen digits of the tutorial, of this program, of the library, and of what computes the numbers."""
+    files = [source, Path(__file__), *sorted(p for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc")]
+    versions = [sys.version, *(version(name) for name in ("torch", "numpy", "matplotlib", "jupytext", "nbclient"))]
+    digest = hashlib.sha256(repr(versions).encode())
+    for path in files:
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+async def execute(source: Path) -> Any:
+    """Return the executed notebook of a tutorial; raise if a cell fails."""
+    notebook = jupytext.read(source)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as commands:
+        command = Path(commands) / "steppe"  # the library of this checkout, whatever is installed
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m steppe "$@"\n')
+        command.chmod(0o755)
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT / "src"), "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg",
+        }  # fmt: skip
+        manager = AsyncKernelManager(kernel_name="python3", transport="ipc")
+        client = NotebookClient(notebook, km=manager, timeout=170, resources={"metadata": {"path": folder}})
+        await client.async_execute(env=environment)
+        places = {str(Path(folder).resolve()): ".", folder: "."}
+    del notebook.cells[0]
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times of the day
+        tidy(cell, places)
+    return notebook
+
+
+def tidy(cell: Any, places: dict[str, str]) -> None:
+    """Join the pieces of a stream, and leave out colours, overwritten lines and the folder's place."""
+    outputs: list[Any] = []
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream" and outputs and outputs[-1].get("name") == output.name:
+            outputs[-1].text += output.text
+        else:
+            outputs.append(output)
+    for output in outputs:
+        if output.output_type == "stream":
+            text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.text)
+            output.text = "\n".join(line.split("\r")[-1].rstrip() for line in text.split("\n"))
+            for place, name in places.items():
+                output.text = output.text.replace(place, name)
+    cell.outputs = outputs if cell.cell_type == "code" else cell.get("outputs")
+    if cell.cell_type != "code":
+        del cell["outputs"]
+
+
+def write_page(notebook: Any, name: str) -> str:
+    """Return a notebook as Markdown, with its outputs."""
+    head, *rest = [write_cell(cell) for cell in notebook.cells]
+    title, _, text = head.partition("\n")
+    downloads = (f'<p class="tutorial-downloads">Every output on this page was computed by the build. '
+                 f'<a href="{name}.ipynb" download>Download the notebook</a> or <a href="{name}.py" download>the '
+                 "script</a>, and run it yourself.</p>")  # fmt: skip
+    return "\n\n".join([title, downloads, text.strip(), *rest]) + "\n"
+
+
+def write_cell(cell: Any) -> str:
+    if cell.cell_type == "markdown":
+        return str(cell.source)
+    code, language = cell.source, "python"
+    if code.startswith("%%bash"):
+        code, language = code.removeprefix("%%bash").lstrip("\n"), "bash"
+    return "\n\n".join([f"```{language}\n{code}\n```", *(write_output(output) for output in cell.outputs)])
+
+
+def write_output(output: Any) -> str:
+    """Return an output as HTML: a picture, a table, text, or folded messages."""
+    if output.output_type == "stream":
+        text = f"<pre>{html.escape(output.text.strip(chr(10)))}</pre>"
+        folded = f"<details><summary>messages</summary>{text}</details>"
+        return wrap(folded if output.name == "stderr" else text, output.name)
+    data = output.data
+    if "image/svg+xml" in data:
+        return wrap(write_picture(data["image/svg+xml"]), "picture")
+    if "text/html" in data:
+        return wrap(data["text/html"], "table")
+    return wrap(f"<pre>{html.escape(data['text/plain'])}</pre>", "result")
+
+
+def wrap(content: str, kind: str) -> str:
+    """Return a block of HTML in which Markdown finds no line to change."""
+    content = content.replace("\n", "&#10;") if "<pre>" in content else content.replace("\n", " ")
+    return f'<div class="tutorial-output tutorial-{kind}">{content}</div>'
+
+
+def write_picture(svg: str) -> str:
+    """Return a picture without head, metadata and rules for the whole page, in the page's colour."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', lambda m: _open(m[1]), svg, count=1)
+    return svg.replace(INK, "currentColor")
+
+
+def _open(box: str) -> str:
+    width = float(box.split()[2])
+    return (f'<svg viewBox="{box}" width="{width * 4 / 3:.0f}" role="img" xmlns="http://www.w3.org/2000/svg" '
+            'xmlns:xlink="http://www.w3.org/1999/xlink" stroke-linejoin="round">')  # fmt: skip
+
+
+def save_notebook(notebook: Any, path: Path) -> None:
+    text = nbformat.writes(notebook)
+    path.write_text(text.replace(INK, ON_WHITE), "utf-8")
+
+
+async def build(sources: list[Path]) -> None:
+    """Execute what is not kept, as many at a time as there are cores, and write pages and notebooks."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    turn = asyncio.Semaphore(min(2, os.cpu_count() or 1))
+
+    async def one(source: Path) -> None:
+        kept = KEPT / f"{source.stem}-{hash_dependencies(source)}.ipynb"
+        if not kept.exists():
+            async with turn:
+                began = asyncio.get_running_loop().time()
+                notebook = await execute(source)
+                print(f"{source.stem}: {asyncio.get_running_loop().time() - began:.1f} s", flush=True)
+            for old in KEPT.glob(f"{source.stem}-*.ipynb"):
+                old.unlink()
+            kept.write_text(nbformat.writes(notebook), "utf-8")
+        notebook = nbformat.read(kept, as_version=4)
+        save_notebook(notebook, source.with_suffix(".ipynb"))
+        source.with_suffix(".md").write_text(write_page(notebook, source.stem), "utf-8")
+
+    await asyncio.gather(*(one(source) for source in sources))
+
+
+def main(names: list[str]) -> None:
+    asyncio.run(build([p for p in find_tutorials() if not names or p.stem in names]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
