@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all fuzz check bench bench-gpu bench-scale clean
+.PHONY: setup demo test test-all fuzz check docs bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.complete
 
@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # With all that tests, checks and benchmarks use.
 $(VENV)/.complete: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,mat,tensorboard,mlflow,optuna]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,mat,tensorboard,mlflow,optuna]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -47,6 +47,10 @@ check: setup
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 
+# The site, in site/: pages, reference and tutorials. A broken link or reference is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: setup
 	$(BIN)/python -m benchmarks.cpu
 
@@ -57,4 +61,4 @@ bench-scale: setup
 	$(BIN)/python -m benchmarks.scale
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) runs site .pytest_cache .ruff_cache .mypy_cache

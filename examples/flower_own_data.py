@@ -1,7 +1,7 @@
 """Three clinics train one model on Flower; their data stay in their own files.
 
 Everything runs on this machine, over real processes: a SuperLink and a SuperNode per clinic. On several machines the
-steps are the same (docs/federation.md). Needs: pip install 'steppe[flower]'.
+steps are the same (docs/how-to/federation.md). Needs: pip install 'steppe[flower]'.
 """
 
 import shutil

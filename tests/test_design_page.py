@@ -1,4 +1,4 @@
-"""The hops in docs/design.md exist."""
+"""The hops in docs/explanation/design.md exist."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HOP = re.compile(r"([a-z_]+(?:/[a-z_]+)*\.py):([a-z_]+(?:, [a-z_]+)*)")
-HOPS = sorted({(file, name) for file, names in HOP.findall((ROOT / "docs/design.md").read_text())
+HOPS = sorted({(file, name) for file, names in HOP.findall((ROOT / "docs/explanation/design.md").read_text())
                for name in names.split(", ")})  # fmt: skip
 
 

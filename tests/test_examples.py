@@ -44,4 +44,4 @@ def test_the_page_has_every_example_with_its_first_line_and_output() -> None:
         assert sections[path.name].startswith(f"## {first.rstrip('.')}\n")
         output = sections[path.name].partition("```text\n")[2].partition("```")[0]
         assert output.strip(), path.name
-    assert "docs/examples.md" in (PAGE.parents[1] / "README.md").read_text()
+    assert "docs/how-to/examples.md" in (PAGE.parents[2] / "README.md").read_text()

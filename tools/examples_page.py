@@ -1,4 +1,4 @@
-"""Write docs/examples.md: what each script of examples/ shows, its code, and what it printed.
+"""Write docs/how-to/examples.md: what each script of examples/ shows, its code, and what it printed.
 
 python -m tools.examples_page            # run all of them, and write the page
 python -m tools.examples_page lora.py    # run these; the others keep their output
@@ -15,10 +15,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "examples.md"
+PAGE = ROOT / "docs" / "how-to" / "examples.md"
 HEAD = """# Examples
 
-Each is a short script of [`examples/`](../examples) that downloads nothing. The tests run all of them.
+Each is a short script of [`examples/`](../../examples) that downloads nothing. The tests run all of them.
 `python -m tools.examples_page` writes this page.
 """
 
@@ -42,7 +42,9 @@ def read_outputs(page: str) -> dict[str, str]:
     """Return the part of the page about each script, by its name."""
     parts = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     return {
-        found[1]: f"## {part.rstrip()}\n" for part in parts if (found := re.search(r"\(\.\./examples/(\S+)\)", part))
+        found[1]: f"## {part.rstrip()}\n"
+        for part in parts
+        if (found := re.search(r"\(\.\./\.\./examples/(\S+)\)", part))
     }
 
 
@@ -51,7 +53,7 @@ def write_section(path: Path) -> str:
     output = run_example(path)
     title, _, rest = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")
     text = f"{rest.strip()}\n\n" if rest.strip() else ""
-    return (f"## {title.rstrip('.')}\n\n[`examples/{path.name}`](../examples/{path.name})\n\n{text}"
+    return (f"## {title.rstrip('.')}\n\n[`examples/{path.name}`](../../examples/{path.name})\n\n{text}"
             f"It prints:\n\n```text\n{output}\n```\n")  # fmt: skip
 
 

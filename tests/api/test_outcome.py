@@ -152,14 +152,14 @@ def test_a_callback_that_raises_is_named_once_and_switched_off() -> None:
 
 
 def test_the_page_about_results_tells_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every line of Python on docs/results.md runs, with fewer rounds."""
+    """Every line of Python on docs/how-to/results.md runs, with fewer rounds."""
     pytest.importorskip("pandas")
     pytest.importorskip("onnxscript")
     import re
 
     import matplotlib.pyplot
 
-    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/results.md").read_text()
     monkeypatch.chdir(tmp_path)
     short = {"model": "mlp", "clients": 4, "per_round": 2, "max_steps": 1, "workers": 0, "progress": False}
     run = steppe.run
