@@ -1,11 +1,12 @@
-"""Execute the tutorials of docs/tutorials/*.py, and write each as a page and as a notebook beside its source.
+"""Execute the tutorials of docs/tutorials/*.py, and give each to MkDocs as a page and as a notebook.
 
-    python -m tools.tutorials                    # those whose source, or the library, has changed since
-    python -m tools.tutorials 5_reading_flatness # one of them
+    python -m tools.docs.tutorials                       # execute those of which something has changed; no site
+    python -m tools.docs.tutorials 5-reading-flatness    # one of them
+    STEPPE_TUTORIALS=plain make docs                     # a quick site: pages without outputs, which say so
 
 A source is a script in jupytext's percent format. It runs in a kernel of its own, in an empty folder, on one thread. A cell
 that raises, or a command that fails, ends the build. Executed notebooks are kept in build/tutorials by a hash of all that
-they depend on.
+they depend on. Cells tagged `check` assert what the text claims; they run, and are not shown.
 
 Pictures are SVG inside the page, and their ink is the page's text colour, so that they can be read in dark mode too.
 Standard error (progress, messages) is folded.
@@ -27,9 +28,11 @@ from typing import Any
 import jupytext
 import nbformat
 from jupyter_client.manager import AsyncKernelManager
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "docs" / "tutorials"
 KEPT = ROOT / "build" / "tutorials"
 INK = "#010203"  # stands for the page's text colour: no plot has it by itself
@@ -50,6 +53,10 @@ matplotlib.rcParams.update({{
 """
 
 
+# With the commands that it waited for.
+TIMES = "import os, time; time.process_time() + os.times().children_user + os.times().children_system"
+
+
 def find_tutorials() -> list[Path]:
     return sorted(SOURCES.glob("[0-9]*.py"))
 
@@ -67,7 +74,7 @@ def hash_dependencies(source: Path) -> str:
 async def execute(source: Path) -> Any:
     """Return the executed notebook of a tutorial; raise if a cell fails."""
     notebook = jupytext.read(source)
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
+    notebook.cells = [nbformat.v4.new_code_cell(SETUP), *notebook.cells, nbformat.v4.new_code_cell(TIMES)]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as commands:
         command = Path(commands) / "steppe"  # the library of this checkout, whatever is installed
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m steppe "$@"\n')
@@ -76,14 +83,16 @@ async def execute(source: Path) -> Any:
             "PYTHONPATH": str(ROOT / "src"), "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg",
         }  # fmt: skip
-        manager = AsyncKernelManager(kernel_name="python3", transport="ipc")
+        manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{commands}/kernel")
         client = NotebookClient(notebook, km=manager, timeout=170, resources={"metadata": {"path": folder}})
         await client.async_execute(env=environment)
+        seconds = float(notebook.cells[-1].outputs[0].data["text/plain"])
         places = {str(Path(folder).resolve()): ".", folder: "."}
-    del notebook.cells[0]
+    notebook.cells = [cell for cell in notebook.cells[1:-1] if "check" not in cell.metadata.get("tags", [])]
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of the day
         tidy(cell, places)
+    print(f"tutorial {source.stem}: {seconds:.0f} s of CPU time", flush=True)
     return notebook
 
 
@@ -106,12 +115,12 @@ def tidy(cell: Any, places: dict[str, str]) -> None:
         del cell["outputs"]
 
 
-def write_page(notebook: Any, name: str) -> str:
+def write_page(notebook: Any, name: str, plain: bool = False) -> str:
     """Return a notebook as Markdown, with its outputs."""
     head, *rest = [write_cell(cell) for cell in notebook.cells]
     title, _, text = head.partition("\n")
-    downloads = (f'<p class="tutorial-downloads">Every output on this page was computed by the build. '
-                 f'<a href="{name}.ipynb" download>Download the notebook</a> or <a href="{name}.py" download>the '
+    said = "This page was built without its outputs." if plain else "Every output on this page was computed by the build."
+    downloads = (f'<p class="tutorial-downloads">{said} <a href="{name}.ipynb" download>Download the notebook</a> or <a href="{name}.py" download>the '
                  "script</a>, and run it yourself.</p>")  # fmt: skip
     return "\n\n".join([title, downloads, text.strip(), *rest]) + "\n"
 
@@ -159,36 +168,36 @@ def _open(box: str) -> str:
             'xmlns:xlink="http://www.w3.org/1999/xlink" stroke-linejoin="round">')  # fmt: skip
 
 
-def save_notebook(notebook: Any, path: Path) -> None:
-    text = nbformat.writes(notebook)
-    path.write_text(text.replace(INK, ON_WHITE), "utf-8")
-
-
-async def build(sources: list[Path]) -> None:
-    """Execute what is not kept, as many at a time as there are cores, and write pages and notebooks."""
+async def build(sources: list[Path]) -> dict[str, Any]:
+    """Return the executed notebooks by name; those that are not kept run now, two at a time."""
     KEPT.mkdir(parents=True, exist_ok=True)
     turn = asyncio.Semaphore(min(2, os.cpu_count() or 1))
 
-    async def one(source: Path) -> None:
+    async def one(source: Path) -> Any:
         kept = KEPT / f"{source.stem}-{hash_dependencies(source)}.ipynb"
         if not kept.exists():
             async with turn:
-                began = asyncio.get_running_loop().time()
                 notebook = await execute(source)
-                print(f"{source.stem}: {asyncio.get_running_loop().time() - began:.1f} s", flush=True)
             for old in KEPT.glob(f"{source.stem}-*.ipynb"):
                 old.unlink()
             kept.write_text(nbformat.writes(notebook), "utf-8")
-        notebook = nbformat.read(kept, as_version=4)
-        save_notebook(notebook, source.with_suffix(".ipynb"))
-        source.with_suffix(".md").write_text(write_page(notebook, source.stem), "utf-8")
+        return nbformat.read(kept, as_version=4)
 
-    await asyncio.gather(*(one(source) for source in sources))
+    notebooks = await asyncio.gather(*map(one, sources))
+    return {source.stem: notebook for source, notebook in zip(sources, notebooks, strict=True)}
 
 
-def main(names: list[str]) -> None:
-    asyncio.run(build([p for p in find_tutorials() if not names or p.stem in names]))
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page and a notebook per tutorial (a hook of MkDocs)."""
+    sources = find_tutorials()
+    plain = os.environ.get("STEPPE_TUTORIALS") == "plain"
+    notebooks = {s.stem: jupytext.read(s) for s in sources} if plain else asyncio.run(build(sources))
+    for name, notebook in notebooks.items():
+        files.append(File.generated(config, f"tutorials/{name}.md", content=write_page(notebook, name, plain)))
+        content = nbformat.writes(notebook).replace(INK, ON_WHITE)
+        files.append(File.generated(config, f"tutorials/{name}.ipynb", content=content))
+    return files
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    asyncio.run(build([source for source in find_tutorials() if not sys.argv[1:] or source.stem in sys.argv[1:]]))
