@@ -48,7 +48,7 @@ import matplotlib
 matplotlib.rcParams.update({{
     **{{name: "{INK}" for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}},
     "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "none", "legend.edgecolor": "none",
-    "savefig.transparent": True, "font.size": 10, "svg.hashsalt": "steppe", "figure.figsize": (7.5, 3.2),
+    "savefig.transparent": True, "font.size": 10, "svg.hashsalt": "steppe", "figure.dpi": 150, "figure.figsize": (7.5, 3.2),
 }})
 """
 
@@ -84,7 +84,7 @@ async def execute(source: Path) -> Any:
             "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg",
         }  # fmt: skip
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{commands}/kernel")
-        client = NotebookClient(notebook, km=manager, timeout=170, resources={"metadata": {"path": folder}})
+        client = NotebookClient(notebook, km=manager, timeout=600, resources={"metadata": {"path": folder}})
         await client.async_execute(env=environment)
         seconds = float(notebook.cells[-1].outputs[0].data["text/plain"])
         places = {str(Path(folder).resolve()): ".", folder: "."}
@@ -97,11 +97,13 @@ async def execute(source: Path) -> Any:
 
 
 def tidy(cell: Any, places: dict[str, str]) -> None:
-    """Join the pieces of a stream, and leave out colours, overwritten lines and the folder's place."""
+    """Join the messages and the pieces of other text; leave out colours, overwritten lines and the folder's place."""
     outputs: list[Any] = []
     for output in cell.get("outputs", []):
-        if output.output_type == "stream" and outputs and outputs[-1].get("name") == output.name:
-            outputs[-1].text += output.text
+        name = output.get("name")
+        same = [o for o in (outputs if name == "stderr" else outputs[-1:]) if o.get("name") == name]
+        if name is not None and same:
+            same[0].text += output.text
         else:
             outputs.append(output)
     for output in outputs:
