@@ -84,10 +84,17 @@ hard
 # %%
 figure, axis = plt.subplots()
 for result, name in ((fair, "iid"), (hard, "lda(0.1)")):
-    axis.plot([r["round"] for r in result.history], [100 * r["accuracy"] for r in result.history], label=name, lw=2)
+    axis.plot(
+        [r["round"] for r in result.history],
+        [100 * r["accuracy"] for r in result.history],
+        label=name,
+        lw=2,
+    )
 axis.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))
 axis.legend(frameon=False)
-print(f"iid {fair.accuracy:.1%}, lda(0.1) {hard.accuracy:.1%} after {len(hard.history)} rounds")
+print(
+    f"iid {fair.accuracy:.1%}, lda(0.1) {hard.accuracy:.1%} after {len(hard.history)} rounds"
+)
 
 # %% [markdown]
 # The model, the number of samples and the number of steps are the same. Only the distribution over clients is not. The
@@ -95,7 +102,10 @@ print(f"iid {fair.accuracy:.1%}, lda(0.1) {hard.accuracy:.1%} after {len(hard.hi
 
 # %% tags=["check"]
 assert fair.accuracy > 0.93 and hard.accuracy < fair.accuracy - 0.08
-jumps = [np.abs(np.diff([r["accuracy"] for r in one.history[8:]])).mean() for one in (fair, hard)]
+jumps = [
+    np.abs(np.diff([r["accuracy"] for r in one.history[8:]])).mean()
+    for one in (fair, hard)
+]
 assert jumps[1] > 3 * jumps[0]
 
 # %% [markdown]
@@ -103,13 +113,23 @@ assert jumps[1] > 3 * jumps[0]
 #
 # Every round's record has the accuracy per class. Drawn over the rounds, it shows the mechanism:
 
+
 # %%
 def draw_classes(results):
-    figure, axes = plt.subplots(1, len(results), figsize=(8.5, 3), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(
+        1, len(results), figsize=(8.5, 3), layout="constrained", sharey=True
+    )
     for axis, (name, result) in zip(axes, results.items()):
         shares = np.array([record["by_class"] for record in result.history]).T
-        picture = axis.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="viridis", origin="lower")
-        axis.set(xlabel="round", title=name, xticks=range(0, len(result.history), 5), yticks=range(10))
+        picture = axis.imshow(
+            shares, aspect="auto", vmin=0, vmax=1, cmap="viridis", origin="lower"
+        )
+        axis.set(
+            xlabel="round",
+            title=name,
+            xticks=range(0, len(result.history), 5),
+            yticks=range(10),
+        )
     axes[0].set_ylabel("digit")
     figure.colorbar(picture, ax=axes, label="share told right")
 
@@ -122,7 +142,10 @@ draw_classes({"iid": fair, "lda(0.1)": hard})
 # *client drift*: local training heads for the minimum of the local loss, which is not the minimum that all want.
 
 # %% tags=["check"]
-drops = [np.diff(np.array([r["by_class"] for r in one.history[6:]]), axis=0).min() for one in (fair, hard)]
+drops = [
+    np.diff(np.array([r["by_class"] for r in one.history[6:]]), axis=0).min()
+    for one in (fair, hard)
+]
 assert drops[1] < -0.5 < drops[0]
 
 # %% [markdown]
@@ -134,12 +157,13 @@ assert drops[1] < -0.5 < drops[0]
 # order of the batches, so that only the algorithm differs.
 
 # %%
-found = steppe.compare(["fedavg", "fedsam", "scaffold"], partition="lda(0.1)", seeds=3, **common)
+found = steppe.compare(
+    ["fedavg", "fedsam", "scaffold"], partition="lda(0.1)", seeds=3, **common
+)
 found
 
 # %%
-found.plot();
-
+found.plot()
 # %% [markdown]
 # Read the table from the left. `last` is the accuracy after the last round, mean ± standard deviation over seeds. `− first` is
 # the difference from the first row, with its standard error and the p-value of a paired test. Then come the prices:
@@ -150,12 +174,16 @@ found.plot();
 
 # %% tags=["check"]
 fedavg, fedsam, scaffold = found.records
-assert scaffold["last"] > fedavg["last"] + 0.1 and scaffold["against_first_p"] < 0.05, found.records
+assert (
+    scaffold["last"] > fedavg["last"] + 0.1 and scaffold["against_first_p"] < 0.05
+), found.records
 assert fedsam["against_first_p"] > 0.1, found.records
 assert found.runs["fedavg"][0].history[-1]["loss"] == hard.history[-1]["loss"]
 
 # %%
-draw_classes({"FedAvg": found.runs["fedavg"][0], "SCAFFOLD": found.runs["scaffold"][0]})  # of the first seed
+draw_classes(
+    {"FedAvg": found.runs["fedavg"][0], "SCAFFOLD": found.runs["scaffold"][0]}
+)  # of the first seed
 
 # %% [markdown]
 # ## What a run leaves behind
@@ -170,7 +198,10 @@ draw_classes({"FedAvg": found.runs["fedavg"][0], "SCAFFOLD": found.runs["scaffol
 # %%
 again = steppe.load("runs/first")
 print(again)
-print("the same numbers as in Python:", [r["loss"] for r in again.history] == [r["loss"] for r in hard.history])
+print(
+    "the same numbers as in Python:",
+    [r["loss"] for r in again.history] == [r["loss"] for r in hard.history],
+)
 
 # %% tags=["check"]
 assert [r["loss"] for r in again.history] == [r["loss"] for r in hard.history]
@@ -182,7 +213,9 @@ assert [r["loss"] for r in again.history] == [r["loss"] for r in hard.history]
 import torch
 
 images, labels = data.test_inputs, data.test_targets
-inputs = (images / 255 - data.mean[0]) / data.std[0]  # as in training: about.json has the constants
+inputs = (images / 255 - data.mean[0]) / data.std[
+    0
+]  # as in training: about.json has the constants
 with torch.no_grad():
     told = again.model(inputs).argmax(1)
 wrong = (told != labels).nonzero()[:10, 0]

@@ -59,9 +59,13 @@ class Recall(steppe.Part):
         return {"own": torch.zeros_like(x)}
 
     def gradient(self, grad, w, s):  # the equation
-        return grad(w) + self.beta * (s.state["own"] - s.down["mean"]) / (s.lr * s.steps)
+        return grad(w) + self.beta * (s.state["own"] - s.down["mean"]) / (
+            s.lr * s.steps
+        )
 
-    def finish(self, delta, s):  # after the last local step: remember the update without the correction
+    def finish(
+        self, delta, s
+    ):  # after the last local step: remember the update without the correction
         s.state["own"] = delta + self.beta * (s.state["own"] - s.down["mean"])
         return delta
 
@@ -88,44 +92,82 @@ best = np.linalg.solve(A.sum(0), (A @ b[..., None]).sum(0)[:, 0])
 
 problem = {
     "clients": [{"A": a.tolist(), "b": c.tolist()} for a, c in zip(A, b)],
-    "x0": [1.0, 1.6], "rounds": [[0, 1]] * 80, "steps": 10, "lr": 0.1,
+    "x0": [1.0, 1.6],
+    "rounds": [[0, 1]] * 80,
+    "steps": 10,
+    "lr": 0.1,
 }
-paths = {"FedAvg": steppe.trace("fedavg", problem), "SCAFFOLD": steppe.trace("scaffold", problem),
-         "Recall": steppe.trace(Recall(), problem)}
+paths = {
+    "FedAvg": steppe.trace("fedavg", problem),
+    "SCAFFOLD": steppe.trace("scaffold", problem),
+    "Recall": steppe.trace(Recall(), problem),
+}
 for name, path in paths.items():
     before, last = (np.array(r["x"]) for r in path.rounds[-2:])
-    print(f"{name:9} ends {np.linalg.norm(last - best):.0e} from the optimum; its last round moved it by "
-          f"{np.linalg.norm(last - before):.0e}")
+    print(
+        f"{name:9} ends {np.linalg.norm(last - best):.0e} from the optimum; its last round moved it by "
+        f"{np.linalg.norm(last - before):.0e}"
+    )
 
 # %%
 figure, axis = plt.subplots(figsize=(6, 4.2))
-grid = np.stack(np.meshgrid(np.linspace(-1.7, 1.7, 80), np.linspace(-1.7, 1.9, 80)), -1)
+grid = np.stack(
+    np.meshgrid(np.linspace(-1.7, 1.7, 80), np.linspace(-1.7, 1.9, 80)), -1
+)
 for a, c, colour in zip(A, b, ("C0", "C1")):
-    axis.contour(*np.moveaxis(grid, -1, 0), np.einsum("...i,ij,...j", grid - c, a, grid - c), levels=6, colors=colour,
-                 alpha=0.35, linewidths=0.8)
+    axis.contour(
+        *np.moveaxis(grid, -1, 0),
+        np.einsum("...i,ij,...j", grid - c, a, grid - c),
+        levels=6,
+        colors=colour,
+        alpha=0.35,
+        linewidths=0.8,
+    )
     axis.plot(*c, "o", color=colour)
-for (name, path), colour in zip(paths.items(), ("C3", "C4", "C2")):
+for (name, path), colour, width in zip(
+    paths.items(), ("C3", "C4", "C2"), (1.5, 6, 1.5)
+):
     x = np.array([problem["x0"], *(r["x"] for r in path.rounds)])
-    axis.plot(*x.T, ".-", color=colour, label=name, markersize=5, linewidth=1)
+    axis.plot(
+        *x.T,
+        ".-",
+        color=colour,
+        label=name,
+        lw=width,
+        alpha=0.4 if width > 2 else 1,
+    )
 axis.plot(*best, "*", color="C8", markersize=15, label="optimum")
 axis.set(xlabel="first parameter", ylabel="second parameter")
 axis.legend(frameon=False, loc="upper right")
-axis.spines[["top", "right"]].set_visible(False);
-
+axis.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # The circles are the clients' own minima. FedAvg stands still at a wrong point, and no number of rounds changes that: each
 # client walks most of the way to its own minimum before the models are averaged, along its steep direction faster than along
-# its flat one. SCAFFOLD and Recall end at the optimum, to rounding error.
+# its flat one. SCAFFOLD and Recall end at the optimum, to rounding error. Their paths even coincide: if all clients take part in every round, what
+# SCAFFOLD uploads is what Recall's server can conclude by itself. The two differ when only some clients take part.
 #
 # For Recall this can be proved in two lines, if all clients take part. The mean of what clients remember equals the server's
 # $\bar u$ after every round (both are 0 at first; add the lines of `finish`). If the model stands still, $\bar u = 0$, every
 # update is 0, and therefore $g_i = -u_i/(\eta K)$ at the global model. Their mean is 0, and that is the optimum.
 
 # %% tags=["check"]
-error = {name: np.linalg.norm(np.array(path.rounds[-1]["x"]) - best) for name, path in paths.items()}
-assert error["FedAvg"] > 0.05 and error["SCAFFOLD"] < 1e-6 and error["Recall"] < 1e-6, error
-moved = {name: np.linalg.norm(np.subtract(path.rounds[-1]["x"], path.rounds[-2]["x"])) for name, path in paths.items()}
+error = {
+    name: np.linalg.norm(np.array(path.rounds[-1]["x"]) - best)
+    for name, path in paths.items()
+}
+assert (
+    error["FedAvg"] > 0.05 and error["SCAFFOLD"] < 1e-6 and error["Recall"] < 1e-6
+), error
+moved = {
+    name: np.linalg.norm(np.subtract(path.rounds[-1]["x"], path.rounds[-2]["x"]))
+    for name, path in paths.items()
+}
 assert max(moved.values()) < 1e-6, moved
+assert np.allclose(
+    [r["x"] for r in paths["Recall"].rounds],
+    [r["x"] for r in paths["SCAFFOLD"].rounds],
+    atol=1e-12,
+)
 
 # %% [markdown]
 # ## Tests that you need not write
@@ -143,6 +185,7 @@ print("Recall conforms")
 # %% [markdown]
 # It also says what is wrong. Here is a typical slip: a part that asks for two gradients per step, and does not say so. Its
 # costs would be wrong:
+
 
 # %%
 @dataclass(frozen=True)
@@ -165,13 +208,19 @@ except AssertionError as error:
 # and combinations stand side by side:
 
 # %%
-found = steppe.compare(["fedavg", "scaffold", Recall()], "mlp", partition="lda(0.1)", lr=0.1, rounds=20,
-                       seeds=3, out="runs/recall")  # fmt: skip
+found = steppe.compare(
+    ["fedavg", "scaffold", Recall()],
+    "mlp",
+    partition="lda(0.1)",
+    lr=0.1,
+    rounds=20,
+    seeds=3,
+    out="runs/recall",
+)
 found
 
 # %%
-found.plot();
-
+found.plot()
 # %% [markdown]
 # Recall is far ahead of FedAvg, and near SCAFFOLD. What does it cost? Costs are not claimed but *traced*: the library runs one
 # round on tensors without content and counts what is sent, kept and computed.
@@ -183,9 +232,24 @@ costs
 # %%
 figure, axis = plt.subplots(figsize=(6, 3.4))
 for line, cost in zip(found.records, costs.records):
-    axis.errorbar(cost["bytes_x"], 100 * line["last"], 100 * line["last_std"], fmt="o", capsize=3)
-    axis.annotate(line["algorithm"], (cost["bytes_x"], 100 * line["last"]), xytext=(7, 3), textcoords="offset points")
-axis.set(xlabel="traffic, multiples of FedAvg's", ylabel="test accuracy (%)", xlim=(0.9, 2.2))
+    axis.errorbar(
+        cost["bytes_x"],
+        100 * line["last"],
+        100 * line["last_std"],
+        fmt="o",
+        capsize=3,
+    )
+    axis.annotate(
+        line["algorithm"],
+        (cost["bytes_x"], 100 * line["last"]),
+        xytext=(7, 3),
+        textcoords="offset points",
+    )
+axis.set(
+    xlabel="traffic, multiples of FedAvg's",
+    ylabel="test accuracy (%)",
+    xlim=(0.9, 2.2),
+)
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
@@ -198,10 +262,14 @@ axis.spines[["top", "right"]].set_visible(False)
 
 # %% tags=["check"]
 fedavg, scaffold, recall = found.records
-assert recall["last"] > fedavg["last"] + 0.1 and recall["against_first_p"] < 0.05, found.records
+assert recall["last"] > fedavg["last"] + 0.1 and recall["against_first_p"] < 0.05, (
+    found.records
+)
 assert abs(recall["last"] - scaffold["last"]) < 0.04, found.records
 by = {row["algorithm"]: row for row in costs.records}
-assert by["recall"]["up"] == 1 and by["recall"]["kept"] == by["scaffold"]["kept"] == 1, costs.records
+assert (
+    by["recall"]["up"] == 1 and by["recall"]["kept"] == by["scaffold"]["kept"] == 1
+), costs.records
 assert 1 < by["recall"]["bytes_x"] < by["scaffold"]["bytes_x"]
 
 # %% [markdown]

@@ -25,7 +25,10 @@ rng = np.random.default_rng(0)
 def is_land(places):
     """Tell land (1) from sea (0) at places (…, 2)."""
     x, y = places[..., 0], places[..., 1]
-    return (np.sin(3 * x + 0.5) + np.cos(2.6 * y - 0.4) + 0.7 * np.sin(2 * x * y + 1) > 0.35).astype(int)
+    return (
+        np.sin(3 * x + 0.5) + np.cos(2.6 * y - 0.4) + 0.7 * np.sin(2 * x * y + 1)
+        > 0.35
+    ).astype(int)
 
 
 def find_square(places):
@@ -43,20 +46,28 @@ grid = np.stack(np.meshgrid(np.linspace(-2, 2, 90), np.linspace(-2, 2, 90)), -1)
 
 
 def draw_map(axis, values, title):
-    axis.imshow(values, extent=(-2, 2, -2, 2), origin="lower", cmap="BrBG_r", vmin=-0.35, vmax=1.35)
+    axis.imshow(
+        values,
+        extent=(-2, 2, -2, 2),
+        origin="lower",
+        cmap="BrBG_r",
+        vmin=-0.35,
+        vmax=1.35,
+    )
     axis.set(title=title, xticks=[], yticks=[])
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.3), layout="constrained")
 draw_map(left, is_land(grid), "the archipelago")
 draw_map(right, is_land(grid) * 0 + 0.5, "who knows what")
-right.scatter(*places.T, c=square, s=5, cmap="tab10", rasterized=True);
+right.scatter(*places.T, c=square, s=5, cmap="tab10", rasterized=True)
 
 # %% [markdown]
 # ## A model and arrays
 #
 # The model is any `nn.Module`. This one sees a place through fixed waves (`requires_grad=False`: they are not trained and never
 # sent) and two layers.
+
 
 # %%
 class Map(nn.Module):
@@ -68,7 +79,9 @@ class Map(nn.Module):
 
     def forward(self, places):
         angles = places @ self.waves
-        return self.head(self.body(torch.cat([angles.sin(), angles.cos()], -1)).relu())
+        return self.head(
+            self.body(torch.cat([angles.sin(), angles.cos()], -1)).relu()
+        )
 
 
 # %% [markdown]
@@ -77,7 +90,9 @@ class Map(nn.Module):
 
 # %%
 data = (places, land, test_places, test_land)
-common = dict(model=Map, data=data, rounds=10, per_round=9, epochs=3, batch=50, lr=0.3)
+common = dict(
+    model=Map, data=data, rounds=10, per_round=9, epochs=3, batch=50, lr=0.3
+)
 squares = steppe.run("fedavg", groups=square, **common)
 squares
 
@@ -95,8 +110,11 @@ alternate = [np.flatnonzero(np.arange(len(places)) % 9 == i) for i in range(9)]
 runs = {
     "squares": squares,
     "own indices": steppe.run("fedavg", partition=alternate, **common),
-    "bands": steppe.run("fedavg", partition="dirichlet(0.1)", by=places[:, 0], clients=9, **common),
+    "bands": steppe.run(
+        "fedavg", partition="dirichlet(0.1)", by=places[:, 0], clients=9, **common
+    ),
 }
+
 
 # %%
 def predict(model):
@@ -120,7 +138,9 @@ for (name, result), above, below in zip(runs.items(), *axes):
 
 # %% tags=["check"]
 scores = {name: result.accuracy for name, result in runs.items()}
-assert scores["own indices"] == max(scores.values()) and scores["squares"] == min(scores.values()), scores
+assert scores["own indices"] == max(scores.values()) and scores["squares"] == min(
+    scores.values()
+), scores
 assert scores["own indices"] > scores["squares"] + 0.02, scores
 
 # %% [markdown]
@@ -131,21 +151,42 @@ assert scores["own indices"] > scores["squares"] + 0.02, scores
 # served.
 
 # %%
-names = [f"{row}{column}" for row in ("south ", "middle ", "north ") for column in ("west", "middle", "east")]
+names = [
+    f"{row}{column}"
+    for row in ("south ", "middle ", "north ")
+    for column in ("west", "middle", "east")
+]
 test_square = find_square(test_places)
-own = {name: (places[square == i], land[square == i], test_places[test_square == i], test_land[test_square == i])
-       for i, name in enumerate(names)}
+own = {
+    name: (
+        places[square == i],
+        land[square == i],
+        test_places[test_square == i],
+        test_land[test_square == i],
+    )
+    for i, name in enumerate(names)
+}
 federation = steppe.from_clients(own)
 federation
 
 # %%
-common = dict(model=Map, data=federation, rounds=10, per_round=9, epochs=3, batch=50, lr=0.3)
+common = dict(
+    model=Map, data=federation, rounds=10, per_round=9, epochs=3, batch=50, lr=0.3
+)
 together = steppe.run("fedavg", **common)
 better = steppe.run("scaffold", **common)
-alone = steppe.run("local", **common)  # everybody trains by itself, with as many steps
-for name, result in {"alone": alone, "FedAvg": together, "SCAFFOLD": better}.items():
+alone = steppe.run(
+    "local", **common
+)  # everybody trains by itself, with as many steps
+for name, result in {
+    "alone": alone,
+    "FedAvg": together,
+    "SCAFFOLD": better,
+}.items():
     found = result.summary["personal"]["0"]  # after no epoch of fine-tuning
-    print(f"{name:9} mean over surveyors {found['mean']:.1%}, deviation {found['std']:.1%}")
+    print(
+        f"{name:9} mean over surveyors {found['mean']:.1%}, deviation {found['std']:.1%}"
+    )
 
 # %% [markdown]
 # `personal` is the accuracy on each client's own test samples. "Alone" is judged by each surveyor's own model on its own square:
@@ -154,16 +195,32 @@ for name, result in {"alone": alone, "FedAvg": together, "SCAFFOLD": better}.ite
 # What does each surveyor's own model know about the rest of the map? Train on one square only, and look:
 
 # %%
-one = steppe.run("fedavg", Map, (places[square == 4], land[square == 4], test_places, test_land), partition="iid", clients=1,
-                 per_round=1, rounds=10, epochs=3, batch=50, lr=0.3)
+one = steppe.run(
+    "fedavg",
+    Map,
+    (places[square == 4], land[square == 4], test_places, test_land),
+    partition="iid",
+    clients=1,
+    per_round=1,
+    rounds=10,
+    epochs=3,
+    batch=50,
+    lr=0.3,
+)
 figure, axes = plt.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
-draw_map(axes[0], predict(one.model), f"the middle square alone: {one.accuracy:.0%}")
-axes[0].add_patch(plt.Rectangle((-2 / 3, -2 / 3), 4 / 3, 4 / 3, fill=False, color="black"))
+draw_map(
+    axes[0], predict(one.model), f"the middle square alone: {one.accuracy:.0%}"
+)
+axes[0].add_patch(
+    plt.Rectangle((-2 / 3, -2 / 3), 4 / 3, 4 / 3, fill=False, color="black")
+)
 draw_map(axes[1], predict(together.model), f"FedAvg: {together.accuracy:.1%}")
 draw_map(axes[2], predict(better.model), f"SCAFFOLD: {better.accuracy:.1%}")
 
 # %% tags=["check"]
-assert one.accuracy < together.accuracy - 0.1 and better.accuracy > together.accuracy, (one, together, better)
+assert (
+    one.accuracy < together.accuracy - 0.1 and better.accuracy > together.accuracy
+), (one, together, better)
 
 # %% [markdown]
 # Outside its square, the lonely model guesses. Together they know the whole map, and with SCAFFOLD's corrections against drift
@@ -179,13 +236,18 @@ split = steppe.partition(data, "lda(0.3)", clients=9)
 print("samples per client:", split.sizes.tolist())
 print("sea and land per client:", split.counts(land, 2).tolist())
 split.save("split.json")
-from_file = steppe.run("fedavg", partition="split.json", clients=9, model=Map, data=data, rounds=1)
-print("the run used it:", from_file.experiment.federation.partition.hash == split.hash)
+from_file = steppe.run(
+    "fedavg", partition="split.json", clients=9, model=Map, data=data, rounds=1
+)
+print(
+    "the run used it:", from_file.experiment.federation.partition.hash == split.hash
+)
 
 # %% [markdown]
 # ## Broken data are refused
 #
 # Everything is checked before training, and the message says where to look:
+
 
 # %%
 def try_to_run(*arrays, **more):

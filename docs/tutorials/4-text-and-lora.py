@@ -35,7 +35,11 @@ actors, public = largest[:8], largest[8:]
 names = [name.split(": ")[1].title() for name in text.client_names]
 
 figure, axis = plt.subplots(figsize=(8, 3))
-axis.bar([names[i] for i in largest], sizes[largest], color=["C1" if i in actors else "C0" for i in largest])
+axis.bar(
+    [names[i] for i in largest],
+    sizes[largest],
+    color=["C1" if i in actors else "C0" for i in largest],
+)
 axis.set_ylabel("windows of 80 characters")
 axis.tick_params(axis="x", rotation=90, labelsize=7)
 axis.spines[["top", "right"]].set_visible(False)
@@ -49,21 +53,41 @@ print(decode(text.train_inputs[text.groups == actors[0]][5]))
 #
 # The blue roles are public. On them the server trains a small GPT by itself: a "federation" of one client.
 
+
 # %%
 def take(roles):
     """Return the training and test windows of some roles."""
     train, test = np.isin(text.groups, roles), np.isin(text.test_groups, roles)
-    return text.train_inputs[train], text.train_targets[train], text.test_inputs[test], text.test_targets[test]
+    return (
+        text.train_inputs[train],
+        text.train_targets[train],
+        text.test_inputs[test],
+        text.test_targets[test],
+    )
 
 
-common = dict(metrics=["perplexity", "accuracy"], optimiser="adamw", batch=10, workers=0)  # 0: all in this process
-base = steppe.run("fedavg", "gpt", steppe.from_arrays(*take(public), tokens=text.tokens), partition="iid", clients=1, per_round=1,
-                  rounds=4, max_steps=150, lr=0.005, lr_schedule="cosine", **common)
+common = dict(
+    metrics=["perplexity", "accuracy"], optimiser="adamw", batch=10, workers=0
+)  # 0: all in this process
+base = steppe.run(
+    "fedavg",
+    "gpt",
+    steppe.from_arrays(*take(public), tokens=text.tokens),
+    partition="iid",
+    clients=1,
+    per_round=1,
+    rounds=4,
+    max_steps=150,
+    lr=0.005,
+    lr_schedule="cosine",
+    **common,
+)
 base
 
 # %% [markdown]
 # *Perplexity* says between how many equally likely characters the model hesitates. There are 78 different characters, so a model
 # that knows nothing has 78. What does this one write?
+
 
 # %%
 def write(model, begin, length=160, seed=0):
@@ -73,7 +97,9 @@ def write(model, begin, length=160, seed=0):
     for _ in range(length):
         with torch.no_grad():
             logits = model(torch.tensor([tokens[-80:]]))[0, -1]
-        tokens.append(int(torch.multinomial((logits / 0.7).softmax(-1), 1, generator=g)))
+        tokens.append(
+            int(torch.multinomial((logits / 0.7).softmax(-1), 1, generator=g))
+        )
     return decode(tokens)
 
 
@@ -89,9 +115,18 @@ print(write(base.model, "My lord, "))
 
 # %%
 federation = steppe.from_clients({names[i]: take([i]) for i in actors})
-rounds = dict(data=federation, per_round=4, rounds=6, max_steps=10, lr_schedule="constant", **common)
+rounds = dict(
+    data=federation,
+    per_round=4,
+    rounds=6,
+    max_steps=10,
+    lr_schedule="constant",
+    **common,
+)
 
-whole = steppe.run("fedavg", copy.deepcopy(base.model).requires_grad_(True), lr=0.003, **rounds)
+whole = steppe.run(
+    "fedavg", copy.deepcopy(base.model).requires_grad_(True), lr=0.003, **rounds
+)
 whole
 
 # %% [markdown]
@@ -106,12 +141,16 @@ whole
 # $B$ begins at zero, so that the model begins as the base. In Steppe, a parameter with `requires_grad=False` is no part of what an
 # algorithm works on: not trained, not sent, not counted. So LoRA needs no support by the library; it is a property of the model.
 
+
 # %%
 class LoRA(nn.Module):
     def __init__(self, layer, rank):
         super().__init__()
         self.layer = layer.requires_grad_(False)
-        self.A, self.B = nn.Linear(layer.in_features, rank, bias=False), nn.Linear(rank, layer.out_features, bias=False)
+        self.A, self.B = (
+            nn.Linear(layer.in_features, rank, bias=False),
+            nn.Linear(rank, layer.out_features, bias=False),
+        )
         nn.init.zeros_(self.B.weight)
 
     def forward(self, x):
@@ -122,7 +161,10 @@ def add_adapters(model, rank=4):
     torch.manual_seed(0)
     model = copy.deepcopy(model).requires_grad_(False)
     for block in model.body[:-1]:
-        block.attention.qkv, block.mlp[0] = LoRA(block.attention.qkv, rank), LoRA(block.mlp[0], rank)
+        block.attention.qkv, block.mlp[0] = (
+            LoRA(block.attention.qkv, rank),
+            LoRA(block.mlp[0], rank),
+        )
     return model
 
 
@@ -132,13 +174,16 @@ adapted
 # %%
 for name, result in {"whole model": whole, "LoRA": adapted}.items():
     cost = result.experiment.cost
-    print(f"{name:11}  {len(result.x):7,} numbers trained, {(cost.bytes_down + cost.bytes_up) / 1024:6.1f} KiB per client and "
-          f"round")
+    print(
+        f"{name:11}  {len(result.x):7,} numbers trained, {(cost.bytes_down + cost.bytes_up) / 1024:6.1f} KiB per client and "
+        f"round"
+    )
 
 # %% [markdown]
 # ## What it saves, and what it costs
 #
 # Per round, or per byte? The answer depends on which of them you pay for.
+
 
 # %%
 def find_perplexity(model, role):
@@ -148,12 +193,19 @@ def find_perplexity(model, role):
         return float(F.cross_entropy(model(x).flatten(0, 1), y.flatten()).exp())
 
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.3), layout="constrained", sharey=True)
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.5, 3.3), layout="constrained", sharey=True
+)
 for name, result in {"whole model": whole, "LoRA": adapted}.items():
     perplexity = [record["perplexity"] for record in result.history]
     sent = result.experiment.cost.bytes_down + result.experiment.cost.bytes_up
     left.plot(range(1, len(perplexity) + 1), perplexity, "o-", label=name)
-    right.plot(np.arange(1, len(perplexity) + 1) * 4 * sent / 2**20, perplexity, "o-", label=name)
+    right.plot(
+        np.arange(1, len(perplexity) + 1) * 4 * sent / 2**20,
+        perplexity,
+        "o-",
+        label=name,
+    )
 left.set(xlabel="round", ylabel="test perplexity")
 right.set(xlabel="MiB sent and received by all", xscale="log")
 left.legend(frameon=False)
@@ -163,10 +215,18 @@ for axis in (left, right):
 
 # %%
 models = {"base": base.model, "whole model": whole.model, "LoRA": adapted.model}
-found = {name: [find_perplexity(model, role) for role in actors] for name, model in models.items()}
+found = {
+    name: [find_perplexity(model, role) for role in actors]
+    for name, model in models.items()
+}
 figure, axis = plt.subplots(figsize=(8, 3))
 for i, (name, values) in enumerate(found.items()):
-    axis.bar(np.arange(len(actors)) + 0.27 * (i - 1), values, 0.25, label=f"{name}: mean {np.mean(values):.2f}")
+    axis.bar(
+        np.arange(len(actors)) + 0.27 * (i - 1),
+        values,
+        0.25,
+        label=f"{name}: mean {np.mean(values):.2f}",
+    )
 axis.set_xticks(range(len(actors)), [names[i] for i in actors], fontsize=8)
 axis.set(ylabel="test perplexity", ylim=(5, None))
 axis.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -180,7 +240,10 @@ axis.spines[["top", "right"]].set_visible(False)
 # %% tags=["check"]
 assert all(w < b and a < b for b, w, a in zip(*found.values())), found
 assert np.mean(found["whole model"]) < np.mean(found["LoRA"]), found
-costs = [r.experiment.cost.bytes_down + r.experiment.cost.bytes_up for r in (whole, adapted)]
+costs = [
+    r.experiment.cost.bytes_down + r.experiment.cost.bytes_up
+    for r in (whole, adapted)
+]
 assert len(adapted.history) * costs[1] < costs[0], costs
 
 # %% [markdown]
@@ -188,7 +251,9 @@ assert len(adapted.history) * costs[1] < costs[0], costs
 # the library works as before, because parts see one flat vector, whatever it is made of: here SAM on the adapters alone.
 
 # %%
-steppe.run("fedsam", add_adapters(base.model), lr=0.02, rho=0.05, **{**rounds, "rounds": 1})
+steppe.run(
+    "fedsam", add_adapters(base.model), lr=0.02, rho=0.05, **{**rounds, "rounds": 1}
+)
 
 # %% [markdown]
 # ## With transformers and peft

@@ -25,14 +25,28 @@ from steppe import flatness
 
 class Small(nn.Sequential):
     def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        super().__init__(
+            nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)
+        )
 
 
-common = dict(model=Small, data="digits", partition="lda(0.3)", rounds=40, lr=0.1, measure=["lambda1:2"])
-runs = {name: steppe.run(name, **common) for name in ("fedavg", "fedsam:rho=0.1", "fedsam:rho=0.3")}
+common = dict(
+    model=Small,
+    data="digits",
+    partition="lda(0.3)",
+    rounds=40,
+    lr=0.1,
+    measure=["lambda1:2"],
+)
+runs = {
+    name: steppe.run(name, **common)
+    for name in ("fedavg", "fedsam:rho=0.1", "fedsam:rho=0.3")
+}
 for name, result in runs.items():
     last = [record["accuracy"] for record in result.history[-10:]]
-    print(f"{name:15} test accuracy: last round {last[-1]:.1%}, the one before {last[-2]:.1%}, mean of ten {np.mean(last):.1%}")
+    print(
+        f"{name:15} test accuracy: last round {last[-1]:.1%}, the one before {last[-2]:.1%}, mean of ten {np.mean(last):.1%}"
+    )
 
 # %% [markdown]
 # ## The numbers
@@ -45,6 +59,7 @@ for name, result in runs.items():
 # - **sharpness**, $f(w + \rho\,g/\lVert g\rVert) - f(w)$: how much the loss rises after SAM's step of length ρ.
 #
 # None of them needs the matrix, only products $Hv$. `steppe.flatness` has each as a function of the flat vector `result.x`:
+
 
 # %%
 def measure(loss, w):
@@ -62,9 +77,11 @@ print(f"{'':15}{'loss':>17}{'λ1':>18}{'trace':>15}{'sharpness':>17}")
 for name, result in runs.items():
     found = measure(flatness.Loss.of(result), result.x)
     top = found["λ1"]
-    print(f"{name:15}{found['loss'].value:9.3f} ± {found['loss'].error:.3f}"
-          f"{float(top.values[0]):10.3f} ± {float(top.residuals[0]):.0e}{found['trace'].value:8.1f} ± {found['trace'].error:.1f}"
-          f"{found['sharpness'].value:10.3f} ± {found['sharpness'].error:.3f}")
+    print(
+        f"{name:15}{found['loss'].value:9.3f} ± {found['loss'].error:.3f}"
+        f"{float(top.values[0]):10.3f} ± {float(top.residuals[0]):.0e}{found['trace'].value:8.1f} ± {found['trace'].error:.1f}"
+        f"{found['sharpness'].value:10.3f} ± {found['sharpness'].error:.3f}"
+    )
 
 # %% [markdown]
 # Every number has an uncertainty, and they mean different things. λ1 comes with a *residual*: an eigenvalue of this Hessian lies within
@@ -79,7 +96,10 @@ for name, result in runs.items():
 # A large difference in flatness does not mean a large difference in accuracy.
 
 # %% tags=["check"]
-every = {name: measure(flatness.Loss.of(result), result.x) for name, result in runs.items()}
+every = {
+    name: measure(flatness.Loss.of(result), result.x)
+    for name, result in runs.items()
+}
 fedavg, mild, strong = every.values()
 for key in ("trace", "sharpness"):
     assert fedavg[key].value > mild[key].value > strong[key].value, every
@@ -98,17 +118,26 @@ assert fedavg["λ1"].values[0] > 2 * strong["λ1"].values[0]
 # the same for all three:
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(8.5, 3.1), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 3, figsize=(8.5, 3.1), layout="constrained", sharey=True
+)
 for axis, (name, result) in zip(axes, runs.items()):
     loss = flatness.Loss.of(result, count=500)
     steepest = flatness.spectrum(loss.hessian(result.x), top=2).top.vectors
-    seen = flatness.landscape(loss, result.x, steepest, [flatness.ticks(21, 1.5)] * 2)
-    levels = axis.contourf(*seen.axes, np.log10(seen.values.T), levels=np.linspace(-0.8, 1.2, 21), cmap="viridis", extend="both")
+    seen = flatness.landscape(
+        loss, result.x, steepest, [flatness.ticks(21, 1.5)] * 2
+    )
+    levels = axis.contourf(
+        *seen.axes,
+        np.log10(seen.values.T),
+        levels=np.linspace(-0.8, 1.2, 21),
+        cmap="viridis",
+        extend="both",
+    )
     axis.plot(0, 0, "w+")
     axis.set(title=name, xlabel="steepest direction")
 axes[0].set_ylabel("second direction")
-figure.colorbar(levels, ax=axes, label="log₁₀ loss", ticks=[-0.5, 0, 0.5, 1]);
-
+figure.colorbar(levels, ax=axes, label="log₁₀ loss", ticks=[-0.5, 0, 0.5, 1])
 # %% [markdown]
 # The valley (dark) is narrow for FedAvg and wide for FedSAM. A nice picture, and a true one. It shows two of 2,410 directions, the two worst.
 # In most directions nothing happens at all:
@@ -116,11 +145,21 @@ figure.colorbar(levels, ax=axes, label="log₁₀ loss", ticks=[-0.5, 0, 0.5, 1]
 # %%
 loss, w = flatness.Loss.of(runs["fedavg"], count=500), runs["fedavg"].x
 top = flatness.spectrum(loss.hessian(w), top=1).top.vectors
-random = steppe.unit(torch.randn(len(w), generator=torch.Generator().manual_seed(0)))[None]
+random = steppe.unit(
+    torch.randn(len(w), generator=torch.Generator().manual_seed(0))
+)[None]
 reach = flatness.ticks(41, 1.5)
 figure, axis = plt.subplots()
-for direction, name in ((top, "steepest direction"), (random, "a random direction")):
-    axis.plot(reach, flatness.landscape(loss, w, direction, [reach]).values, label=name, lw=2)
+for direction, name in (
+    (top, "steepest direction"),
+    (random, "a random direction"),
+):
+    axis.plot(
+        reach,
+        flatness.landscape(loss, w, direction, [reach]).values,
+        label=name,
+        lw=2,
+    )
 axis.set(xlabel="distance from the model", ylabel="training loss", ylim=(0, 6))
 axis.legend(frameon=False)
 axis.spines[["top", "right"]].set_visible(False)
@@ -133,7 +172,11 @@ axis.spines[["top", "right"]].set_visible(False)
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrained")
 for name, result in runs.items():
-    seen = [(r["round"], r["measures"]["lambda1"]["lambda1"], r["loss"]) for r in result.history if "measures" in r]
+    seen = [
+        (r["round"], r["measures"]["lambda1"]["lambda1"], r["loss"])
+        for r in result.history
+        if "measures" in r
+    ]
     rounds, lambda1, test_loss = np.array(seen).T
     left.plot(rounds, lambda1, ".-", label=name)
     right.plot(test_loss, lambda1, ".", label=name)
@@ -144,10 +187,20 @@ for axis in (left, right):
     axis.spines[["top", "right"]].set_visible(False)
 
 # %%
-late = {name: np.array([r["measures"]["lambda1"]["lambda1"] for r in result.history[20:] if "measures" in r])
-        for name, result in runs.items()}
+late = {
+    name: np.array(
+        [
+            r["measures"]["lambda1"]["lambda1"]
+            for r in result.history[20:]
+            if "measures" in r
+        ]
+    )
+    for name, result in runs.items()
+}
 for name, values in late.items():
-    print(f"{name:15} λ1 of the last {len(values)} measurements: mean {values.mean():.2f}, from {values.min():.2f} to {values.max():.2f}")
+    print(
+        f"{name:15} λ1 of the last {len(values)} measurements: mean {values.mean():.2f}, from {values.min():.2f} to {values.max():.2f}"
+    )
 
 # %% [markdown]
 # Within one run λ1 changes from round to round by a large part of itself, because every round ends with other clients. It also depends on
@@ -157,7 +210,10 @@ for name, values in late.items():
 
 # %% tags=["check"]
 assert late["fedavg"].max() > 1.3 * late["fedavg"].min(), late
-above = np.mean((late["fedavg"] > late["fedsam:rho=0.1"]) & (late["fedsam:rho=0.1"] > late["fedsam:rho=0.3"]))
+above = np.mean(
+    (late["fedavg"] > late["fedsam:rho=0.1"])
+    & (late["fedsam:rho=0.1"] > late["fedsam:rho=0.3"])
+)
 assert above > 0.85, late
 
 # %% [markdown]
@@ -167,11 +223,15 @@ assert above > 0.85, late
 # $\mathrm{relu}(\alpha z) = \alpha\,\mathrm{relu}(z)$, the *function is the same* for every input: same predictions, same loss, same
 # generalisation. The parameters are others, and so is the Hessian.
 
+
 # %%
 def rescale(loss, w, alpha):
     """Return other parameters of the same function."""
     parts = dict(loss.layout.unflatten(w))
-    parts["1.weight"], parts["1.bias"] = alpha * parts["1.weight"], alpha * parts["1.bias"]
+    parts["1.weight"], parts["1.bias"] = (
+        alpha * parts["1.weight"],
+        alpha * parts["1.bias"],
+    )
     parts["3.weight"] = parts["3.weight"] / alpha
     return loss.layout.flatten(parts)
 
@@ -184,13 +244,20 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrain
 left.loglog(factors, [float(f["λ1"].values[0]) for f in found], "o-", label="λ1")
 left.loglog(factors, [f["trace"].value for f in found], "s-", label="trace")
 for key, mark in (("sharpness", "o-"), ("adaptive", "s-"), ("loss", "--")):
-    right.loglog(factors, [f[key].value for f in found], mark, label={"adaptive": "adaptive sharpness"}.get(key, key))
+    right.loglog(
+        factors,
+        [f[key].value for f in found],
+        mark,
+        label={"adaptive": "adaptive sharpness"}.get(key, key),
+    )
 for axis in (left, right):
     axis.axvline(1, color="gray", lw=0.8, ls=":")
     axis.set_xlabel("α")
     axis.legend(frameon=False, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-ratio = max(float(f["λ1"].values[0]) for f in found) / min(float(f["λ1"].values[0]) for f in found)
+ratio = max(float(f["λ1"].values[0]) for f in found) / min(
+    float(f["λ1"].values[0]) for f in found
+)
 spread = max(f["loss"].value for f in found) - min(f["loss"].value for f in found)
 print(f"λ1 varies by a factor of {ratio:.0f}, the loss by {spread:.0e}")
 
@@ -212,26 +279,38 @@ assert float(found[0]["λ1"].values[0]) > every["fedavg"]["λ1"].values[0]
 #
 # Multiply the last layer by a number c. The loss changes now, but not a single decision: the largest output stays the largest.
 
+
 # %%
 def sharpen(loss, w, c):
     parts = dict(loss.layout.unflatten(w))
-    return loss.layout.flatten({**parts, "3.weight": c * parts["3.weight"], "3.bias": c * parts["3.bias"]})
+    return loss.layout.flatten(
+        {**parts, "3.weight": c * parts["3.weight"], "3.bias": c * parts["3.bias"]}
+    )
 
 
 before = loss.outputs(w).argmax(1)
 for c in (0.25, 0.5, 1.0, 2.0, 4.0, 16.0):
     there = sharpen(loss, w, c)
     same = (loss.outputs(there).argmax(1) == before).float().mean()
-    print(f"c = {c:5}  decisions equal {same:.0%}   loss {loss.value(there):6.3f}   λ1 {flatness.spectrum(loss.hessian(there), top=1).lambda1:7.3f}")
+    lambda1 = flatness.spectrum(loss.hessian(there), top=1).lambda1
+    print(
+        f"c = {c:5}  decisions equal {same:.0%}   loss {loss.value(there):6.3f}   λ1 {lambda1:7.3f}"
+    )
 
 # %% [markdown]
-# λ1 rises and then falls, while no decision changes. A model that is very sure of itself looks flat, because the gradient of a saturated
-# softmax is almost constant. This is why weight decay, label smoothing or longer training change λ1 without any change of what is
-# usually meant by "a flat minimum", and why losses must be similar before curvatures are compared.
+# λ1 changes by a factor of ten, and no decision changes. Weight decay, label smoothing, longer training or a temperature move c, and with it λ1, without any
+# change of what is usually meant by "a flat minimum". The loss moves as well, and this is one more reason to compare curvatures only at similar losses.
 
 # %% tags=["check"]
-seen = [flatness.spectrum(loss.hessian(sharpen(loss, w, c)), top=1).lambda1 for c in (0.25, 1.0, 2.0, 4.0, 16.0)]
-assert seen[0] < max(seen) > seen[-1] and all((loss.outputs(sharpen(loss, w, c)).argmax(1) == before).all() for c in (0.25, 16.0)), seen
+seen = [
+    flatness.spectrum(loss.hessian(sharpen(loss, w, c)), top=1).lambda1
+    for c in (0.25, 0.5, 1.0, 2.0, 4.0, 16.0)
+]
+assert 9 < max(seen) / min(seen) < 15, seen
+assert all(
+    (loss.outputs(sharpen(loss, w, c)).argmax(1) == before).all()
+    for c in (0.25, 0.5, 2.0, 4.0, 16.0)
+)
 
 # %% [markdown]
 # ## Fourth trap: the plane you choose
@@ -241,14 +320,22 @@ assert seen[0] < max(seen) > seen[-1] and all((loss.outputs(sharpen(loss, w, c))
 
 # %%
 reach = flatness.ticks(31, 1.0)
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(8.5, 3), layout="constrained", sharey=True
+)
 for alpha in (1.0, 4.0):
     there = rescale(loss, w, alpha)
     plain = random * w.norm()
     normalised = flatness.filter_normalised(loss.layout, there, count=1)
     for axis, direction in zip(axes, (plain, normalised)):
         values = flatness.landscape(loss, there, direction, [reach]).values
-        axis.plot(reach, values, lw=2, ls="-" if alpha == 1 else "--", label=f"α = {alpha:g}")
+        axis.plot(
+            reach,
+            values,
+            lw=2,
+            ls="-" if alpha == 1 else "--",
+            label=f"α = {alpha:g}",
+        )
 axes[0].set(title="plain random direction", xlabel="step", ylabel="training loss")
 axes[1].set(title="filter-normalised", xlabel="step")
 axes[0].legend(frameon=False)
@@ -256,9 +343,22 @@ for axis in axes:
     axis.spines[["top", "right"]].set_visible(False)
 
 # %% tags=["check"]
-lines = [[flatness.landscape(loss, rescale(loss, w, a), d, [reach]).values for a in (1.0, 4.0)
-          for d in ([random * w.norm()] if kind else [flatness.filter_normalised(loss.layout, rescale(loss, w, a), count=1)])]
-         for kind in (True, False)]
+lines = [
+    [
+        flatness.landscape(loss, rescale(loss, w, a), d, [reach]).values
+        for a in (1.0, 4.0)
+        for d in (
+            [random * w.norm()]
+            if kind
+            else [
+                flatness.filter_normalised(
+                    loss.layout, rescale(loss, w, a), count=1
+                )
+            ]
+        )
+    ]
+    for kind in (True, False)
+]
 plain, normal = (np.abs(a - b).max() for a, b in lines)
 assert normal < 0.02 and plain > 10 * normal, (plain, normal)
 

@@ -22,15 +22,33 @@ import torch
 import steppe
 
 figure, axis = plt.subplots(figsize=(7.5, 2.9))
-boxes = {"SuperLink\n(post office)": (0.5, 0.52), "server app\nSteppe's round loop": (0.5, 0.94), "node 0\nnorth.npz": (0.12, 0.06),
-         "node 1\nsouth.npz": (0.5, 0.06), "node 2\nwest.npz": (0.88, 0.06)}
+boxes = {
+    "SuperLink\n(post office)": (0.5, 0.52),
+    "server app\nSteppe's round loop": (0.5, 0.94),
+    "node 0\nnorth.npz": (0.12, 0.06),
+    "node 1\nsouth.npz": (0.5, 0.06),
+    "node 2\nwest.npz": (0.88, 0.06),
+}
 for name, place in boxes.items():
-    axis.text(*place, name, ha="center", va="center", bbox=dict(boxstyle="round,pad=0.5", fc="none", ec="C0"))
+    axis.text(
+        *place,
+        name,
+        ha="center",
+        va="center",
+        bbox=dict(boxstyle="round,pad=0.5", fc="none", ec="C0"),
+    )
 for x in (0.12, 0.5, 0.88):
-    axis.annotate("", (0.5 + 0.3 * (x - 0.5), 0.4), (x, 0.2), arrowprops=dict(arrowstyle="<->", color="C1"))
-axis.annotate("", (0.5, 0.65), (0.5, 0.81), arrowprops=dict(arrowstyle="<->", color="C1"))
+    axis.annotate(
+        "",
+        (0.5 + 0.3 * (x - 0.5), 0.4),
+        (x, 0.2),
+        arrowprops=dict(arrowstyle="<->", color="C1"),
+    )
+axis.annotate(
+    "", (0.5, 0.65), (0.5, 0.81), arrowprops=dict(arrowstyle="<->", color="C1")
+)
 axis.text(0.8, 0.32, "models and updates,\nnever samples", color="C1", fontsize=9)
-axis.axis("off");
+axis.axis("off")
 
 # %% [markdown]
 # The *SuperLink* passes messages on. A *SuperNode* runs where data live and asks it for work. The *server app* is Steppe's usual round loop,
@@ -41,16 +59,25 @@ axis.axis("off");
 # Each clinic has a file of its own: eight measurements per patient and a diagnosis. Their devices differ a little, and so do their numbers
 # of patients. A fourth set is for testing, and the server may see it.
 
+
 # %%
 def examine(clinic, patients):
     """Return measurements and diagnoses; each clinic's devices differ a little."""
     random = np.random.default_rng(clinic)
     ill = random.integers(0, 2, patients)
-    x = random.normal(size=(patients, 8)) + np.outer(ill, np.linspace(1.2, 0, 8)) + 0.2 * (clinic % 4)
+    x = (
+        random.normal(size=(patients, 8))
+        + np.outer(ill, np.linspace(1.2, 0, 8))
+        + 0.2 * (clinic % 4)
+    )
     return x.astype(np.float32), ill
 
 
-clinics = {"north": examine(0, 60), "south": examine(1, 100), "west": examine(2, 140)}
+clinics = {
+    "north": examine(0, 60),
+    "south": examine(1, 100),
+    "west": examine(2, 140),
+}
 test = examine(9, 400)
 for name, (x, y) in {**clinics, "test": test}.items():
     np.savez(f"{name}.npz", x=x, y=y)
@@ -78,7 +105,11 @@ terms.write_text(f'test = "{Path("test.npz").resolve()}"\n{before}{sample}')
 
 for number, name in enumerate(clinics):
     script = Path(f"study/nodes/{number}/node.sh")
-    script.write_text(script.read_text().replace("/path/to/data.npz", str(Path(f"{name}.npz").resolve())))
+    script.write_text(
+        script.read_text().replace(
+            "/path/to/data.npz", str(Path(f"{name}.npz").resolve())
+        )
+    )
 print(script.read_text())
 
 # %% [markdown]
@@ -101,8 +132,19 @@ run = steppe.load("study/run")
 nodes = [record["nodes"] for record in run.history]
 figure, axis = plt.subplots(figsize=(7, 1.7))
 rounds = [f"round {record['round']}" for record in run.history]
-axis.barh(rounds, [n["training"] for n in nodes], color="C0", label="training of the slowest client")
-axis.barh(rounds, [n["overhead"] for n in nodes], left=[n["training"] for n in nodes], color="C1", label="everything else")
+axis.barh(
+    rounds,
+    [n["training"] for n in nodes],
+    color="C0",
+    label="training of the slowest client",
+)
+axis.barh(
+    rounds,
+    [n["overhead"] for n in nodes],
+    left=[n["training"] for n in nodes],
+    color="C1",
+    label="everything else",
+)
 axis.set_xlabel("seconds")
 axis.invert_yaxis()
 axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
@@ -122,9 +164,18 @@ assert all(n["overhead"] > n["training"] for n in nodes), nodes
 # Nothing in the algorithm knows where clients are. The same data, divided in the same way, in one process:
 
 # %%
-simulated = steppe.run("scaffold", "mlp", steppe.from_clients(clinics, test=test), rounds=2, lr=0.05, per_round=3)
+simulated = steppe.run(
+    "scaffold",
+    "mlp",
+    steppe.from_clients(clinics, test=test),
+    rounds=2,
+    lr=0.05,
+    per_round=3,
+)
 for real, there in zip(run.history, simulated.history):
-    print(f"round {real['round']}: test loss {real['loss']:.9f} on nodes, {there['loss']:.9f} simulated")
+    print(
+        f"round {real['round']}: test loss {real['loss']:.9f} on nodes, {there['loss']:.9f} simulated"
+    )
 
 # %% tags=["check"]
 for real, there in zip(run.history, simulated.history):

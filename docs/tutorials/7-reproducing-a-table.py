@@ -38,11 +38,26 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-rows = [json.loads(line) for line in Path("toy/results/fedsol-table6.jsonl").read_text().splitlines()]
+rows = [
+    json.loads(line)
+    for line in Path("toy/results/fedsol-table6.jsonl").read_text().splitlines()
+]
 row = rows[0]
-for key in ("cell", "recipe", "seed", "rounds", "last", "mean_of_last_ten", "best", "partition", "hardware"):
+for key in (
+    "cell",
+    "recipe",
+    "seed",
+    "rounds",
+    "last",
+    "mean_of_last_ten",
+    "best",
+    "partition",
+    "hardware",
+):
     print(f"{key:17} {row[key]}")
-print(f"{'config':17} {len(row['config'])} keys, such as lr = {row['config']['lr']}, partition = {row['config']['partition']}")
+print(
+    f"{'config':17} {len(row['config'])} keys, such as lr = {row['config']['lr']}, partition = {row['config']['partition']}"
+)
 
 # %% [markdown]
 # `recipe` is a hash of all that determines the training. Before a cell is run, the command looks for a row with its hash, in any table: the same
@@ -58,13 +73,34 @@ print(f"{'config':17} {len(row['config'])} keys, such as lr = {row['config']['lr
 import steppe
 
 chosen = next(r for r in rows if r["cell"].endswith("/a1"))
-keys = ("data", "partition", "clients", "per_round", "model", "rounds", "epochs", "batch", "lr", "lr_decay", "momentum", "weight_decay", "seed")
-again = steppe.run(chosen["config"]["algorithm"], augmentation="none", **{k: chosen["config"][k] for k in keys}, **chosen["config"]["settings"])
+keys = (
+    "data",
+    "partition",
+    "clients",
+    "per_round",
+    "model",
+    "rounds",
+    "epochs",
+    "batch",
+    "lr",
+    "lr_decay",
+    "momentum",
+    "weight_decay",
+    "seed",
+)
+again = steppe.run(
+    chosen["config"]["algorithm"],
+    augmentation="none",
+    **{k: chosen["config"][k] for k in keys},
+    **chosen["config"]["settings"],
+)
 print("in the row:", chosen["accuracy"])
 print("by hand:   ", [round(record["accuracy"], 5) for record in again.history])
 
 # %% tags=["check"]
-assert chosen["accuracy"] == [round(record["accuracy"], 5) for record in again.history]
+assert chosen["accuracy"] == [
+    round(record["accuracy"], 5) for record in again.history
+]
 
 # %% [markdown]
 # ## A table at the paper's scale
@@ -83,19 +119,40 @@ assert chosen["accuracy"] == [round(record["accuracy"], 5) for record in again.h
 
 # %%
 table = json.loads(Path("paper/fedsol-table8.json").read_text())
-printed = [cell for cell in table["cells"] if "tried_for" not in cell]  # without the alternatives that were tried
-cells = {cell["cell"]: cell for cell in printed if cell["row"] != "none"}  # without FedAvg
+printed = [
+    cell for cell in table["cells"] if "tried_for" not in cell
+]  # without the alternatives that were tried
+cells = {
+    cell["cell"]: cell for cell in printed if cell["row"] != "none"
+}  # without FedAvg
 places = list(dict.fromkeys(cell["row"] for cell in cells.values()))
 
-figure, axes = plt.subplots(1, len(places), figsize=(8.5, 3.3), sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    1, len(places), figsize=(8.5, 3.3), sharey=True, layout="constrained"
+)
 for axis, place in zip(axes, places):
-    own = sorted((float(c["column"].removeprefix("rho-")), c) for c in cells.values() if c["row"] == place)
+    own = sorted(
+        (float(c["column"].removeprefix("rho-")), c)
+        for c in cells.values()
+        if c["row"] == place
+    )
     rho = np.array([r for r, _ in own])
-    paper, band = np.array([c["paper"]["value"] for _, c in own]), np.array([c["band"] for _, c in own])
-    axis.fill_between(rho, paper - band, paper + band, alpha=0.2, color="C0", linewidth=0)
+    paper, band = (
+        np.array([c["paper"]["value"] for _, c in own]),
+        np.array([c["band"] for _, c in own]),
+    )
+    axis.fill_between(
+        rho, paper - band, paper + band, alpha=0.2, color="C0", linewidth=0
+    )
     axis.plot(rho, paper, "o-", color="C0", label="paper, with band")
     for r, c in own:
-        axis.plot(r, c["ours"], "s" if c["verdict"] == "inside" else "X", color="C2" if c["verdict"] == "inside" else "C3", markersize=8)
+        axis.plot(
+            r,
+            c["ours"],
+            "s" if c["verdict"] == "inside" else "X",
+            color="C2" if c["verdict"] == "inside" else "C3",
+            markersize=8,
+        )
     axis.set(title=place, xlabel="ρ")
     axis.spines[["top", "right"]].set_visible(False)
 axes[0].plot([], [], "s", color="C2", label="ours, inside")
@@ -117,12 +174,18 @@ print(table["summary"])
 # %%
 judged = [cell for cell in printed if cell["verdict"] in ("inside", "outside")]
 for cell in judged:
-    assert (abs(cell["difference"]) <= cell["band"]) == (cell["verdict"] == "inside")
+    assert (abs(cell["difference"]) <= cell["band"]) == (
+        cell["verdict"] == "inside"
+    )
 differences = np.array([cell["difference"] for cell in judged])
-print(f"{len(judged)} cells judged, {sum(c['verdict'] == 'inside' for c in judged)} inside; "
-      f"the differences have mean {differences.mean():+.2f} and standard deviation {differences.std(ddof=1):.2f} points")
+print(
+    f"{len(judged)} cells judged, {sum(c['verdict'] == 'inside' for c in judged)} inside; "
+    f"the differences have mean {differences.mean():+.2f} and standard deviation {differences.std(ddof=1):.2f} points"
+)
 for cell in judged[:3]:
-    print(f"{cell['cell']:14} paper {cell['paper']['value']:.2f}  ours {cell['ours']:.2f}  band {cell['band']:.2f}  {cell['verdict']}")
+    print(
+        f"{cell['cell']:14} paper {cell['paper']['value']:.2f}  ours {cell['ours']:.2f}  band {cell['band']:.2f}  {cell['verdict']}"
+    )
 
 # %% [markdown]
 # Look at the mean of the differences: it is negative, and larger than their scatter. The cells do not miss independently; all of them, FedAvg's
@@ -130,7 +193,9 @@ for cell in judged[:3]:
 # count of "inside" alone would not have shown this.
 
 # %% tags=["check"]
-assert differences.mean() < 0 and abs(differences.mean()) > differences.std(ddof=1), differences
+assert differences.mean() < 0 and abs(differences.mean()) > differences.std(
+    ddof=1
+), differences
 assert all(cell["band"] == 1.5 for cell in judged)
 
 # %% [markdown]
@@ -141,12 +206,26 @@ assert all(cell["band"] == 1.5 for cell in judged)
 
 # %%
 for column in dict.fromkeys(cell["column"] for cell in cells.values()):
-    ours = {cell["row"]: cell["ours"] for cell in cells.values() if cell["column"] == column}
-    print(f"{column:8}", "  ".join(f"{place} {value:.2f}" for place, value in sorted(ours.items(), key=lambda item: -item[1])))
+    ours = {
+        cell["row"]: cell["ours"]
+        for cell in cells.values()
+        if cell["column"] == column
+    }
+    print(
+        f"{column:8}",
+        "  ".join(
+            f"{place} {value:.2f}"
+            for place, value in sorted(ours.items(), key=lambda item: -item[1])
+        ),
+    )
 
 # %% tags=["check"]
 for column in dict.fromkeys(cell["column"] for cell in cells.values()):
-    ours = {cell["row"]: cell["ours"] for cell in cells.values() if cell["column"] == column}
+    ours = {
+        cell["row"]: cell["ours"]
+        for cell in cells.values()
+        if cell["column"] == column
+    }
     assert min(ours, key=ours.get) == "body", ours
 
 # %% [markdown]
