@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import steppe
-from steppe.config import ELSEWHERE, RECIPES, Config, keys, nest, read, resolve
+from steppe.config import ELSEWHERE, RECIPES, Config, list_keys, nest_settings, read_config_file, resolve
 from steppe.core.errors import SettingError
 
 ROLES = ("method", "recipe", "seed", "evaluation", "machine", "onlooker")
 
 
 def test_every_key_has_one_role_and_a_description_of_its_own() -> None:
-    assert sorted(name for role in ROLES for name in keys(role)) == sorted(Config.model_fields)  # type: ignore[arg-type]
+    assert sorted(name for role in ROLES for name in list_keys(role)) == sorted(Config.model_fields)  # type: ignore[arg-type]
     for name, field in Config.model_fields.items():
         about = field.description or ""
         assert about[:1].isupper(), name
@@ -25,10 +25,10 @@ def test_every_key_has_one_role_and_a_description_of_its_own() -> None:
 
 
 def test_what_is_compared_and_where_it_runs_is_no_protocol() -> None:
-    assert keys("onlooker") == {"track"}
-    assert keys("method") == {"algorithm", "settings", "add"}
-    assert {"device", "workers", "store", "data_folder", "checkpoint_every"} <= keys("machine")
-    assert {name for recipe in RECIPES.values() for name in recipe} <= keys("recipe")
+    assert list_keys("onlooker") == {"track"}
+    assert list_keys("method") == {"algorithm", "settings", "add"}
+    assert {"device", "workers", "store", "data_folder", "checkpoint_every"} <= list_keys("machine")
+    assert {name for recipe in RECIPES.values() for name in recipe} <= list_keys("recipe")
 
 
 @pytest.mark.parametrize("name", [n for n in Config.model_fields if n not in ("settings", "compile")])
@@ -44,7 +44,7 @@ def test_what_is_sane_for_no_key(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", [n for n, f in Config.model_fields.items() if f.annotation is str])
 def test_texts_are_texts(name: str) -> None:
-    for value in (3, ["a"], None, "a\0b"):
+    for value in (3, ["a"], *([] if name == "augmentation" else [None]), "a\0b"):  # None: no augmentation
         with pytest.raises(SettingError, match=rf"^the settings: {name} is"):
             resolve({name: value})
 
@@ -69,16 +69,22 @@ def test_python_is_told_the_keyword() -> None:
 
 
 def test_settings_may_stand_beside_keys() -> None:
-    assert nest({"algorithm": "fedsam", "rho": 0.3}) == {"algorithm": "fedsam", "settings": {"rho": 0.3}}
-    found = nest({"algorithm": "fedsam", "settings.rho": 1, "settings": {"eps": 0}})
+    assert nest_settings({"algorithm": "fedsam", "rho": 0.3}) == {"algorithm": "fedsam", "settings": {"rho": 0.3}}
+    found = nest_settings({"algorithm": "fedsam", "settings.rho": 1, "settings": {"eps": 0}})
     assert found == {"algorithm": "fedsam", "settings": {"rho": 1, "eps": 0}}
     with pytest.raises(SettingError, match="there is no key 'rhoo'; did you mean 'rho'"):
-        nest({"algorithm": "fedsam", "rhoo": 0.3})
+        nest_settings({"algorithm": "fedsam", "rhoo": 0.3})
     with pytest.raises(SettingError, match="there is no algorithm 'fedsamm'"):
-        nest({"algorithm": "fedsamm", "rho": 0.3})
+        nest_settings({"algorithm": "fedsamm", "rho": 0.3})
 
 
 def test_a_configuration_is_read_back(tmp_path: Path) -> None:
     config = resolve({"algorithm": "fedsam", "settings": {"rho": 0.3}, "recipe": "fedsmoo", "data": "cifar10"})
     (tmp_path / "config.json").write_text(json.dumps(config.model_dump(mode="json")))
-    assert resolve(read(tmp_path / "config.json")) == config
+    assert resolve(read_config_file(tmp_path / "config.json")) == config
+
+
+def test_no_augmentation_can_be_asked_for_by_its_name() -> None:
+    """A command line reads the word none as no value."""
+    for value in (None, "none"):
+        assert resolve({"augmentation": value, "data": "cifar10", "recipe": "fedsol"}).augmentation == "none"

@@ -21,8 +21,8 @@ from steppe.core.part import Part
 from steppe.core.scopes import Forward, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.task import Task
-from steppe.data import aligned_test_sets, augmentation, from_arrays
-from steppe.data.dataset import stratified
+from steppe.data import align_test_sets, find_augmentation, from_arrays
+from steppe.data.dataset import choose_stratified
 from steppe.data.federation import Federation
 from steppe.data.partition import Partition, make
 from steppe.data.plan import plan
@@ -41,7 +41,7 @@ from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
-from steppe.registry import make as make_algorithm
+from steppe.registry import make_algorithm as make_algorithm
 from tests.flatness.small_problems import Matrix
 from tests.flatness.small_problems import make as small_problem
 from tests.scene import Net, blobs, launch, seeded
@@ -162,7 +162,7 @@ def one_round(executor: Any, model: nn.Module, round_: int = 0, seed: int = 0) -
     x, y, same = x[:1].repeat(12, 1), y[:1].repeat(12), np.arange(12)
     data = from_arrays(x, y, test_x, test_y, classes=3)
     federation = Federation(
-        data, Partition((same, same), "by hand", 0), 12, 1, augmentation("none"), seed, torch.float64
+        data, Partition((same, same), "by hand", 0), 12, 1, find_augmentation("none"), seed, torch.float64
     )
     task, algorithm = Task(model.double()), make_algorithm("fedavg", SGD())
     server = Server(task.x0, algorithm.server_state(task.x0), {})
@@ -323,7 +323,7 @@ def test_aligned_test_sets_truncate_in_single_precision() -> None:
     """29 of 100 samples are 28 of 100 test samples in double precision, but 29 in single precision, as released."""
     labels = np.repeat([0, 1], [29, 71])
     split = Partition((np.arange(100),), "iid", 0)
-    (own,) = aligned_test_sets(split, labels, np.repeat([0, 1], 100), size=100, seed=0)
+    (own,) = align_test_sets(split, labels, np.repeat([0, 1], 100), size=100, seed=0)
     assert int(100 * (29 / 100)) == 28
     assert (own < 100).sum() == int(np.float32(100) * (np.float32(29) / np.float32(100)))
 
@@ -331,7 +331,7 @@ def test_aligned_test_sets_truncate_in_single_precision() -> None:
 def test_a_stratified_sample_gives_what_is_left_to_the_largest_remainders() -> None:
     """4 of 10: shares of 2, 1.2 and 0.8 become 2, 1 and 1."""
     labels = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
-    assert torch.bincount(labels[stratified(labels, 4, 0)]).tolist() == [2, 1, 1]
+    assert torch.bincount(labels[choose_stratified(labels, 4, 0)]).tolist() == [2, 1, 1]
 
 
 def test_a_minimum_between_two_numbers_is_the_larger() -> None:
@@ -426,6 +426,6 @@ def test_an_unknown_measure_is_refused() -> None:
 
 def test_a_stratified_sample_takes_other_places_in_every_class() -> None:
     """Classes of equal size have orders of their own."""
-    taken = stratified(torch.arange(3).repeat_interleave(20), 15, seed=0)
+    taken = choose_stratified(torch.arange(3).repeat_interleave(20), 15, seed=0)
     places = taken.view(3, 5) - 20 * torch.arange(3)[:, None]
     assert len(places.unique(dim=0)) == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from steppe.config import renamed, resolve
+from steppe.config import rename_old, resolve
 from steppe.engine.build import build_algorithm
 from steppe.parts.distillation import Distillation
 from steppe.parts.proximal_ascent import ProximalAblation, ProximalAscent
@@ -40,7 +40,7 @@ def test_an_old_setting_of_a_part():
 
 def test_todays_names_stay_as_they_are():
     values = {"algorithm": "fedsol_ablation", "settings": {"variant": "a2"}, "add": ["swa:start_at=0.5"]}
-    assert renamed(values) == values
+    assert rename_old(values) == values
 
 
 def test_old_rows_answer_the_cells_of_their_table():
@@ -48,6 +48,6 @@ def test_old_rows_answer_the_cells_of_their_table():
     old = [json.loads(line) for line in path.read_text().splitlines()]
     names = {row["config"]["algorithm"] for row in old}
     assert names & set(MEANT), "the file was rewritten: this test shows nothing any more"
-    cells = {c.id: c.hash for c in recipes.table("fedsol-table6").cells}
-    for row in rows.read(path):
+    cells = {c.id: c.hash for c in recipes.load_table("fedsol-table6").cells}
+    for row in rows.read_rows(path):
         assert row["recipe"] == cells[row["cell"]], row["cell"]

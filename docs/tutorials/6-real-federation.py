@@ -151,8 +151,8 @@ axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# Almost all of it is overhead: Flower starts a Python process for every message, and that takes seconds, while training on a hundred patients
-# takes almost none. With a real model and many local steps it is the other way round. So use a simulation while you develop, and a federation where data
+# Almost all of it is overhead: every message gets a process of its own on its node, and nodes ask for work now and then, while training on a hundred
+# patients takes almost no time. With a real model and many local steps it is the other way round. So use a simulation while you develop, and a federation where data
 # are distributed.
 
 # %% tags=["check"]

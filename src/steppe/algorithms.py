@@ -2,7 +2,7 @@
 
 A function's arguments are the algorithm's settings with their defaults; `steppe list` shows its docstring. Every
 public function here that returns `Parts` is in the catalogue. The local optimiser belongs to the experiment's
-recipe, and `registry.make` puts it around these parts.
+recipe, and `registry.make_algorithm` puts it around these parts.
 """
 
 from __future__ import annotations
@@ -63,30 +63,64 @@ def cites(*papers: str) -> Callable[[Function], Function]:
   year = {2017}, eprint = {1602.05629}, archiveprefix = {arXiv}
 }""")
 def fedavg(server_lr: Amount = 1.0) -> Parts:
-    """FedAvg (McMahan et al., AISTATS 2017): average the clients' models."""
+    """FedAvg (McMahan et al., AISTATS 2017): average the clients' models.
+
+    `server_lr`   η_g, the factor on the mean update; 1 is the plain mean.
+
+    Defaults: server_lr: the paper.
+    """
     return () if server_lr == 1.0 else (ServerMomentum(server_lr),)
 
 
 def fedavgm(server_momentum: Share = 0.9, server_lr: Amount = 1.0) -> Parts:
-    """FedAvgM (Hsu et al., 2019): momentum on the server."""
+    """FedAvgM (Hsu et al., 2019): momentum on the server.
+
+    `server_momentum`   β, the share of the old momentum.
+    `server_lr`         η_g, the server's learning rate.
+
+    Defaults: server_momentum: chosen here, the paper tunes it; server_lr: the paper.
+    """
     return (ServerMomentum(server_lr, server_momentum),)
 
 
 def fedadam(server_lr: Amount = 0.1, beta1: Share = 0.9, beta2: Share = 0.99, tau: Positive | None = None,
             variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
-    """FedAdam (Reddi et al., ICLR 2021): Adam on the server."""
+    """FedAdam (Reddi et al., ICLR 2021): Adam on the server.
+
+    `server_lr`   η_g, the server's learning rate.
+    `tau`         τ, added to the root: 1e-2 for `official` and 1e-3 for `paper`, unless set.
+    `variant`     official: v starts at 0, as in FL-Simulator. paper: v starts at τ².
+
+    Defaults: server_lr, beta1, beta2, tau: FL-Simulator; variant: FL-Simulator.
+    """
     return _adaptive("adam", server_lr, beta1, beta2, tau, variant)
 
 
 def fedyogi(server_lr: Amount = 0.1, beta1: Share = 0.9, beta2: Share = 0.99, tau: Positive | None = None,
             variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
-    """FedYogi (Reddi et al., ICLR 2021): Yogi on the server."""
+    """FedYogi (Reddi et al., ICLR 2021): Yogi on the server.
+
+    `server_lr`   η_g, the server's learning rate.
+    `tau`         τ, added to the root: 1e-2 for `official` and 1e-3 for `paper`, unless set.
+    `variant`     official: v starts at 0, as in FL-Simulator. paper: v starts at τ².
+
+    Defaults: server_lr, beta1, beta2, tau: as for FedAdam, since FL-Simulator does not have it; variant:
+    FL-Simulator.
+    """
     return _adaptive("yogi", server_lr, beta1, beta2, tau, variant)
 
 
 def fedadagrad(server_lr: Amount = 0.1, beta1: Share = 0.0, beta2: Share = 0.99, tau: Positive | None = None,
                variant: Literal["official", "paper"] = "official") -> Parts:  # fmt: skip
-    """FedAdagrad (Reddi et al., ICLR 2021): Adagrad on the server."""
+    """FedAdagrad (Reddi et al., ICLR 2021): Adagrad on the server.
+
+    `server_lr`   η_g, the server's learning rate.
+    `tau`         τ, added to the root: 1e-2 for `official` and 1e-3 for `paper`, unless set.
+    `variant`     official: v starts at 0, as in FL-Simulator. paper: v starts at τ².
+
+    Defaults: beta1: the paper, Adagrad has no first moment; server_lr, beta2, tau: as for FedAdam, since FL-Simulator
+    does not have it; variant: FL-Simulator.
+    """
     return _adaptive("adagrad", server_lr, beta1, beta2, tau, variant)
 
 
@@ -97,17 +131,29 @@ def _adaptive(kind: Literal["adam", "yogi", "adagrad"], lr: float, beta1: float,
 
 
 def fedprox(mu: Amount = 1.0) -> Parts:
-    """FedProx (Li et al., MLSys 2020): a pull towards the global model."""
+    """FedProx (Li et al., MLSys 2020): a pull towards the global model.
+
+    Defaults: mu: FedSoL's Table 4 and code.
+    """
     return (Proximal(mu),)
 
 
 def scaffold(divisor: Literal["effective", "steps"] = "effective") -> Parts:
-    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates against client drift."""
+    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates against client drift.
+
+    Defaults: divisor: the FedSoL code.
+    """
     return (ControlVariates(divisor),)
 
 
 def feddyn(alpha: Positive = 0.1, variant: Literal["paper", "official", "norm"] = "paper") -> Parts:
-    """FedDyn (Acar et al., ICLR 2021): a dual for each client makes local optima agree."""
+    """FedDyn (Acar et al., ICLR 2021): a dual for each client makes local optima agree.
+
+    `variant`   paper: as printed. official: the clip order of FL-Simulator. norm: the un-squared pull of the FL-SAM
+                code.
+
+    Defaults: alpha: FL-Simulator and the FedSoL code; variant: the paper.
+    """
     return (_dynamic(alpha, variant),)
 
 
@@ -132,30 +178,53 @@ CALDAROLA = """@inproceedings{fedasam,
 
 @cites(QU, CALDAROLA)
 def fedsam(rho: Amount = 0.1, eps: Epsilon = 1e-12) -> Parts:
-    """FedSAM (Qu et al., ICML 2022; Caldarola et al., ECCV 2022): local steps by SAM."""
+    """FedSAM (Qu et al., ICML 2022; Caldarola et al., ECCV 2022): local steps by SAM.
+
+    Defaults: rho: FedSoL's Table 4 and FL-Simulator; eps: the FedSoL code.
+    """
     return (SAM(rho, eps),)
 
 
 @cites(CALDAROLA)
 def fedasam(rho: Amount = 1.0, eta: Amount = 0.0, variant: Literal["official", "paper"] = "official") -> Parts:
-    """FedASAM (Caldarola et al., ECCV 2022): local steps by adaptive SAM."""
+    """FedASAM (Caldarola et al., ECCV 2022): local steps by adaptive SAM.
+
+    `variant`   official: every tensor is scaled, as in the FedSoL code. paper: only tensors named weight, and ε =
+                1e-16.
+
+    Defaults: rho: FedSoL's Table 4; eta, variant: the FedSoL code.
+    """
     if variant == "paper":
         return (ASAM(rho, eta, on="weight", eps=1e-16),)
     return (ASAM(rho, eta),)
 
 
 def fednova(variant: Literal["nova", "ccvr", "official"] = "nova") -> Parts:
-    """FedNova (Wang et al., NeurIPS 2020): average directions, not distances."""
+    """FedNova (Wang et al., NeurIPS 2020): average directions, not distances.
+
+    `variant`   nova: the paper's. ccvr: with a correction of each step. official: the FedSoL code, whose correction is
+                incomplete and diverges if all clients take part in every round.
+
+    Defaults: variant: the paper.
+    """
     return (NormalisedAveraging("none" if variant == "nova" else variant),)
 
 
 def fedntd(beta: Amount = 1.0, tau: Positive = 1.0) -> Parts:
-    """FedNTD (Lee et al., NeurIPS 2022): distil the global model's view of the classes that are not the true one."""
+    """FedNTD (Lee et al., NeurIPS 2022): distil the global model's view of the classes that are not the true one.
+
+    `beta`   β, the weight of the distillation, times τ².
+
+    Defaults: beta, tau: FedSoL's Table 4 and code.
+    """
     return (Distillation(beta * tau**2, tau, not_true=True),)
 
 
 def moon(mu: Amount = 0.1, tau: Positive = 0.5) -> Parts:
-    """MOON (Li, He & Song, CVPR 2021): features near the global model's, far from the client's last."""
+    """MOON (Li, He & Song, CVPR 2021): features near the global model's, far from the client's last.
+
+    Defaults: mu, tau: FedSoL's Table 4 (its code has τ = 1, MOON's paper μ = 5 or 1).
+    """
     return (Contrast(mu, tau),)
 
 
@@ -163,7 +232,14 @@ def fedsol(rho: Amount = 1.0, on: Literal["all", "head", "body"] = "all",
            proximal: Literal["kl", "ntd", "l2", "scaffold", "fednova", "feddyn", "moon"] = "kl", tau: Positive = 3.0,
            first_step: Literal["safe", "official"] = "safe",
            radius: Literal["adaptive", "layer", "fixed"] = "adaptive") -> Parts:  # fmt: skip
-    """FedSoL (Lee et al., CVPR 2024): descend on the local loss where a proximal loss is higher."""
+    """FedSoL (Lee et al., CVPR 2024): descend on the local loss where a proximal loss is higher.
+
+    `proximal`   the term L_p: kl (distillation), ntd (FedNTD's), l2 (FedProx's), or what another method adds.
+    `tau`        τ, the temperature of kl and ntd.
+
+    Defaults: rho, on, radius: the released configuration (Table 4 has ρ = 2); proximal, tau: the paper and its code;
+    first_step: chosen here.
+    """
     if on == "head" and proximal == "moon":
         raise SettingError(
             "on of algorithm 'fedsol' is 'head', which has no effect with proximal='moon': that "
@@ -184,10 +260,15 @@ def fedsol_ablation(variant: Literal["a0", "a1", "a2", "a3", "a4", "a5", "a6"] =
                     radius: Literal["fixed", "adaptive", "layer"] = "fixed") -> Parts:  # fmt: skip
     """FedSoL's ablations (Lee et al., CVPR 2024, Table 6): where the two gradients are taken, and what is added.
 
-    a0: g(w), which is FedAvg            a1: g(w + ε), which is FedSoL (here with a fixed radius)
-    a2: g(w) + β g_p(w + ε)              a3: g(w + ε) + β g_p(w + ε)
-    a4: g + β g_p at w + ρ unit(g + g_p) a5: g(w) + β g_p(w), the plain proximal method
-    a6: g(w + ε) + β g_p(w)
+    `variant`      a0: g(w), which is FedAvg. a1: g(w + ε), which is FedSoL (here with a fixed radius).
+                   a2: g(w) + β g_p(w + ε). a3: g(w + ε) + β g_p(w + ε). a4: both gradients at w + ρ unit(g + g_p).
+                   a5: g(w) + β g_p(w), the plain proximal method. a6: g(w + ε) + β g_p(w).
+    `beta`         β, the weight of the proximal gradient.
+    `prox_scale`   a factor on the proximal term; it matters only where its gradient is added.
+    `proximal`     the term L_p: kl or l2.
+
+    Defaults: rho: Table 4; beta, prox_scale: chosen here, since the paper has none; variant, proximal, radius: the
+    paper.
     """
     if radius != "fixed" and variant in ("a0", "a4", "a5"):
         raise SettingError(f"radius of algorithm 'fedsol_ablation' is {radius!r}, but {variant} supports only 'fixed': "
@@ -206,7 +287,13 @@ def _term(proximal: str, weight: float) -> Part:
 
 def perfedavg(inner_lr: Amount | None = None, outer_lr: Positive = 0.01,
               variant: Literal["clean", "official"] = "clean") -> Parts:  # fmt: skip
-    """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML)."""
+    """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that one local step makes good (first-order MAML).
+
+    `outer_lr`   β, the rate of the outer step, the same in all rounds.
+    `variant`    clean: the inner step has no momentum. official: one optimiser makes both, as in the FedSoL code.
+
+    Defaults: inner_lr, outer_lr: the FedSoL code; variant: the paper.
+    """
     return (LookAhead(inner_lr, shared=variant == "official"), FixedRate(outer_lr))
 
 
@@ -217,7 +304,12 @@ def fedbabu() -> Parts:
 
 def knnper(k: FromOne = 5, weight: Share = 0.5, scale: Positive = 1.0,
            variant: Literal["probabilities", "logits"] = "probabilities") -> Parts:  # fmt: skip
-    """kNN-Per (Marfoq et al., ICML 2022): FedAvg, then predictions mixed with the nearest local examples'."""
+    """kNN-Per (Marfoq et al., ICML 2022): FedAvg, then predictions mixed with the nearest local examples'.
+
+    `variant`   probabilities: the model's softmax, as in the paper. logits: raw logits, as in the FedSoL code.
+
+    Defaults: k, weight, scale: the FedSoL code (the paper tunes weight and scale per client); variant: the paper.
+    """
     return (NearestNeighbours(k, weight, scale, variant),)
 
 
@@ -236,14 +328,19 @@ def local() -> Parts:
 def feddc(alpha: Positive = 0.1, variant: Literal["paper", "official"] = "paper") -> Parts:
     """FedDC (Gao et al., CVPR 2022): a drift variable per client, and a correction of its gradient.
 
-    The drift of the paper, (α/2)‖w − x + h_i‖² in the loss and h_i += w_i − x, is FedDyn's dual divided by −α.
-    `official` was confirmed in the released code (github.com/gaoliang13/FedDC): SCAFFOLD's control variates, and the
-    mean drift of all clients on the server. `paper` compares the last updates themselves, and the server averages
-    w_i + h_i over the active clients: this was confirmed only in other implementations that cite the paper.
-    `paper` needs several local steps and a small α: its variates contain their own correction, so they swing from round
-    to round, and the pull amplifies that. With K steps at rate η along a direction of curvature a it is stable while
-    φ (2 + αηK) < 2, φ = (1 − (1 − η(a+α))ᴷ) / (ηK(a+α)): for α < (K−1) a, so never with one step. `official` has no
-    such limit.
+    The drift of the paper, (α/2)‖w − x + h_i‖² in the loss and h_i ← h_i + w_i − x, is FedDyn's dual divided by −α.
+
+    `variant`   official: confirmed in the released code (github.com/gaoliang13/FedDC): SCAFFOLD's control variates, and
+                the mean drift of all clients on the server. paper: compares the last updates themselves, and the server
+                averages w_i + h_i over the active clients; confirmed only in other implementations that cite the paper.
+
+    Defaults: alpha: chosen here, as for FedDyn; variant: the paper.
+
+    Limits: `paper` needs several local steps and a small α: its variates contain their own correction, so they swing
+    from round to round, and the pull amplifies that. With K steps at rate η along a direction of curvature a it is
+    stable while φ (2 + αηK) < 2, φ = (1 − (1 − η(a+α))ᴷ) / (ηK(a+α)): for α < (K−1) a, so never with one step.
+    `official` has no such limit.
+
     Deviations: the released code also divides α and the mean variate by a client's relative size, and measures
     the variates with the first round's learning rate; here all clients have the same weight and each round its rate.
     """
@@ -253,13 +350,19 @@ def feddc(alpha: Positive = 0.1, variant: Literal["paper", "official"] = "paper"
 
 
 def fedcm(alpha: Share = 0.1) -> Parts:
-    """FedCM (Xu et al., 2021): each local step mixes in the last global direction."""
+    """FedCM (Xu et al., 2021): each local step mixes in the last global direction.
+
+    Defaults: alpha: FL-Simulator.
+    """
     return (ClientMomentum(alpha),)
 
 
 @cites(QU)
 def mofedsam(rho: Amount = 0.1, alpha: Share = 0.1) -> Parts:
-    """MoFedSAM (Qu et al., ICML 2022): SAM with client-level momentum."""
+    """MoFedSAM (Qu et al., ICML 2022): SAM with client-level momentum.
+
+    Defaults: rho, alpha: FL-Simulator.
+    """
     return (SAM(rho, eps=1e-7), ClientMomentum(alpha))
 
 
@@ -270,7 +373,10 @@ def mofedsam(rho: Amount = 0.1, alpha: Share = 0.1) -> Parts:
   year = {2023}
 }""")
 def fedgamma(rho: Amount = 0.1) -> Parts:
-    """FedGAMMA (Dai et al., TNNLS 2023): SAM with SCAFFOLD's control variates."""
+    """FedGAMMA (Dai et al., TNNLS 2023): SAM with SCAFFOLD's control variates.
+
+    Defaults: rho: FL-Simulator.
+    """
     return (SAM(rho, eps=1e-7), ControlVariates())
 
 
@@ -284,7 +390,10 @@ def fedspeed(rho: Amount = 0.1, alpha: Positive = 0.1, mix: Share = 1.0,
              variant: Literal["paper", "official", "norm"] = "paper") -> Parts:  # fmt: skip
     """FedSpeed (Sun et al., ICLR 2023): an extra-gradient step with a dual for each client.
 
-    `paper` averages the duals of the active clients, `official` (FL-Simulator) and `norm` (FL-SAM) those of all.
+    `variant`   paper averages the duals of the active clients, `official` (FL-Simulator) and `norm` (FL-SAM) those of
+                all.
+
+    Defaults: rho, alpha, mix: FL-Simulator; variant: the paper.
     """
     over: Literal["active", "all"] = "active" if variant == "paper" else "all"
     return (SAM(rho, eps=1e-7, mix=mix), _dynamic(alpha, variant, over))
@@ -292,7 +401,13 @@ def fedspeed(rho: Amount = 0.1, alpha: Positive = 0.1, mix: Share = 1.0,
 
 def fedsmoo(rho: Amount = 0.1, alpha: Positive = 0.1,
             variant: Literal["paper", "official", "early", "norm"] = "paper") -> Parts:  # fmt: skip
-    """FedSMOO (Sun et al., ICML 2023): perturbations that agree across clients, with a dual for each client."""
+    """FedSMOO (Sun et al., ICML 2023): perturbations that agree across clients, with a dual for each client.
+
+    `variant`   paper: as printed. official: FL-Simulator's common direction and clip order. early: as in early scripts.
+                norm: FL-Simulator's common direction, with the un-squared pull of the FL-SAM code.
+
+    Defaults: rho, alpha: FL-Simulator; variant: the paper.
+    """
     order = "official" if variant == "early" else variant
     return (ConsistentSAM(rho, "official" if variant == "norm" else variant), _dynamic(alpha, order))
 
@@ -301,28 +416,43 @@ Estimated = Literal["paper", "paper_init", "last_round", "sum_norm", "official"]
 
 
 def fedlesam(rho: Amount = 0.1, variant: Estimated = "paper") -> Parts:
-    """FedLESAM (Fan et al., ICML 2024): SAM towards an older global model, at one gradient per step."""
+    """FedLESAM (Fan et al., ICML 2024): SAM towards an older global model, at one gradient per step.
+
+    Defaults: rho: the released code, whose radius means something else (see official); variant: the paper.
+    """
     return (LocallyEstimatedSAM(rho, variant),)
 
 
 def fedlesam_s(rho: Amount = 0.1, control_scale: Amount | None = None, variant: Estimated = "paper") -> Parts:
     """FedLESAM-S (Fan et al., ICML 2024): FedLESAM with SCAFFOLD's control variates.
 
-    `control_scale` multiplies them: 1, and 0.1 for `official`, where the released code uses its prox coefficient.
+    `control_scale`   the factor on the control variates: 1, and 0.1 for `official`, where the released code uses its
+                      prox coefficient, unless set.
+
+    Defaults: rho: as for FedLESAM; control_scale, variant: the paper.
     """
     scale = (0.1 if variant == "official" else 1.0) if control_scale is None else control_scale
     return (LocallyEstimatedSAM(rho, variant), ControlVariates(scale=scale))
 
 
 def fedlesam_d(rho: Amount = 0.1, alpha: Positive = 0.1, variant: Estimated = "paper") -> Parts:
-    """FedLESAM-D (Fan et al., ICML 2024): FedLESAM with FedDyn's dual for each client."""
+    """FedLESAM-D (Fan et al., ICML 2024): FedLESAM with FedDyn's dual for each client.
+
+    Defaults: rho: as for FedLESAM; alpha: the released code; variant: the paper.
+    """
     order = "paper" if variant in ("paper", "paper_init") else "official"
     return (LocallyEstimatedSAM(rho, variant), _dynamic(alpha, order))
 
 
 def fednsam(rho: Amount = 0.05, gamma: Share = 0.85,
             variant: Literal["intended", "released", "per_step"] = "intended") -> Parts:  # fmt: skip
-    """FedNSAM (Liu et al., 2026): SAM from a point ahead along the global momentum."""
+    """FedNSAM (Liu et al., 2026): SAM from a point ahead along the global momentum.
+
+    `variant`   intended: the released code with a momentum that accumulates. released: as the code runs, without.
+                per_step: the look-ahead is in every step and replaces SAM, closer to the abstract.
+
+    Defaults: rho, gamma: hard-coded in the released client; variant: chosen here.
+    """
     if variant == "per_step":
         return (NesterovSAM(rho, gamma),)
     return (SAM(rho), NesterovStart(gamma, accumulate=variant == "intended"))
@@ -332,7 +462,13 @@ def fedgloss(rho: Amount = 0.15, rho_client: Amount = 0.15, beta: Positive = 10.
              variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
     """FedGloSS (Caldarola et al., CVPR 2025): the server ascends along the last update before it sends the model.
 
-    `ramp`: both radii grow linearly from 1e-3 over this many rounds; 0 is constant. `rho_client` 0 leaves SAM out.
+    `rho_client`   the radius of the clients' SAM; 0 leaves SAM out.
+    `beta`         β, the inverse of FedDyn's α.
+    `ramp`         both radii grow linearly from 1e-3 over this many rounds; 0 is constant.
+    `variant`      paper: the dual as FedDyn's. official: the server divides its share once more by the active clients.
+
+    Defaults: rho, rho_client, beta: the released CIFAR-10 setting; ramp: chosen here, that setting has 2000 of 10000
+    rounds; variant: the paper.
     """
     inner = (SAM(rho_client, eps=1e-16, ramp=ramp),) if rho_client else ()
     over: Literal["divided", "all"] = "divided" if variant == "official" else "all"
@@ -343,7 +479,11 @@ def fedgmt(beta: Positive = 10.0, keep: Share = 0.95, weight: Amount = 1.0, tau:
            variant: Literal["official", "paper", "v2"] = "official") -> Parts:  # fmt: skip
     """FedGMT (Li et al., ICML 2025): learn from a running mean of the global models, with a dual for each client.
 
-    `official` averages all clients' duals, `paper` those of the active; `v2` keeps the running mean on the clients.
+    `beta`      β, the inverse of FedDyn's α; there is no pull towards x.
+    `variant`   official averages all clients' duals, `paper` those of the active; `v2` keeps the running mean on
+                clients.
+
+    Defaults: beta, keep, weight, tau: the released code; variant: the released code.
     """
     dual = DynamicRegularisation(1 / beta, "active" if variant == "paper" else "all", prox="none")
     return (TrajectoryTeacher(weight, tau, keep, "client" if variant == "v2" else "server"), dual)
@@ -353,7 +493,15 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
             scale: Literal["const", "var"] = "const", prox: Literal["norm", "square", "none"] = "norm",
             anchor: Literal["last", "global", "start"] = "last",
             variant: Literal["official", "poster", "lagged"] = "official") -> Parts:  # fmt: skip
-    """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client."""
+    """FedScar (ICML 2026): a remembered bias moves each client's start, with a dual for each client.
+
+    `rho`       the radius of a SAM inside; 0 leaves it out.
+    `variant`   official: as released. poster: the dual as the poster prints it, which diverges. lagged: the mean bias
+                of the round before, which a real federation can know.
+
+    Defaults: alpha, keep, beta, rho: a script of the released code (its README has 0.1, 0.9, 0.06 and 0.1, and the
+    paper's are not known); scale, prox, anchor, variant: the released code.
+    """
     inner = (SAM(rho, eps=1e-7),) if rho else ()
     if variant == "poster":
         return (*inner, PrintedBias(alpha, keep, beta, scale, prox, anchor))
@@ -363,11 +511,9 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
 def fedgf(rho: Amount = 0.05, rho_global: Amount | None = None, threshold: Bound = 0.2, window: FromOne = 30) -> Parts:
     """FedGF (Lee & Yoon, ICML 2024): SAM at a point between the client's own ascent and the server's.
 
-    `rho_global` is `rho` unless set. As released; only the abstract of the paper could be read.
-    `threshold` is the length of a client's update above which the server's ascent counts. The default is our reading
-    of the released script and belongs to its learning rate of 0.01. Set it near the `drift` in a run's records: if
-    every round is above it, all steps of a round follow gradients at one point (digits, rate 0.1, drift 1.1: 29 %
-    where FedSAM has 90 %).
+    As released; only the abstract of the paper could be read.
+
+    Defaults: rho, rho_global, window: the released script; threshold: our reading of that script, for its rate of 0.01.
     """
     return (MixedAscent(rho, rho_global, threshold, window),)
 
@@ -376,7 +522,11 @@ def fedswa(end: Amount | None = None, server_lr: Amount | None = None,
            variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
     """FedSWA (Liu et al., ICML 2025): the learning rate falls within each round, and the server steps further.
 
-    `paper`: down to `end` = 0.1 of the rate, `server_lr` = 1.5. `official`: from twice the rate to 0, and 1.
+    `end`         the rate that a round ends near, as a share of the run's: 0.1, and 0 for `official`, unless set.
+    `server_lr`   η_g, the server's learning rate: 1.5, and 1 for `official`, unless set.
+    `variant`     paper: from the run's rate down. official: from twice the rate down.
+
+    Defaults: end, server_lr: the paper, by two accounts of it; variant: the paper.
     """
     end, server_lr = _first_set(variant == "paper", (end, 0.1, 0.0), (server_lr, 1.5, 1.0))
     return (RateCycle(end, 1.0 if variant == "paper" else 2.0), ServerMomentum(server_lr))
@@ -387,10 +537,17 @@ def fedmoswa(end: Amount | None = None, server_lr: Amount | None = None, gamma: 
              variant: Literal["paper", "official"] = "paper") -> Parts:  # fmt: skip
     """FedMoSWA (Liu et al., ICML 2025): FedSWA with control variates whose mean is a momentum.
 
-    `paper`: `end` = 0.1, `server_lr` = 1.5, `gamma` = 0.2. `official`, what the published command runs: no cycle
-    (`end` = 1), 1 and 0.4, and the first mean is used without damping. Deviations of `official`: the released code
-    adds the variates after the clip, always divides by 50 steps, and confuses the clients' variates; here they are
-    inside the clip, the steps are counted, and every client keeps its own.
+    `end`         the rate that a round ends near, as a share of the run's: 0.1, and 1 (no cycle) for `official`, unless
+                  set.
+    `server_lr`   η_g, the server's learning rate: 1.5, and 1 for `official`, unless set.
+    `gamma`       γ, how fast c follows the newest variates: 0.2, and 0.4 for `official`, unless set.
+    `variant`     paper: by two accounts of it. official: what the published command runs, where the first mean is used
+                  without damping.
+
+    Defaults: end, server_lr, gamma: the paper, by two accounts of it; variant: the paper.
+
+    Deviations: the released code adds the variates after the clip, always divides by 50 steps, and confuses the
+    clients' variates; `official` has them inside the clip, counts the steps, and every client keeps its own.
     """
     end, server_lr, gamma = _first_set(variant == "paper", (end, 0.1, 1.0), (server_lr, 1.5, 1.0), (gamma, 0.2, 0.4))
     variates = ControlVariates(gain=gamma, jump=variant == "official")
@@ -407,7 +564,11 @@ def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, sca
              variant: Literal["paper", "text", "official"] = "paper") -> Parts:  # fmt: skip
     """FedWMSAM (Li et al., NeurIPS 2025): SAM along a personal momentum, at one gradient per step.
 
-    `aligned`: α grows if clients agree with the momentum; by default true, but false for `official`.
+    `aligned`   α grows if clients agree with the momentum; by default true, but false for `official`.
+    `variant`   paper: as printed. text: away from where the momentum would lead, as the text says. official: as the
+                code runs, with its slips.
+
+    Defaults: rho: the paper's best; alpha, adapt: the released code; scale: chosen here; aligned, variant: the paper.
     """
     aligned = variant != "official" if aligned is None else aligned
     return (MomentumSAM(rho, alpha, adapt, scale, variant, aligned),)

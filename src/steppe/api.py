@@ -22,7 +22,7 @@ from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, read_call, say_options
-from steppe.engine.objectives import either, split_objectives
+from steppe.engine.objectives import choose_given, split_objectives
 from steppe.engine.optimisers import tabulate_schedule, take_optimiser
 from steppe.engine.progress import Progress
 from steppe.engine.result import Result
@@ -74,7 +74,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     join()
     own = take_objects(model, data, options)
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
-    own_loss, own_metrics = split_objectives(loss, either(metric, metrics), options)
+    own_loss, own_metrics = split_objectives(loss, choose_given(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
@@ -119,13 +119,20 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
             device: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data, loss or metrics, pass them again. `points` is the number of points per
-    side of a landscape, `clients` the number of clients in the extra round. `client` measures that client's loss
-    instead of the global one.
+    If the run used your own parts, module, data, loss or metrics, pass them again, as to `steppe.run`.
+
+    path      the run's folder
+    measures  names of measures, or groups of them (usual, hessian, clients, numbers)
+    samples   largest number of training examples to measure on
+    seed      of the sample, probes and directions
+    clients   number of clients in the extra round (default: those of the run's next round)
+    client    measure this client's loss instead of the global one
+    points    points per side of a landscape
+    device    where to measure (default: the run's device)
     """
     own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": either(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
+           "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():
@@ -138,12 +145,12 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
 class Run(Outcome):
     """A run read back from its folder."""
 
-    folder: Path
-    config: dict[str, Any]
-    about: dict[str, Any]
-    history: list[dict[str, Any]]
-    summary: dict[str, Any] | None  # None: not finished
-    module: nn.Module | None = None
+    folder: Path  # the run's folder
+    config: dict[str, Any]  # as in config.json
+    about: dict[str, Any]  # as in about.json
+    history: list[dict[str, Any]]  # one record per round, as in rounds.jsonl
+    summary: dict[str, Any] | None  # as in result.json; None if the run has not finished
+    module: nn.Module | None = None  # the trained module
 
     @property
     def algorithm(self) -> str:
@@ -183,9 +190,11 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    If the run trained your own nn.Module, pass a new instance of it; its weights are replaced. What was frozen is not
-    in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough). A run that has
-    not finished has records, but no module.
+    A run that has not finished has records, but no module.
+
+    path   the run's folder
+    model  a new instance of your own nn.Module, if the run trained one; its weights are replaced. What was frozen is
+           not in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough)
     """
     folder = RunFolder(path)
     with expecting_intact(folder):

@@ -7,7 +7,7 @@ from inspect import cleandoc
 
 from steppe import __version__
 from steppe.algorithms import CATALOGUE
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.registry import PARTS
 
 SOFTWARE = f"""@software{{steppe,
@@ -31,7 +31,7 @@ def cite(name: str) -> str:
     elif name in PARTS:
         texts = [PARTS[name].citation]
     else:
-        known = nearest(name, {*CATALOGUE, *PARTS, "steppe"})
+        known = suggest_name(name, {*CATALOGUE, *PARTS, "steppe"})
         raise SteppeError(f"there is no algorithm or part {name!r} to cite{known}")
     entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
     return "\n\n".join(dict.fromkeys(entries))

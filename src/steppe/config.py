@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.schedules import SCHEDULES
 from steppe.references import OWN as OWN
 from steppe.settings import (
@@ -71,10 +71,10 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def renamed(values: dict[str, Any]) -> dict[str, Any]:
+def rename_old(values: dict[str, Any]) -> dict[str, Any]:
     """Give a configuration of an earlier version the names of today.
 
-    >>> renamed({"algorithm": "fedsol_a2", "settings": {"rho": 1.0}, "add": ["swa:cycle=5,start=0.5"]})
+    >>> rename_old({"algorithm": "fedsol_a2", "settings": {"rho": 1.0}, "add": ["swa:cycle=5,start=0.5"]})
     {'algorithm': 'fedsol_ablation', 'settings': {'variant': 'a2', 'rho': 1.0}, 'add': ['swa:cycle=5,start_at=0.5']}
     """
     name, settings = RENAMED.get(_word(values.get("algorithm")), (None, {}))
@@ -167,8 +167,11 @@ class Config(BaseModel):
                                      "used)", ge=0, le=2**32 - 1)  # fmt: skip
     clients: int = key(20, "recipe", "Number of clients in the federation", ge=1, le=MANY)
     per_round: int = key(5, "recipe", "Clients per round (with bernoulli sampling: on average)", ge=1, le=MANY)
-    sampling: Literal["fixed", "bernoulli"] = key(
-        "fixed", "recipe", "How each round's clients are sampled: a fixed number, or each by a draw of its own"
+    sampling: Literal["fixed", "bernoulli", "sparse"] = key(
+        "fixed",
+        "recipe",
+        "How each round's clients are sampled: a fixed number, each by a draw of its own, or a fixed "
+        "number of millions (sparse: another schedule, whose cost does not depend on the number of clients)",
     )
     sampling_seed: int | None = key(
         None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=2**31
@@ -258,6 +261,14 @@ class Config(BaseModel):
         "stop", "recipe", "What to do with an update that is not finite or is refused: stop the run, or drop the update"
     )
     refuse_above: float | None = key(None, "recipe", "Norm above which an upload is refused", gt=0)
+    judged_on: Literal["test", "validation"] = key(
+        "test", "evaluation", "Samples that the model is judged on; validation: the held-out training samples take the "
+        "place of the test set, which is not looked at"
+    )  # fmt: skip
+    running_mean: float | None = key(
+        None, "evaluation", "Also score a running mean of the global models that keeps this share of itself per round, "
+        "such as 0.9; training does not depend on it", ge=0, lt=1
+    )  # fmt: skip
     evaluate_every: int = key(1, "evaluation", "Rounds between evaluations", ge=1, le=MANY)
     measure: list[str] = key(
         [], "evaluation", "Measures during training, such as lambda1:10 for every tenth round (steppe list measures)",
@@ -280,6 +291,12 @@ class Config(BaseModel):
             raise SettingError(f"{info.field_name} is {quote(value)}, which contains a null character", info.field_name)
         return value
 
+    @field_validator("augmentation", mode="before")
+    @classmethod
+    def read_none(cls, value: Any) -> Any:
+        """Take `none`, which a command line reads as no value, for the name of the augmentation that does nothing."""
+        return "none" if value is None else value
+
     @field_validator("metrics", mode="before")
     @classmethod
     def split_names(cls, value: Any) -> Any:
@@ -301,6 +318,9 @@ class Config(BaseModel):
         if self.early_stopping is not None and self.validation == 0:
             raise SettingError("early_stopping looks at validation data, never at the test set: set validation, to 0.1 "
                                "for instance", "early_stopping", "validation")  # fmt: skip
+        if self.judged_on == "validation" and self.validation == 0:
+            raise SettingError("judged_on is validation, but no samples are held out: set validation, to 0.1 for "
+                               "instance", "judged_on", "validation")  # fmt: skip
         return self
 
     @property
@@ -323,7 +343,7 @@ class Config(BaseModel):
     @property
     def hash(self) -> str:
         """Eight digits that name this configuration."""
-        content = self.model_dump(mode="json", exclude=keys("onlooker"))
+        content = self.model_dump(mode="json", exclude=list_keys("onlooker"))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -342,10 +362,10 @@ def split_names(text: str) -> list[str]:
     return found
 
 
-def keys(*roles: Role) -> set[str]:
+def list_keys(*roles: Role) -> set[str]:
     """Return the keys with one of these roles.
 
-    >>> sorted(keys("seed", "onlooker"))
+    >>> sorted(list_keys("seed", "onlooker"))
     ['seed', 'track']
     """
     return {name for name, field in Config.model_fields.items() if field.json_schema_extra["role"] in roles}  # type: ignore
@@ -374,7 +394,7 @@ def check_device(name: str) -> None:
 def resolve(values: dict[str, Any], source: str = "the settings") -> Config:
     """Check a configuration, with the recipe's values below the given ones; errors name the key and the source."""
     with tell_where(dict.fromkeys(values, source) if source else {}):
-        values = renamed(values)
+        values = rename_old(values)
         for name in values:
             find_key(name, ())
         usual = USUAL_FOR.get(_word(values.get("data")), {})
@@ -406,36 +426,36 @@ def find_key(name: str, own: Collection[str]) -> str:
         return name
     if usual := ELSEWHERE.get(bare.lower().replace("-", "_")):
         raise SettingError(f"there is no key {quote(name)}; did you mean {usual}?", bare)
-    known = nearest(bare, {*Config.model_fields, *own})
+    known = suggest_name(bare, {*Config.model_fields, *own})
     more = "" if "did you mean" in known else f". The algorithm's own [settings]: {', '.join(sorted(own)) or 'none'}"
     raise SettingError(f"there is no key {quote(name)}{known}{more}", bare)
 
 
-def own_settings(values: Mapping[str, Any]) -> Collection[str]:
+def list_own_settings(values: Mapping[str, Any]) -> Collection[str]:
     """Return the names of the settings that the algorithm of a configuration has."""
-    from steppe.registry import find_entry, settings_of  # torch, which `steppe --help` does not wait for
+    from steppe.registry import find_entry, list_settings  # torch, which `steppe --help` does not wait for
 
     name = _word(values.get("algorithm", Config.model_fields["algorithm"].default))
-    return settings_of(find_entry(name)) if name and not name.startswith(OWN) else ()
+    return list_settings(find_entry(name)) if name and not name.startswith(OWN) else ()
 
 
-def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Put settings of the algorithm, which may stand beside the run's keys, under `settings`.
 
-    >>> nest({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
+    >>> nest_settings({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
     {'algorithm': 'fedsam', 'lr': 1, 'settings': {'eps': 0, 'rho': 2}}
-    >>> nest({"algorithm": "fedsam", "settings.rho": 2})
+    >>> nest_settings({"algorithm": "fedsam", "settings.rho": 2})
     {'algorithm': 'fedsam', 'settings': {'rho': 2}}
     """
     values = spell_out(dict(values))
-    own = own_settings(values)
+    own = list_own_settings(values)
     places = {name: find_key(name, own) for name in values}
     nested = {name: values[name] for name, place in places.items() if not place.startswith("settings.")}
     table = {place.removeprefix("settings."): values[name] for name, place in places.items() if name not in nested}
-    return put(nested, "settings", table) if table else nested
+    return put_value(nested, "settings", table) if table else nested
 
 
-def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+def put_value(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return the values with one more on top; a table of settings is merged with the one that is there."""
     if key != "settings":
         return {**values, key: value}
@@ -445,7 +465,7 @@ def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     return {**values, key: {**values.get(key, {}), **value}}
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_config_file(path: Path) -> dict[str, Any]:
     """Return the keys of a TOML file, or of a run's config.json."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
@@ -468,21 +488,21 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def assign(text: str, own: Collection[str]) -> tuple[str, Any]:
+def parse_option(text: str, own: Collection[str]) -> tuple[str, Any]:
     """Read `key=value` from a command line; the key is a setting of the algorithm (`own`) or of the run.
 
-    >>> assign("rho=0.5", {"rho": 0.1}), assign("data=mnist", {}), assign("clip=none", {})
+    >>> parse_option("rho=0.5", {"rho": 0.1}), parse_option("data=mnist", {}), parse_option("clip=none", {})
     (('settings.rho', 0.5), ('data', 'mnist'), ('clip', None))
     """
     name, value = parse_assignment(text)
-    with tell_where({name.removeprefix("settings."): as_option(text)}):
+    with tell_where({name.removeprefix("settings."): format_option(text)}):
         return find_key(name, own), value
 
 
-def as_option(text: str) -> str:
+def format_option(text: str) -> str:
     """Return how a setting was written on the command line.
 
-    >>> as_option("lr=0.1"), as_option("--lr=0.1")
+    >>> format_option("lr=0.1"), format_option("--lr=0.1")
     ('--set lr=0.1', '--lr 0.1')
     """
     text = text if len(text) <= 80 else f"{text[:79]}…"

@@ -49,8 +49,11 @@ def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | E
            **options: Any) -> Client:  # fmt: skip
     """Make a client of a federation whose loop is yours.
 
-    algorithm, add, loss, head, predict and options are as in `steppe.run`, and the same as the server's; keys about
-    data are not used. `state` is what an earlier client object of the same client had as `client.state`.
+    The arguments that are not listed are those of `steppe.run`, and the same as the server's; keys about data are not
+    used.
+
+    model  the module to train, the same as the server's
+    state  what an earlier object of the same client had as `client.state`
     """
     return Client(*_build(algorithm, model, add, loss, head, predict, options), state)
 
@@ -58,7 +61,7 @@ def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | E
 def server(algorithm: Asked, model: nn.Module, *, clients: int, samples: float | None = None, add: Added = (),
            loss: str | Each = "cross_entropy", head: str | None = None, predict: Predict | None = None,
            **options: Any) -> Server:  # fmt: skip
-    """Make the server of a federation whose loop is yours.
+    """Make the server of a federation whose loop is yours. The arguments that are not listed are those of `steppe.run`.
 
     clients  how many there are, not per round
     samples  the number of training samples of all clients; without it, absent ones are taken to have as many as others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from steppe.config import Config
@@ -42,6 +43,8 @@ class Experiment:
             seed = 20 if c.sampling_stream is None else c.sampling_stream
             return list(map(int, sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed)))
         seed, official = c.sampling_stream or 0, c.sampling_stream is None
+        if c.sampling == "sparse":
+            return list(map(int, sampling.sparse(c.clients, c.per_round, round_, seed)))
         return list(map(int, sampling.fixed(c.clients, c.per_round, round_, seed, official)))
 
     def lr(self, round_: int) -> float:
@@ -55,8 +58,9 @@ class Experiment:
     @property
     def small(self) -> bool:
         """Return whether a round is too little work for child processes or several threads."""
-        steps = [self.steps(i) for i in range(self.federation.clients)]
-        return self.cost.flops * sum(steps) / max(len(steps), 1) * self.config.per_round < WORTH_WORKERS
+        federation, count = self.federation, self.algorithm.local_steps
+        steps = sum(n * federation.steps_over(size, count) for size, n in Counter(federation.sizes).items())
+        return self.cost.flops * steps / max(federation.clients, 1) * self.config.per_round < WORTH_WORKERS
 
 
 def find_rate(c: Config, round_: int) -> float:

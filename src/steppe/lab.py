@@ -30,7 +30,7 @@ from steppe.data.divide import divide
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
-from steppe.engine.objectives import either, read_loss, split_objectives, take_objectives
+from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
 from steppe.engine.quadratics import Problem, trace_algorithm
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
@@ -41,14 +41,14 @@ from steppe.jobs.search import Search, parse_range
 from steppe.models import build
 from steppe.models.given import UNSET
 from steppe.parts.sgd import SGD
-from steppe.registry import catalogue_settings, complete, settings_of
+from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings, name_part
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
 from steppe.runs.folder import check_place
 from steppe.settings import explain, split_algorithm
 
-Several = Sequence[Asked] | Mapping[str, Asked]
+Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
 
 
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
@@ -56,6 +56,8 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
             metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None,
             progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
     """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
+
+    The arguments that are not listed are those of `steppe.run`.
 
     algorithms  as in `steppe.run`, each; a dictionary gives them names of your own
     seeds       runs per algorithm: seed, seed + 1, …
@@ -65,12 +67,15 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
-    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+    own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
-        points.append(_point(label, read_call(algorithm, add, mine), own, {}))
+        call = read_call(algorithm, add, mine)
+        with_parts = [name_part(part) for part in ([add] if isinstance(add, str | Part) else add)]
+        points.append(_point("+".join([label, *with_parts]), call, own, {}))
     first = points[0].config
-    title = (f"{', '.join(named)} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
+    labels = ", ".join(p.label for p in points)
+    title = (f"{labels} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
     with keep_caller_state():
@@ -87,6 +92,8 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
           **options: Any) -> SweptRuns:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds, and return a line per point.
 
+    The other arguments are those of `steppe.compare`.
+
     grid     the values of each key or setting: {"rho": [0.05, 0.1], "lr": [0.01, 0.1]}
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
     ranges   what to search in, beside the grid's choices: {"rho": "0.01..1:log"}
@@ -98,7 +105,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
                           '"0.01..1:log"}.')  # fmt: skip
     if spans and search is None:
         raise SteppeError("ranges are for a search: say how many points, with search=20.")
-    own = _take(model, data, loss, either(metric, metrics), head, predict, options)
+    own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
 
     def point(values: dict[str, Any]) -> Point:
         label = ",".join(f"{k}={v}" for k, v in values.items())
@@ -128,8 +135,15 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
          loss: str | Each = "cross_entropy", **options: Any) -> Costs:  # fmt: skip
     """Trace what algorithms cost: vectors and bytes, gradients, forwards and FLOPs of one client's round.
 
-    `model` is a name with an input `shape` and `classes`, or a module with an `example` of its batches,
-    {"x": inputs, "y": targets}, if these are no images.
+    algorithms  one or several, as in `steppe.compare`
+    model       a name, or a module
+    shape       shape of one input, for a model by name
+    classes     number of classes, for a model by name
+    batch       batch size of a step
+    example     a batch {"x": inputs, "y": targets} for a module whose inputs are no images
+    add         further parts
+    loss        as in `steppe.run`
+    options     settings, which go to the algorithms that have them
     """
     if isinstance(model, str):
         with torch.device("meta"):  # sizes are enough, so no memory is needed
@@ -139,7 +153,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
     task = Task(module, read_loss(loss)).to("meta")
     given = example or {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
     named = _name([algorithms] if _is_one(algorithms) else algorithms)
-    base = trace_cost(complete((), SGD(), (), "fedavg"), task, dict(given))
+    base = trace_cost(complete_algorithm((), SGD(), (), "fedavg"), task, dict(given))
     rows = []
     for label, algorithm, mine in _share(named, options):
         call = read_call(algorithm, add, mine)
@@ -149,7 +163,13 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
 
 
 def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Added = (), **settings: Any) -> Trace:
-    """Run an algorithm on a federation of quadratics (a file, or the same as a dictionary), in float64."""
+    """Run an algorithm on a federation of quadratics, in float64, and return every state of every round.
+
+    algorithm  as in `steppe.run`
+    problem    the quadratics: a JSON file, or the same as a dictionary (examples/quadratics.json)
+    add        further parts
+    settings   settings of the algorithm
+    """
     try:
         content = json.loads(Path(problem).read_text()) if isinstance(problem, str | Path) else dict(problem)
         checked = Problem(**content)
@@ -243,9 +263,9 @@ def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[st
 
 def _known_settings(algorithm: Asked) -> set[str]:
     if isinstance(algorithm, str):
-        return set(catalogue_settings(split_algorithm(algorithm)[0]))
+        return set(list_catalogue_settings(split_algorithm(algorithm)[0]))
     is_function = callable(algorithm) and not isinstance(algorithm, type | Part | Algorithm)
-    return set(settings_of(algorithm)) if is_function else set()
+    return set(list_settings(algorithm)) if is_function else set()
 
 
 def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any]) -> Point:

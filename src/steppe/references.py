@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from steppe.core.errors import SettingError, nearest, quote
+from steppe.core.errors import SettingError, quote, suggest_name
 
 ALGORITHMS, PARTS = "steppe.algorithms", "steppe.parts"  # groups of entry points
 OWN = "own:"  # precedes the name of an algorithm, model or data set that is an object of the user's own
@@ -54,7 +54,7 @@ def load(reference: str) -> Any:
             thing = getattr(thing, word)
         except AttributeError:
             mine = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
-            known = nearest(name, mine) if mine else ", nor anything else of its own"
+            known = suggest_name(name, mine) if mine else ", nor anything else of its own"
             raise SettingError(f"{source} has no {quote(name)}{known}") from None
     return thing
 

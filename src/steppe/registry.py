@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +13,7 @@ from steppe import parts as ideas
 from steppe import references
 from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
@@ -20,10 +21,10 @@ from steppe.settings import parse_named, shorten, split_name
 Given = Part | Sequence[Part] | Algorithm
 
 
-def make(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
+def make_algorithm(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
     """Build a catalogue entry, or a user's own, from its settings, with further parts and the local optimiser."""
-    found = configured(find_entry(name), f"algorithm {name!r}", settings or {})
-    return complete(found, optimiser, add, shorten(name))
+    found = call_with_settings(find_entry(name), f"algorithm {name!r}", settings or {})
+    return complete_algorithm(found, optimiser, add, shorten(name))
 
 
 def find_entry(name: str) -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
         raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
     reference = references.locate(name, group)
     if reference is None:
-        known = nearest(name, {*ours, *references.installed(group)})
+        known = suggest_name(name, {*ours, *references.installed(group)})
         raise SettingError(f"there is no {kind} {quote(name)}{' to add' if kind == 'part' else ''}{known}", kind)
     try:
         thing = references.load(reference)
@@ -61,12 +62,12 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
     return function
 
 
-def complete(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
+def complete_algorithm(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
     """Return an algorithm from its parts; a complete one has its optimiser already."""
     if isinstance(given, Algorithm):
-        return given.plus(*add)
+        return replace(given.plus(*add), name="+".join([given.name, *(p.name for p in add)]))
     parts = check_parts(given)
-    return assembled(parts, optimiser, add, name or "+".join(p.name for p in parts))
+    return assemble(parts, optimiser, add, name or "+".join(p.name for p in parts))
 
 
 def check_parts(given: Any) -> Parts:
@@ -81,7 +82,7 @@ def check_parts(given: Any) -> Parts:
     return parts
 
 
-def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
+def assemble(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
     """Put every part in its place: see `Part.outer` and `Part.around_optimiser`."""
     together = (*(p for p in add if not p.outer), *parts, *(p for p in add if p.outer))
     inside = [p for p in together if not p.around_optimiser]
@@ -90,12 +91,12 @@ def assembled(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm
     return Algorithm((*inside, optimiser, *around), label)
 
 
-def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
+def call_with_settings(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
     """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
-    defaults, hints = settings_of(function), read_hints(function)
+    defaults, hints = list_settings(function), read_hints(function)
     for key in settings:
         if key not in defaults:
-            known = nearest(key, defaults) if defaults else "; it has none"
+            known = suggest_name(key, defaults) if defaults else "; it has none"
             raise SettingError(f"{what} has no setting {quote(key)}{known}", key)
     for key, default in defaults.items():
         if default is inspect.Parameter.empty and key not in settings:
@@ -110,16 +111,16 @@ def configured(function: Callable[..., Any], what: str, settings: dict[str, Any]
         raise references.explain_failure(f"{what} cannot be made", error) from error
 
 
-def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
+def list_settings(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the settings of a catalogue entry or a part with their defaults, in order."""
     taken = inspect.signature(function).parameters.items()
     return {k: p.default for k, p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
-def catalogue_settings(name: str) -> dict[str, Any]:
+def list_catalogue_settings(name: str) -> dict[str, Any]:
     """Return the settings of an algorithm by name; none for an unknown one, which is refused later."""
     known = name in CATALOGUE or references.locate(name, references.ALGORITHMS)
-    return settings_of(find_entry(name)) if known else {}
+    return list_settings(find_entry(name)) if known else {}
 
 
 def _discovered() -> dict[str, type[Part]]:
@@ -142,13 +143,25 @@ def parse_addition(text: str) -> Part:
     """
     try:
         name, settings = parse_named(text)
-        found = check_parts(configured(find_part(name), f"part {name!r}", settings))
+        found = check_parts(call_with_settings(find_part(name), f"part {name!r}", settings))
         if len(found) != 1:
             raise SettingError(f"{name} is {len(found)} parts: add them one by one, or name it as the algorithm")
     except SettingError as error:
         error.keys = ("add",)  # the run's key, whatever the part calls its setting
         raise
     return found[0]
+
+
+def name_part(part: str | Part) -> str:
+    """Return what a part is called everywhere: the name in its class, wherever it comes from.
+
+    >>> name_part("man:weight=0.1"), name_part("own:__main__.LookBack")
+    ('man', 'LookBack')
+    """
+    if isinstance(part, Part):
+        return part.name
+    name = split_name(part)[0]
+    return shorten(part) if name in PARTS or name.startswith(references.OWN) else parse_addition(part).name
 
 
 def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.schedules import SCHEDULES, cosine, exponential, linear, steps, warm_up
 
 if TYPE_CHECKING:  # `steppe --help` does not need it
@@ -124,7 +124,7 @@ def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any]
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
     name = match[1] if match else text.partition("(")[0].strip()
     if name not in rules:
-        raise SettingError(f"{key} is {quote(text)}: there is no rule {quote(name)}{nearest(name, rules)}", key)
+        raise SettingError(f"{key} is {quote(text)}: there is no rule {quote(name)}{suggest_name(name, rules)}", key)
     function, example = rules[name]
     taken = list(inspect.signature(function).parameters.values())[given:]
     least = sum(p.default is p.empty for p in taken)
@@ -252,7 +252,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
     place = _place(first, model)
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
     if first["type"] == "extra_forbidden":
-        return SettingError(f"there is no key {where!r}{nearest(str(place[-1]), _fields_at(model, place[:-1]))}", key)
+        return SettingError(
+            f"there is no key {where!r}{suggest_name(str(place[-1]), _fields_at(model, place[:-1]))}", key
+        )
     if first["type"] == "missing":
         return SettingError(f"{where} is missing", key)
     if first["type"] == "value_error":  # our own sentence
@@ -269,7 +271,7 @@ def _reason(error: Any) -> str:
     if kind == "literal_error":
         wanted = str(limits["expected"]).replace("'", "")
         asked = error["input"] if isinstance(error["input"], str) else ""
-        close = nearest(asked, re.split(r", | or ", wanted)).partition("?")[0]
+        close = suggest_name(asked, re.split(r", | or ", wanted)).partition("?")[0]
         return wanted + (f"{close}?" if "did you mean" in close else "")
     phrases = {"greater_than": f"above {limit}", "greater_than_equal": f"at least {limit}",
                "less_than": f"below {limit}", "less_than_equal": f"at most {limit}",

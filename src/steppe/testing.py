@@ -61,14 +61,16 @@ class _Net(nn.Module):
 def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) -> None:
     """Check a part, several parts, an algorithm, a function that returns parts, or a name.
 
-    finite       every number of a few rounds is finite
-    executors    one client after the other, and all of them under vmap, give the same numbers
-    resume       a run that was interrupted goes on to the same bits
-    costs        they can be traced without data, and `asks` says how often `gradient` asks for a gradient
-    absence      a client that is called and does not reply leaves no trace
-    neutral      if you give one: a setting with which nothing changes, checked against FedAvg
+    - Every number of a few rounds is finite.
+    - One client after the other, and all of them under vmap, give the same numbers.
+    - A run that was interrupted continues to the same bits.
+    - Costs can be traced without data, and `asks` says how often `gradient` asks for a gradient.
+    - A client that is called and does not reply leaves no trace.
+    - With the neutral setting, nothing changes compared with FedAvg.
 
-    `options` are keys of the run, on top of those of the tiny one.
+    algorithm  as in `steppe.run`
+    neutral    the same with a setting that should change nothing, if there is one
+    options    keys of the run, on top of those of the tiny one
     """
     with torch.random.fork_rng(devices=[]):
         one = _run(algorithm, options, executor="sequential")

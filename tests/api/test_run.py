@@ -292,10 +292,10 @@ def test_settings_of_the_algorithm_stand_beside_those_of_the_run() -> None:
 def test_no_setting_of_an_algorithm_hides_a_key_of_the_run() -> None:
     from steppe.algorithms import CATALOGUE
     from steppe.config import Config
-    from steppe.registry import settings_of
+    from steppe.registry import list_settings
 
     for name, entry in CATALOGUE.items():
-        assert not set(settings_of(entry)) & set(Config.model_fields), name
+        assert not set(list_settings(entry)) & set(Config.model_fields), name
 
 
 # --- reading a run back

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steppe.core.errors import missing
+from steppe.core.errors import make_missing_error
 from tests.cli.conftest import Steppe
 
 QUICK = ("-s", "model=mlp", "-s", "clients=4", "-s", "per_round=2", "-s", "max_steps=2", "-s", "workers=0", "-r", "1")
@@ -86,8 +86,8 @@ def test_what_the_library_does_alone(alone: Steppe, tmp_path: Path) -> None:
 def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "my env/bin/python"))
     monkeypatch.setattr(shutil, "which", lambda _: str(tmp_path / "my env/bin/pip"))
-    assert str(missing("It needs x", "x")) == "It needs x; install it with: pip install 'steppe[x]'"
+    assert str(make_missing_error("It needs x", "x")) == "It needs x; install it with: pip install 'steppe[x]'"
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/pip")
-    assert f"'{tmp_path}/my env/bin/python' -m pip install" in str(missing("It needs x", "x"))
+    assert f"'{tmp_path}/my env/bin/python' -m pip install" in str(make_missing_error("It needs x", "x"))
     monkeypatch.chdir(tmp_path)
-    assert "with: 'my env/bin/python' -m pip install" in str(missing("It needs x", "x"))
+    assert "with: 'my env/bin/python' -m pip install" in str(make_missing_error("It needs x", "x"))

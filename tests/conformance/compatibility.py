@@ -24,7 +24,7 @@ from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.own_model import OwnModel
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
-from steppe.registry import PARTS, assembled, parse_addition
+from steppe.registry import PARTS, assemble, parse_addition
 from tests.conformance.compositions import CLIENTS, OPTIMISERS, PROBLEM, Seen, always, play
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -37,7 +37,8 @@ TYPICAL: dict[str, str] = {
     "ema": "keep=0.5", "geometric_bias": "beta=0.5", "global_ascent": "rho=0.05", "krum": "bad=0",
     "locally_estimated_sam": "rho=0.05", "momentum_sam": "alpha=0.5", "nesterov_sam": "gamma=0.3",
     "nesterov_start": "gamma=0.3", "norm_bound": "limit=0.5", "proximal": "mu=0.5", "sam": "rho=0.05",
-    "server_adaptive": "kind=adam,lr=0.1,beta1=0.5,beta2=0.9,tau=0.1", "server_momentum": "lr=1,momentum=0.3",
+    "server_adaptive": "kind=adam,lr=0.1,beta1=0.5,beta2=0.9,tau=0.1", "server_ascent": "rho=0.05",
+    "server_momentum": "lr=1,momentum=0.3",
     "swa": f"start_at=0.5,cycle=1,rounds={ROUNDS}", "trajectory_teacher": "keep=0.5", "trimmed_mean": "cut=0.25",
 }  # fmt: skip
 NOT_ADDABLE: tuple[Part, ...] = (
@@ -60,6 +61,7 @@ SHIFTS: dict[str, str] = {
     "global_ascent": PERTURBED,
     "krum": "follows the clients nearest to one another, not the mean",
     "locally_estimated_sam": PERTURBED,
+    "server_ascent": PERTURBED,
     "look_ahead": "the loss after one more gradient step (MAML)",
     "man": "adds the activations' norm to the loss",
     "median": "follows each coordinate's median, not the mean",
@@ -98,7 +100,7 @@ NAMES = sorted([*PARTS, *(p.name for p in NOT_ADDABLE)])
 def composed(names: tuple[str, ...], optimiser: str = "sgd") -> Algorithm:
     chosen = [part_named(name) for name in names]
     own = tuple(p for p in chosen if p.name not in PARTS)
-    return assembled(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "fedavg")
+    return assemble(own, OPTIMISERS[optimiser], tuple(p for p in chosen if p.name in PARTS), "fedavg")
 
 
 @cache

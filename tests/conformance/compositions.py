@@ -27,7 +27,7 @@ from steppe.core.part import Part
 from steppe.core.ranges import Range, read_hints
 from steppe.core.server import Server, choose_evaluated
 from steppe.core.task import Outputs, Task
-from steppe.data import Data, Partition, augmentation
+from steppe.data import Data, Partition, find_augmentation
 from steppe.data.federation import Federation
 from steppe.engine.play_round import play_round
 from steppe.engine.quadratics import Exact, Problem, Quadratic
@@ -36,7 +36,7 @@ from steppe.experiment import Experiment
 from steppe.parts.adamw import AdamW
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, make, parse_addition
+from steppe.registry import PARTS, make_algorithm, parse_addition
 from steppe.runs.client_store import MemoryStore
 
 OPTIMISERS: dict[str, Part] = {
@@ -73,6 +73,7 @@ NEUTRAL: dict[str, str | None] = {
     "krum": f"bad=0,keep={CLIENTS}",
     "latest_mean": "",  # only judges
     "locally_estimated_sam": "rho=0",
+    "server_ascent": "rho=0",
     "man": "weight=0",
     "median": None,  # of three or more is no mean
     "mixed_ascent": "rho=0,threshold=inf",
@@ -103,7 +104,7 @@ class Composition(NamedTuple):
     def built(self, *more: Part) -> Algorithm:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # FedScar as printed
-            return make(self.entry, OPTIMISERS[self.optimiser], self.settings, (*self.add, *more))
+            return make_algorithm(self.entry, OPTIMISERS[self.optimiser], self.settings, (*self.add, *more))
 
 
 def tame(hint: Any) -> list[Any]:
@@ -233,7 +234,7 @@ def _stage(problem: str) -> tuple[Problem, Task, Federation, Any]:
     targets = torch.tensor([c.n % WIDTH for c in given.clients])  # goes with the client, whatever its number
     data = Data("quadratics", both, targets, both[:0], targets[:0], None)
     split = Partition(tuple(np.array([i]) for i in range(len(both))), "one each", 0)
-    federation = Federation(data, split, 1, 1, augmentation("none"), 0, torch.float64)
+    federation = Federation(data, split, 1, 1, find_augmentation("none"), 0, torch.float64)
     config = resolve({"clients": len(both), "per_round": 1, "weighting": given.weighting, "dtype": "float64",
                       "nonfinite": "drop"})  # fmt: skip
     return given, task, federation, config

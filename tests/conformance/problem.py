@@ -10,7 +10,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import resolve
 from steppe.core.server import Server
 from steppe.core.task import Task
-from steppe.data import augmentation, from_arrays
+from steppe.data import find_augmentation, from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import Partition
 from steppe.engine.play_round import play_round
@@ -19,7 +19,7 @@ from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
 from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 from steppe.runs.client_store import MemoryStore
 
 CLIENTS, LR = 6, 0.05
@@ -51,7 +51,7 @@ def federation(device="cpu"):
     sizes = [23, 3, 10, 21, 7, 16]  # with batches of 5: a short last batch, a single batch, full batches only
     ends = torch.tensor(sizes).cumsum(0).tolist()
     clients = tuple(order[e - n : e] for e, n in zip(ends, sizes, strict=True))
-    return Federation(data, Partition(clients, "by hand", 0), 5, 2, augmentation("none"), 7, torch.float64)
+    return Federation(data, Partition(clients, "by hand", 0), 5, 2, find_augmentation("none"), 7, torch.float64)
 
 
 @cache
@@ -61,7 +61,7 @@ def task(device="cpu"):
 
 
 def algorithm(name, settings=None, momentum=0.9, add=()):
-    return make(name, SGD(momentum, 1e-3, 10.0), settings or {}, add)
+    return make_algorithm(name, SGD(momentum, 1e-3, 10.0), settings or {}, add)
 
 
 def run(alg, rounds=3, executor="sequential", schedule=None, state=None, device="cpu", **options):

@@ -6,7 +6,7 @@ import steppe
 from steppe.algorithms import CATALOGUE
 from steppe.evaluate.personal import is_personal
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 PROTOCOL = {"model": "mlp", "rounds": 15, "clients": 10, "per_round": 5, "partition": "lda(0.5)", "lr": 0.1,
             "evaluate_every": 15}  # fmt: skip
@@ -20,7 +20,7 @@ ENTRIES = [(name, {}) for name in CATALOGUE if name != "fedsol_ablation"] + ABLA
 @pytest.mark.parametrize(("name", "settings"), ENTRIES)
 def test_learns(name, settings):
     result = steppe.run(name, **{**PROTOCOL, **OTHERWISE.get(name, {})}, settings=settings)
-    if is_personal(make(name, SGD())):
+    if is_personal(make_algorithm(name, SGD())):
         reached = max(own["mean"] for own in result.summary["personal"].values())
         assert reached > 0.55, f"clients' own models reach {reached:.2f}; chance on their own classes is far below"
     else:

@@ -16,12 +16,12 @@ from steppe.core.ranges import Range
 from steppe.parts.adamw import AdamW
 from steppe.parts.look_ahead import FixedRate
 from steppe.parts.sgd import SGD
-from steppe.registry import PARTS, configured, make, parse_addition, settings_of
+from steppe.registry import PARTS, call_with_settings, list_settings, make_algorithm, parse_addition
 
 WRONG = [math.inf, -math.inf, math.nan, -1, -1e-3, 10**30, 1e30, "much", "", [], {}, object(), True, 0.5j]
 OPTIMISERS = {"sgd": SGD, "adamw": AdamW, "fixed_rate": FixedRate}
 MAKERS = {**CATALOGUE, **PARTS, **OPTIMISERS}
-SETTINGS = [(name, key) for name, maker in MAKERS.items() for key in settings_of(maker)]
+SETTINGS = [(name, key) for name, maker in MAKERS.items() for key in list_settings(maker)]
 FLAGS = {"not_true", "accumulate", "amplified", "aligned", "jump"}
 TEXTS = {("asam", "on"), ("dp", "secret")}
 UNBOUNDED = {
@@ -44,7 +44,7 @@ def required(maker):
     """Values for the settings without a default."""
     usual = {"rho": 0.1, "limit": 1.0, "mu": 1.0, "alpha": 0.1, "kind": "adam", "lr": 0.1, "beta1": 0.9, "beta2": 0.99,
              "tau": 0.01}  # fmt: skip
-    return {k: usual[k] for k, v in settings_of(maker).items() if v is Parameter.empty}
+    return {k: usual[k] for k, v in list_settings(maker).items() if v is Parameter.empty}
 
 
 @pytest.mark.parametrize(("name", "key"), SETTINGS)
@@ -55,7 +55,7 @@ def test_wrong_values_are_refused_by_name(name, key):
             continue
         given = {**required(maker), key: value}
         with pytest.raises(SettingError, match=rf"\b{key} of "):
-            configured(maker, f"algorithm or part {name!r}", given)
+            call_with_settings(maker, f"algorithm or part {name!r}", given)
         if isinstance(maker, type):  # also without the registry
             with pytest.raises(SettingError, match=rf"\b{key} of part '{maker.name}'"):
                 maker(**given)
@@ -68,13 +68,13 @@ def test_there_are_many():
 @pytest.mark.parametrize("name", MAKERS)
 def test_defaults_are_legal(name):
     maker = MAKERS[name]
-    given = {k: v for k, v in settings_of(maker).items() if v is not Parameter.empty}
-    configured(maker, name, {**required(maker), **given})
+    given = {k: v for k, v in list_settings(maker).items() if v is not Parameter.empty}
+    call_with_settings(maker, name, {**required(maker), **given})
 
 
 def test_errors_are_one_family():
     with pytest.raises(steppe.SteppeError, match=r"rho of algorithm 'fedsam' is -1, but must be between 0 and 1e\+09"):
-        make("fedsam", SGD(), {"rho": -1})
+        make_algorithm("fedsam", SGD(), {"rho": -1})
     with pytest.raises(ValueError, match="momentum of part 'sgd' is 1, but must be at least 0, below 1"):
         SGD(momentum=1)
     with pytest.raises(SettingError, match="rho of part 'sam' must be a number, not 'much'"):
@@ -83,7 +83,7 @@ def test_errors_are_one_family():
 
 def test_numbers_of_other_libraries_are_numbers():
     assert SGD(momentum=np.float32(0.5)).momentum == 0.5
-    assert type(make("fedsam", SGD(), {"rho": 1}).parts[0].rho) is float
+    assert type(make_algorithm("fedsam", SGD(), {"rho": 1}).parts[0].rho) is float
 
 
 def test_a_part_of_ones_own_may_say_its_ranges_or_nothing():

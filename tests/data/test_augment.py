@@ -5,7 +5,7 @@ import torch
 
 from steppe.core import keyed
 from steppe.core.errors import SteppeError
-from steppe.data import AUGMENTATIONS, Augmentation, augmentation, normalise
+from steppe.data import AUGMENTATIONS, Augmentation, find_augmentation, normalise
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 NONE = ((), ())
@@ -137,7 +137,7 @@ def test_bad_input():
     with pytest.raises(SteppeError, match="use augmentation 'none'"):
         AUGMENTATIONS["med"](torch.randn(2, 3, 8, 8), keyed.key(0), MEAN, STD)
     with pytest.raises(SteppeError, match="did you mean 'flsam'"):
-        augmentation("flsamm")
+        find_augmentation("flsamm")
     with pytest.raises(SteppeError, match="padding 'mirror' is unknown"):
         Augmentation(crop=4, pad_mode="mirror")
     with pytest.raises(SteppeError, match="larger than 4 pixels"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steppe.core.errors import SteppeError
-from steppe.data.sampling import bernoulli, fixed
+from steppe.data.sampling import bernoulli, fixed, sparse
 
 
 def test_fixed_official_stream():
@@ -51,3 +51,17 @@ def test_impossible_ratios(ratio):
 def test_hopeless_ratio_ends():
     with pytest.raises(SteppeError, match="samples no client"):
         bernoulli(1, 1e-12, 0)
+
+
+def test_sparse_sampling_is_uniform_without_repeats_and_keyed():
+    rounds = [sparse(40, 10, t, seed=5) for t in range(2000)]
+    assert all(len(set(ids.tolist())) == 10 and ids.max() < 40 for ids in rounds)
+    each, first = (
+        np.bincount(np.concatenate(rounds), minlength=40),
+        np.bincount([ids[0] for ids in rounds], minlength=40),
+    )
+    assert abs(each - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
+    assert abs(first - 50).max() < 5 * np.sqrt(50)
+    assert sparse(40, 10, 7, seed=5).tolist() == rounds[7].tolist() != sparse(40, 10, 7, seed=6).tolist()
+    assert sorted(sparse(9, 9, 0).tolist()) == list(range(9))
+    assert len(set(sparse(10**9, 1000, 0).tolist())) == 1000

@@ -7,7 +7,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from steppe.core.errors import SteppeError
 from steppe.data import Data, from_arrays, from_dataset, load
-from steppe.data.dataset import stratified
+from steppe.data.dataset import choose_stratified
 
 IMAGES, LABELS = torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.arange(6) % 3
 
@@ -26,7 +26,7 @@ def test_digits():
 
 def test_digits_are_those_of_scikit_learn():
     source = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed").load_digits()
-    test = stratified(torch.as_tensor(source.target), 360, seed=0).numpy()
+    test = choose_stratified(torch.as_tensor(source.target), 360, seed=0).numpy()
     data = load("digits")
     assert data.test_targets.tolist() == source.target[test].tolist()
     assert np.array_equal(np.round(data.test_inputs[:, 0].numpy() / 255 * 16), source.images[test])

@@ -250,3 +250,28 @@ def test_plot(tmp_path):
 def test_every_rule_has_a_help_line():
     for name, (_, text) in PARTITIONS.items():
         assert text.startswith(name)
+
+
+def test_drawn_clients_are_many_and_cost_nothing(tmp_path):
+    split = make("drawn(20, 2)", TOY, 10**7, seed=3)
+    assert len(split.clients) == 10**7
+    assert split.sizes[-1] == 20
+    few = [split.clients[i] for i in (0, 5, 10**7 - 1)]
+    for own in few:
+        assert len(set(own.tolist())) == 20
+        assert len(set(TOY[own].tolist())) == 2
+    assert np.array_equal(split.clients[-1], few[2])
+    assert not np.array_equal(few[0], few[1])
+    split.save(tmp_path / "split.json")
+    again = Partition.load(tmp_path / "split.json")
+    assert again.hash == split.hash
+    assert np.array_equal(again.clients[5], few[1])
+    assert make("drawn(20, 2)", TOY, 10**7, seed=4).hash != split.hash
+    # of all classes, from the first client to the last, every sample is as likely
+    plain = make("drawn(50)", np.arange(200.0), 400)
+    counts = np.bincount(np.concatenate(list(plain.clients)), minlength=200)
+    assert abs(counts - 100).max() < 45
+    assert [len(set(c.tolist())) for c in plain.clients[:3]] == [50] * 3
+    for wrong in ("drawn(0.5)", "drawn(201)", "drawn(5, 3)"):
+        with pytest.raises(SteppeError, match="drawn needs a whole number"):
+            make(wrong, np.arange(200.0) if "," not in wrong else np.arange(200) % 2, 10)

@@ -8,7 +8,7 @@ import torch
 
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
-from steppe.data.augment import augmentation
+from steppe.data.augment import find_augmentation
 from steppe.data.partition import make
 from steppe.data.sampling import bernoulli
 
@@ -125,7 +125,7 @@ def test_man_crops_half_of_the_images_and_pads_after_normalising():
     """Images of one bright colour: what comes in at the border is 0, the mean colour; in half of them nothing does."""
     config = resolve({"recipe": "man", "data": "cifar100"})
     bright = torch.full((4000, 3, 32, 32), 255, dtype=torch.uint8)
-    seen = augmentation(config.augmentation)(bright, torch.tensor(3), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    seen = find_augmentation(config.augmentation)(bright, torch.tensor(3), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     assert set(seen.unique().tolist()) == {0.0, 2.0}
     moved = (seen == 0).flatten(1).any(1).float().mean().item()
     assert moved == pytest.approx(0.5 * (1 - 1 / 81), abs=0.03)  # one of 81 crops moves nothing

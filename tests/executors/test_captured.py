@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 import steppe
 from steppe.config import resolve
 from steppe.core.client import Sent
-from steppe.data import augmentation
+from steppe.data import find_augmentation
 from steppe.engine import rounds
 from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
@@ -107,7 +107,7 @@ def test_images_are_augmented_alike_everywhere() -> None:
 
 
 def _unaugmented(built: Experiment) -> Experiment:
-    return replace(built, federation=replace(built.federation, augmentation=augmentation("none")))
+    return replace(built, federation=replace(built.federation, augmentation=find_augmentation("none")))
 
 
 class Forgetful(nn.Module):

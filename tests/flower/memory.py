@@ -33,7 +33,7 @@ from steppe.executors.sequential import Sequential
 from steppe.flower import federation_file
 from steppe.flower.client_app import make_app
 from steppe.flower.federation_file import Own
-from steppe.flower.server_app import federated
+from steppe.flower.server_app import run_federation
 from steppe.runs.client_store import MemoryStore
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # what Flower's processes set at their start
@@ -168,7 +168,7 @@ def launch(where: Path, run: dict, spoil=None, out=None, resume=False, grid=None
     grid = grid or MemoryGrid(node_folders(where / "nodes", config), spoil, settings.own)
     told: list[str] = []
     with _quietly(), handle_logs(Into(told)):
-        return federated(grid, settings, config, out, resume, keys), grid, told
+        return run_federation(grid, settings, config, out, resume, keys), grid, told
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.flower import launch as processes
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import init
-from steppe.flower.federation_file import Sample, parse, read
+from steppe.flower.federation_file import Sample, parse, read_federation_file
 from steppe.flower.keys import bind, read_keys
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
@@ -47,7 +47,7 @@ def test_loopback_needs_no_certificates(tmp_path):
     assert "--insecure" in scripts["superlink.sh"]
     assert "--host 127.0.0.1" in scripts["superlink.sh"]
     assert not list(tmp_path.glob("**/*.crt"))
-    settings, config = read(tmp_path / "a b" / "app")
+    settings, config = read_federation_file(tmp_path / "a b" / "app")
     assert settings.name == "a-b"
     assert (config.algorithm, config.settings, config.clip) == ("fedsmoo", {"rho": 0.2}, 3.0)
     assert (config.clients, config.checkpoint_every) == (2, 1)
@@ -93,7 +93,7 @@ def test_the_app_that_is_shipped_is_a_shim(tmp_path):
 
 def test_own_data(tmp_path):
     init(tmp_path, CONFIG, own_data=True)
-    settings, config = read(tmp_path / "app")
+    settings, config = read_federation_file(tmp_path / "app")
     assert settings.data is not None
     assert config.data == "nodes of " + settings.name
     assert not list(tmp_path.glob("nodes/*/data.npz"))
@@ -177,7 +177,7 @@ def test_commands_say_what_to_do(tmp_path):
     where = tmp_path / "f"
     assert "is no federation" in command("status", where)
     assert "wrote" in command("init", where, "--nodes", 2, "--algorithm", "scaffold", "--rounds", 3)
-    _, config = read(where / "app")
+    _, config = read_federation_file(where / "app")
     assert (config.algorithm, config.clients, config.per_round, config.rounds) == ("scaffold", 2, 2, 3)
     told = json.loads(command("status", where, "--json"))
     assert (told["server"], told["rounds_done"], told["superlink"]) == ("not started", 0, False)
@@ -239,7 +239,7 @@ def test_a_federation_is_its_owners_alone(tmp_path, monkeypatch):
 def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp_path, monkeypatch):
     """With its SuperLink it is at work; without it, nobody may ever end it. A status may be old, absent or damaged."""
     command("init", tmp_path / "f", "--nodes", 2)
-    where = tmp_path / "f" / read(tmp_path / "f/app")[0].out
+    where = tmp_path / "f" / read_federation_file(tmp_path / "f/app")[0].out
     where.mkdir()
     (where / "config.json").write_text("{}")
     if isinstance(told_of, dict):

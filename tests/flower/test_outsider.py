@@ -27,7 +27,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from steppe.config import resolve
 from steppe.flower.create import init
 from steppe.flower.keeper import find_descendants
-from steppe.flower.launch import Local, flwr
+from steppe.flower.launch import Local, run_flwr
 from steppe.flower.superlink import JOIN, OBJECT, OPEN
 from tests.flower.memory import USUAL
 from tests.flower.test_processes import is_running
@@ -55,7 +55,7 @@ def local(tmp_path_factory):
             made.register(client)
             made.start_node(client)
         until = time.monotonic() + 120
-        while flwr(folder, "supernode", "list", "--format", "json").stdout.count('"online"') < 2:
+        while run_flwr(folder, "supernode", "list", "--format", "json").stdout.count('"online"') < 2:
             assert time.monotonic() < until, (folder / "nodes/0/node.log").read_text()
             time.sleep(1)
         yield made
@@ -171,7 +171,7 @@ def test_a_node_runs_only_the_app_that_it_was_set_up_with(local, tmp_path):
     app, marks = write_spy(local, tmp_path)
     kept = local.folder / "other"
     shutil.copytree(app, kept)
-    told = flwr(local.folder, "run", "other", "--format", "json").stdout
+    told = run_flwr(local.folder, "run", "other", "--format", "json").stdout
     assert '"success": true' in told, told
     until = time.monotonic() + 150
     while not (marks / "replies").exists():

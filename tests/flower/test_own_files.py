@@ -11,7 +11,7 @@ from steppe.config import resolve
 from steppe.core.errors import SteppeError
 from steppe.flower.app_hash import hash_app
 from steppe.flower.create import init
-from steppe.flower.federation_file import Own, read
+from steppe.flower.federation_file import Own, read_federation_file
 from steppe.flower.own_files import check_loads, take_files
 from tests.flower.memory import USUAL, MemoryGrid, launch, node_folders, replay, settings_of
 
@@ -47,7 +47,7 @@ def test_a_file_travels_and_the_hash_covers_it(tmp_path: Path, monkeypatch: pyte
     Path("drag.py").write_text(text)
     config = resolve({**USUAL, "algorithm": "drag.py:Drag", "add": ["man:weight=0.1"]})
     init(tmp_path / "f", config)
-    settings, again = read(tmp_path / "f" / "app")
+    settings, again = read_federation_file(tmp_path / "f" / "app")
     assert (again.algorithm, again.add, settings.own.loads) == ("steppe_app.drag:Drag", ["man:weight=0.1"],
                                                                 ["steppe_app.drag:Drag"])  # fmt: skip
     assert (tmp_path / "f/app/steppe_app/drag.py").read_text() == text

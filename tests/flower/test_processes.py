@@ -17,9 +17,9 @@ from steppe.core.errors import RunFailed
 from steppe.engine.progress import handle_logs
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
-from steppe.flower.federation_file import read
+from steppe.flower.federation_file import read_federation_file
 from steppe.flower.keeper import find_descendants
-from steppe.flower.launch import Local, end
+from steppe.flower.launch import Local, end_keeper
 from steppe.flower.nodes import NodeStore
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint
@@ -102,7 +102,7 @@ class Trial:
 
     def check(self, out: str, sets: str, schedule: list[list[int]] | None = None) -> None:
         """The recorded model and server state are those of the simulator with the clients that were counted."""
-        _, config = read(self.folder / "app", sets.split())
+        _, config = read_federation_file(self.folder / "app", sets.split())
         history = self.history(out)
         if schedule is None:
             schedule = [[0, 1, 2]] * len(history)
@@ -151,7 +151,7 @@ def test_the_server_and_the_superlink_are_killed(trial):
 
     thread = trial.begin(out, sets, resume=True)
     trial.until(lambda: trial.busy(1, 2))
-    end(trial.local.superlink, kill=True)
+    end_keeper(trial.local.superlink, kill=True)
     thread.join(60)
     assert thread.error.startswith("The SuperLink has stopped")
     assert len(trial.history(out)) == 2
@@ -173,7 +173,7 @@ def test_a_node_is_killed_in_its_round_and_comes_back(trial):
     trial.unruly({2: {1: "wait"}, 0: {2: "wait"}})
     thread = trial.begin(out, sets)
     trial.until(lambda: trial.busy(2, 1))
-    end(trial.local.nodes[2], kill=True)
+    end_keeper(trial.local.nodes[2], kill=True)
     trial.until(lambda: len(trial.history(out)) == 2)  # Flower gives a silent node up after a minute
     trial.local.start_node(2)
     trial.until(lambda: any("client 2 is here" in text for text in trial.said))

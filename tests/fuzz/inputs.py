@@ -17,7 +17,7 @@ from steppe.core.errors import SteppeError
 from steppe.data import AUGMENTATIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS
-from steppe.registry import PARTS, settings_of
+from steppe.registry import PARTS, list_settings
 
 SEED = int(os.environ.get("STEPPE_FUZZ_SEED", 0))
 EXAMPLES = int(os.environ.get("STEPPE_FUZZ_EXAMPLES", 300))
@@ -89,7 +89,7 @@ WILD = st.one_of(
 def named(draw: Any, makers: dict[str, Any], fine: bool = False) -> str:
     """A name with settings, each with a number or anything else."""
     name = draw(st.sampled_from(sorted(makers)))
-    keys = draw(st.lists(st.sampled_from([*settings_of(makers[name]), "rho", "x"]), max_size=2, unique=True))
+    keys = draw(st.lists(st.sampled_from([*list_settings(makers[name]), "rho", "x"]), max_size=2, unique=True))
     values = [draw(st.floats(0, 1) if fine else st.one_of(NUMBERS, TEXTS)) for _ in keys]
     return name + ":" * bool(keys) + ",".join(f"{k}={v}" for k, v in zip(keys, values, strict=True))
 

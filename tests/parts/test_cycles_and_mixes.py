@@ -17,7 +17,7 @@ from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.rate_cycle import RateCycle
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
-from steppe.registry import make, parse_addition
+from steppe.registry import make_algorithm, parse_addition
 
 CLIENTS = [
     {"A": [[2.0, 0.3, 0.0], [0.3, 1.0, 0.1], [0.0, 0.1, 0.5]], "b": [1.0, -1.0, 0.5], "n": 30},
@@ -186,7 +186,7 @@ def test_fedwmsam_alpha_grows_where_clients_agree_with_the_momentum():
 
 @pytest.mark.parametrize("add", ["rate_cycle", "mixed_ascent", "momentum_sam"])
 def test_additions_vmap_equals_loop(add):
-    algorithm = make("scaffold", SGD(0.9, 0.01, 10.0), add=(parse_addition(add),))
+    algorithm = make_algorithm("scaffold", SGD(0.9, 0.01, 10.0), add=(parse_addition(add),))
     same(train(algorithm, batched=True), train(algorithm))
 
 
@@ -196,7 +196,7 @@ COSTS = {"fedgf": (0, 2, 1, 2, 0), "fedswa": (0, 1, 1, 1, 0), "fedmoswa": (1, 2,
 
 @pytest.mark.parametrize("name", COSTS)
 def test_costs(name):
-    assert costs_of(make(name, RECIPE)) == COSTS[name]
+    assert costs_of(make_algorithm(name, RECIPE)) == COSTS[name]
 
 
 @pytest.mark.parametrize(("name", "settings"), [
@@ -205,4 +205,4 @@ def test_costs(name):
 ])  # fmt: skip
 def test_settings_are_checked(name, settings):
     with pytest.raises(SettingError):
-        make(name, RECIPE, settings)
+        make_algorithm(name, RECIPE, settings)

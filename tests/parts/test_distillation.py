@@ -16,7 +16,7 @@ from steppe.models import build
 from steppe.parts.contrast import Contrast
 from steppe.parts.distillation import Distillation
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 T8 = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["T8"]
 MOMENTUM = SGD(0.9, 0.01)
@@ -107,17 +107,17 @@ def test_sequences():
 
 @pytest.mark.parametrize(("name", "settings"), [("fedntd", {"beta": 0.0}), ("moon", {"mu": 0.0})])
 def test_weight_zero_is_fedavg(name, settings):
-    same(train(make(name, MOMENTUM, settings))[0], train(Algorithm((MOMENTUM,)))[0], 0)
+    same(train(make_algorithm(name, MOMENTUM, settings))[0], train(Algorithm((MOMENTUM,)))[0], 0)
 
 
 @pytest.mark.parametrize("name", ["fedntd", "moon"])
 def test_under_vmap(name):
-    algorithm = make(name, MOMENTUM)
+    algorithm = make_algorithm(name, MOMENTUM)
     same(train(algorithm, batched=True), train(algorithm))
 
 
 def test_the_temperature_of_fedntd_is_squared():
-    (part,) = make("fedntd", SGD(), {"beta": 2.0, "tau": 3.0}).parts[:-1]
+    (part,) = make_algorithm("fedntd", SGD(), {"beta": 2.0, "tau": 3.0}).parts[:-1]
     assert (part.weight, part.tau, part.not_true) == (18.0, 3.0, True)
 
 
@@ -137,14 +137,14 @@ def test_moon_keeps_the_clients_own_last_model():
 def test_costs(name, kept, forwards, flops):
     batch = {"x": torch.zeros(50, 3, 32, 32), "y": torch.zeros(50, dtype=torch.int64)}
     task = Task(build("cnn", 10, (3, 32, 32)))
-    c = cost(make(name, SGD()), task, batch)
+    c = cost(make_algorithm(name, SGD()), task, batch)
     assert (c.down, c.up, c.kept, c.gradients, c.forwards) == (1, 1, kept, 1, forwards)
-    assert c.flops / cost(make("fedavg", SGD()), task, batch).flops == pytest.approx(flops, rel=0.05)
+    assert c.flops / cost(make_algorithm("fedavg", SGD()), task, batch).flops == pytest.approx(flops, rel=0.05)
 
 
 def test_teachers_are_shared():
     """Two parts that ask the same teacher pay for it once."""
-    parts = (Distillation(), *make("fedsol", SGD()).parts)
+    parts = (Distillation(), *make_algorithm("fedsol", SGD()).parts)
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
     assert cost(Algorithm(parts), task, batch).forwards == 1
 

@@ -22,7 +22,7 @@ from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.proximal import Proximal
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 SOFTMAX = json.loads((VECTORS / "softmax.json").read_text())
@@ -56,7 +56,7 @@ def test_t2_ablations(which):
     T2 = SOFTMAX["T2"]
     task, batch = quadratic(T2)
     settings = {"rho": T2["rho"], "beta": T2["beta"], "proximal": "l2"}
-    algorithm = make(ABLATION, SGD(), {"variant": f"a{which}", **settings})
+    algorithm = make_algorithm(ABLATION, SGD(), {"variant": f"a{which}", **settings})
     w = tensor(T2["w"])
     same(w - one_step(algorithm, task, task.x0, w, batch), tensor(T2[f"a{which}"]))
 
@@ -72,7 +72,7 @@ def softmax_client():
 def test_t7_two_steps(name, settings):
     T7, task, batch = softmax_client()
     optimiser = SGD(T7["momentum"])
-    algorithm = make(name, optimiser, settings)
+    algorithm = make_algorithm(name, optimiser, settings)
     live_m, w = torch.zeros_like(task.x0), task.x0
     plain = Algorithm(algorithm.parts[:-1])
     for k in range(2):  # the momentum by hand, so that the part is asked through one step at a time
@@ -85,7 +85,13 @@ def test_t7_two_steps(name, settings):
 def test_t7_adaptive_radius(radius):
     T7, task, batch = softmax_client()
     spy, w = Spy(), tensor(T7["fedavg_W"]).flatten()
-    one_step(Algorithm((spy, *make("fedsol", SGD(), {"rho": 2.0, "radius": radius}).parts)), task, task.x0, w, batch)
+    one_step(
+        Algorithm((spy, *make_algorithm("fedsol", SGD(), {"rho": 2.0, "radius": radius}).parts)),
+        task,
+        task.x0,
+        w,
+        batch,
+    )
     same((spy.asked[0] - w).view(3, 2), tensor(T7[f"eps_{radius}"]))
 
 
@@ -104,12 +110,12 @@ def test_t7_first_steps():
 @pytest.mark.parametrize("on", ["all", "body"])
 def test_radius_zero_is_fedavg(proximal, on):
     for radius in ("adaptive", "fixed"):
-        algorithm = make("fedsol", MOMENTUM, {"rho": 0.0, "on": on, "proximal": proximal, "radius": radius})
+        algorithm = make_algorithm("fedsol", MOMENTUM, {"rho": 0.0, "on": on, "proximal": proximal, "radius": radius})
         same(train(algorithm)[0], train(Algorithm((MOMENTUM,)))[0], 0)
 
 
 def test_radius_zero_of_the_head():
-    algorithm = make("fedsol", MOMENTUM, {"rho": 0.0, "on": "head"})
+    algorithm = make_algorithm("fedsol", MOMENTUM, {"rho": 0.0, "on": "head"})
     same(train(algorithm)[0], train(Algorithm((MOMENTUM,)))[0], 1e-14)
 
 
@@ -119,7 +125,7 @@ def test_radius_zero_of_the_head():
 def test_a_part_of_the_model_moves_by_the_whole_radius(settings):
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
     spy = Spy()
-    part = make("fedsol", SGD(), {"rho": 2.0, "radius": "fixed", **settings}).parts[0]
+    part = make_algorithm("fedsol", SGD(), {"rho": 2.0, "radius": "fixed", **settings}).parts[0]
     w = task.x0 + 0.1 * torch.sin(torch.arange(task.layout.size))
     one_step(Algorithm((spy, part)), task, task.x0, w, batch)
     moved = spy.asked[0] - w
@@ -138,7 +144,7 @@ def test_a_factor_on_the_proximal_loss_cancels(on):
 @pytest.mark.parametrize("radius", ["adaptive", "layer"])
 def test_the_first_adaptive_step_is_fedavgs(radius):
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
-    algorithm = make("fedsol", MOMENTUM, {"radius": radius, "first_step": "official"})
+    algorithm = make_algorithm("fedsol", MOMENTUM, {"radius": radius, "first_step": "official"})
     plain = one_step(Algorithm((MOMENTUM,)), task, task.x0, task.x0, batch, index=0)
     same(one_step(algorithm, task, task.x0, task.x0, batch, index=0), plain, 0)
 
@@ -148,7 +154,10 @@ def test_on_a_quadratic_the_change_is_the_hessian_along_the_ascent():
     task, batch = quadratic(T2)
     w = tensor(T2["w"])
     direction = [
-        w - one_step(make("fedsol", SGD(), {"rho": rho, "proximal": "l2", "radius": "fixed"}), task, task.x0, w, batch)
+        w
+        - one_step(
+            make_algorithm("fedsol", SGD(), {"rho": rho, "proximal": "l2", "radius": "fixed"}), task, task.x0, w, batch
+        )
         for rho in (0.0, 0.7)
     ]
     g_p = w - task.x0
@@ -172,13 +181,17 @@ def test_on_a_quadratic_the_change_is_the_hessian_along_the_ascent():
     ],
 )
 def test_ablations_reduce(name, settings, base, base_settings):
-    same(train(make(name, MOMENTUM, settings))[0], train(make(base, MOMENTUM, base_settings))[0], 1e-12)
+    same(
+        train(make_algorithm(name, MOMENTUM, settings))[0],
+        train(make_algorithm(base, MOMENTUM, base_settings))[0],
+        1e-12,
+    )
 
 
 def test_ablation_4_at_beta_1_is_the_general_one():
-    general = make(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5, "beta": 1.0 + 1e-12})
-    assert "sam" in [p.name for p in make(ABLATION, MOMENTUM, {"variant": "a4"}).parts]
-    same(train(general)[0], train(make(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5}))[0])
+    general = make_algorithm(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5, "beta": 1.0 + 1e-12})
+    assert "sam" in [p.name for p in make_algorithm(ABLATION, MOMENTUM, {"variant": "a4"}).parts]
+    same(train(general)[0], train(make_algorithm(ABLATION, MOMENTUM, {"variant": "a4", "rho": 0.5}))[0])
 
 
 def test_the_order_of_the_proximal_pull_does_not_matter():
@@ -211,7 +224,9 @@ def test_noise_is_no_direction():
 @pytest.mark.parametrize("radius", ["adaptive", "layer", "fixed"])
 @pytest.mark.parametrize("proximal", ["kl", "ntd"])
 def test_head_ascent_with_and_without_feature_reuse(radius, proximal):
-    part = make("fedsol", MOMENTUM, {"rho": 0.5, "on": "head", "radius": radius, "proximal": proximal}).parts[0]
+    part = make_algorithm("fedsol", MOMENTUM, {"rho": 0.5, "on": "head", "radius": radius, "proximal": proximal}).parts[
+        0
+    ]
     twice = Algorithm((Spy(), part, MOMENTUM))  # a part inside it, so that the body has to run twice
     same(train(Algorithm((part, MOMENTUM)))[0], train(twice)[0], 1e-12)
     assert not torch.equal(train(Algorithm((part, MOMENTUM)))[0], train(Algorithm((MOMENTUM,)))[0])
@@ -219,7 +234,7 @@ def test_head_ascent_with_and_without_feature_reuse(radius, proximal):
 
 def test_inside_parts_see_the_shifted_head():
     """A pull inside FedSoL acts at w + ε, so features cannot be reused; a factor 0 of it changes nothing."""
-    head = make("fedsol", MOMENTUM, {"on": "head", "radius": "fixed"}).parts[0]
+    head = make_algorithm("fedsol", MOMENTUM, {"on": "head", "radius": "fixed"}).parts[0]
     same(train(Algorithm((Proximal(0.0), head, MOMENTUM)))[0], train(Algorithm((head, MOMENTUM)))[0], 1e-12)
 
 
@@ -228,19 +243,19 @@ def test_inside_parts_see_the_shifted_head():
     if (on, proximal) != ("head", "moon")  # test_refusals
 ])  # fmt: skip
 def test_under_vmap(on, proximal):
-    algorithm = make("fedsol", MOMENTUM, {"rho": 0.5, "on": on, "proximal": proximal})
+    algorithm = make_algorithm("fedsol", MOMENTUM, {"rho": 0.5, "on": on, "proximal": proximal})
     same(train(algorithm, batched=True), train(algorithm))
 
 
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 def test_ablations_under_vmap(which, beta):
-    algorithm = make(ABLATION, MOMENTUM, {"variant": f"a{which}", "rho": 0.5, "beta": beta})
+    algorithm = make_algorithm(ABLATION, MOMENTUM, {"variant": f"a{which}", "rho": 0.5, "beta": beta})
     same(train(algorithm, batched=True), train(algorithm))
 
 
 def test_the_reported_loss_is_the_training_loss():
-    loss = train(make("fedsol", SGD()), rounds=1)[3]
+    loss = train(make_algorithm("fedsol", SGD()), rounds=1)[3]
     assert bool((loss > 1).all())  # cross entropy of four classes, not a divergence that starts at 0
 
 
@@ -274,23 +289,23 @@ def cnn():
     ],
 )
 def test_costs(cnn, name, settings, vectors, passes):
-    c = cost(make(name, SGD(), settings), *cnn)
+    c = cost(make_algorithm(name, SGD(), settings), *cnn)
     assert (round(c.down, 3), round(c.up, 3), round(c.kept, 3)) == vectors
     assert (c.gradients, c.forwards) == passes
 
 
 def test_flops(cnn):
-    plain = cost(make("fedavg", SGD()), *cnn).flops
-    ratio = {on: cost(make("fedsol", SGD(), {"on": on}), *cnn).flops / plain for on in ("all", "head")}
+    plain = cost(make_algorithm("fedavg", SGD()), *cnn).flops
+    ratio = {on: cost(make_algorithm("fedsol", SGD(), {"on": on}), *cnn).flops / plain for on in ("all", "head")}
     assert ratio["all"] == pytest.approx(7 / 3, rel=0.05)
     assert ratio["head"] == pytest.approx(4 / 3, rel=0.05)
-    assert cost(make("fedsol", SGD(), {"proximal": "l2"}), *cnn).flops == plain
+    assert cost(make_algorithm("fedsol", SGD(), {"proximal": "l2"}), *cnn).flops == plain
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
 def test_refusals():
     with pytest.raises(SteppeError, match="features"):
-        make("fedsol", SGD(), {"on": "head", "proximal": "moon"})
+        make_algorithm("fedsol", SGD(), {"on": "head", "proximal": "moon"})
     with pytest.raises(SettingError, match="rho"):
         ProximalAscent(-1.0, Proximal(1.0))
     with pytest.raises(SteppeError, match="logits"):

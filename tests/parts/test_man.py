@@ -18,7 +18,7 @@ from steppe.core.task import Task
 from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 MAN = json.loads((Path(__file__).parent.parent / "vectors" / "softmax.json").read_text())["MAN"]
 
@@ -55,7 +55,7 @@ def test_at_the_start():
 def test_rounds(weight):
     p, task, batches = problem()
     optimiser = SGD(p["momentum"], p["weight_decay"], p["clip"])
-    algorithm = make("fedavg", optimiser, add=(ActivationNorm(weight),))
+    algorithm = make_algorithm("fedavg", optimiser, add=(ActivationNorm(weight),))
     server, steps = Server(task.x0, algorithm.server_state(task.x0), {}), number(p["steps"])
     for t, want in enumerate(MAN[f"weight {weight:g}"]):
         server, sent = broadcast(algorithm, task.layout, server, number(p["lr"]), number(t))
@@ -72,7 +72,7 @@ def test_rounds(weight):
 
 
 def test_weight_zero_is_nothing():
-    plain = make("scaffold", SGD(0.9))
+    plain = make_algorithm("scaffold", SGD(0.9))
     same(train(plain.plus(ActivationNorm(0.0)))[0], train(plain)[0], 0)
 
 
@@ -94,12 +94,12 @@ def test_both_passes_of_sam_have_it():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsam", "fedsol"])
 def test_under_vmap(name):
-    algorithm = make(name, SGD(0.9), add=(ActivationNorm(0.3),))
+    algorithm = make_algorithm(name, SGD(0.9), add=(ActivationNorm(0.3),))
     assert algorithm.name == f"{name}+man"
     same(train(algorithm, batched=True), train(algorithm))
 
 
 def test_it_costs_no_pass():
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
-    plain = make("fedavg", SGD())
+    plain = make_algorithm("fedavg", SGD())
     assert cost(plain.plus(ActivationNorm()), task, batch) == cost(plain, task, batch)

@@ -11,7 +11,7 @@ from tiny import data, perceptron, same, train
 from steppe.core.cost import cost
 from steppe.engine.quadratics import Problem, trace
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 HERE = Path(__file__).parent.parent
 QUADRATIC = json.loads((HERE / "vectors" / "quadratic.json").read_text())
@@ -48,18 +48,18 @@ def test_against_the_reference(variant):
 
 
 def test_equal_steps_are_fedavg():
-    same(train(make("fednova", SGD(0.9)))[0], train(make("fedavg", SGD(0.9)))[0], 1e-14)
+    same(train(make_algorithm("fednova", SGD(0.9)))[0], train(make_algorithm("fedavg", SGD(0.9)))[0], 1e-14)
 
 
 @pytest.mark.parametrize("variant", ["nova", "ccvr", "official"])
 def test_under_vmap(variant):
-    algorithm = make("fednova", SGD(0.9), {"variant": variant})
+    algorithm = make_algorithm("fednova", SGD(0.9), {"variant": variant})
     same(train(algorithm, batched=True), train(algorithm))
 
 
 @pytest.mark.parametrize(("variant", "down", "kept"), [("nova", 1, 0), ("ccvr", 2, 1), ("official", 1, 1)])
 def test_costs(variant, down, kept):
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
-    c = cost(make("fednova", SGD(), {"variant": variant}), task, batch)
+    c = cost(make_algorithm("fednova", SGD(), {"variant": variant}), task, batch)
     assert (c.down, c.kept, c.gradients, c.forwards) == (down, kept, 1, 0)
     assert c.up == 1 + 2 / task.layout.size  # two scalars

@@ -17,7 +17,7 @@ from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import LookAhead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.sgd import SGD
-from steppe.registry import make
+from steppe.registry import make_algorithm
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 CASES = [c for c in QUADRATIC["cases"] if c["algorithm"] == "perfedavg"]
@@ -50,7 +50,7 @@ def test_the_inner_rate_is_the_rounds_and_the_outer_one_is_fixed():
 
 @pytest.mark.parametrize("variant", ["clean", "official"])
 def test_perfedavg_with_inner_rate_zero_is_sgd_on_the_second_batch(variant):
-    algorithm = make("perfedavg", SGD(0.0, 0.01), {"inner_lr": 0.0, "outer_lr": 0.1, "variant": variant})
+    algorithm = make_algorithm("perfedavg", SGD(0.0, 0.01), {"inner_lr": 0.0, "outer_lr": 0.1, "variant": variant})
     task, everything = perceptron(), data(batches_per_step=2)
     w = task.x0
     for k in range(3):
@@ -63,20 +63,20 @@ def test_perfedavg_with_inner_rate_zero_is_sgd_on_the_second_batch(variant):
 
 @pytest.mark.parametrize("variant", ["clean", "official"])
 def test_perfedavg_under_vmap(variant):
-    algorithm = make("perfedavg", MOMENTUM, {"outer_lr": 0.05, "variant": variant})
+    algorithm = make_algorithm("perfedavg", MOMENTUM, {"outer_lr": 0.05, "variant": variant})
     same(train(algorithm, batched=True), train(algorithm))
 
 
 def test_order_of_perfedavgs_parts():
-    assert [p.name for p in make("perfedavg", MOMENTUM).parts] == ["look_ahead", "sgd", "fixed_rate"]
-    official = make("perfedavg", MOMENTUM, {"variant": "official"})
+    assert [p.name for p in make_algorithm("perfedavg", MOMENTUM).parts] == ["look_ahead", "sgd", "fixed_rate"]
+    official = make_algorithm("perfedavg", MOMENTUM, {"variant": "official"})
     assert [p.name for p in official.parts] == ["sgd", "look_ahead", "fixed_rate"]
     with pytest.raises(CompositionError, match="more than once"):  # only the shared one means to repeat the momentum
         Algorithm((MOMENTUM, LookAhead()))
 
 
 def test_perfedavgs_steps_and_cost():
-    algorithm = make("perfedavg", SGD())
+    algorithm = make_algorithm("perfedavg", SGD())
     assert [algorithm.local_steps(5, b) for b in (1, 5, 6, 12)] == [5, 5, 10, 15]
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
     c = cost(algorithm, task, batch)
@@ -86,7 +86,7 @@ def test_perfedavgs_steps_and_cost():
 # ------------------------------------------------------------------------------------------------ FedBABU, local
 def test_fedbabu_never_touches_the_head():
     task = perceptron()
-    algorithm = make("fedbabu", SGD(0.9, 0.1))
+    algorithm = make_algorithm("fedbabu", SGD(0.9, 0.1))
     x, _, _, _ = train(algorithm, task)
     head = task.layout.mask("head")
     assert torch.equal(x[head], task.x0[head])
@@ -98,7 +98,7 @@ def test_fedbabu_never_touches_the_head():
 
 
 def test_local_goes_on_where_it_stopped_with_its_momentum():
-    algorithm = make("local", MOMENTUM)
+    algorithm = make_algorithm("local", MOMENTUM)
     task, everything = perceptron(), data()
     x, _, states, _ = train(algorithm, rounds=2)
     assert torch.equal(x, task.x0)
@@ -116,13 +116,13 @@ def test_local_goes_on_where_it_stopped_with_its_momentum():
 
 def test_local_sends_nothing():
     task, batch = perceptron(), {n: t[0, 0] for n, t in data().items()}
-    c = cost(make("local", SGD()), task, batch)
+    c = cost(make_algorithm("local", SGD()), task, batch)
     assert (c.down, c.up, c.kept, c.gradients) == (0, 0, 1, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- kNN-Per
 def test_knnper_trains_like_fedavg():
-    same(train(make("knnper", MOMENTUM))[0], train(make("fedavg", MOMENTUM))[0], 0)
+    same(train(make_algorithm("knnper", MOMENTUM))[0], train(make_algorithm("fedavg", MOMENTUM))[0], 0)
 
 
 @pytest.mark.parametrize("of", ["probabilities", "logits"])
@@ -191,7 +191,7 @@ def test_shuffled_batches():
 @pytest.mark.parametrize("name", ["fedavg", "fedsol", "fedsam", "scaffold", "fedbabu"])
 def test_fine_tuning_is_plain_sgd_with_fresh_momentum(name):
     task, everyone = perceptron(), clients()
-    got = evaluate_personal(make(name, MOMENTUM), task, task.x0, everyone, lr=0.05, batch_size=10)
+    got = evaluate_personal(make_algorithm(name, MOMENTUM), task, task.x0, everyone, lr=0.05, batch_size=10)
     for epochs in (1, 5):
         want = [by_hand(task, task.x0, c, epochs, 0.05, index=i)[1] for i, c in enumerate(everyone)]
         assert got[epochs].each == pytest.approx(want)
@@ -201,7 +201,7 @@ def test_fine_tuning_is_plain_sgd_with_fresh_momentum(name):
 def test_fine_tune_gives_the_models_on_the_way():
     task, client = perceptron(), clients()[0]
     stream = shuffle_batches(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
-    algorithm = make_tuner(make("fedsol", MOMENTUM))
+    algorithm = make_tuner(make_algorithm("fedsol", MOMENTUM))
     (start, _), (one, _), (two, _) = fine_tune(algorithm, task, task.x0, stream, [0, 3, 6], lambda _: 0.05)
     assert torch.equal(start, task.x0)
     same(one, by_hand(task, task.x0, client, 1, 0.05)[0])
@@ -211,7 +211,7 @@ def test_fine_tune_gives_the_models_on_the_way():
 def test_local_only_from_the_start():
     """Many epochs, the rate decaying with each, the momentum going on."""
     task, everyone = perceptron(), clients()
-    got = evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (20,), 10, lr_decay=0.9)
+    got = evaluate_personal(make_algorithm("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (20,), 10, lr_decay=0.9)
     want = [by_hand(task, task.x0, c, 20, 0.05, index=i, decay=0.9)[1] for i, c in enumerate(everyone)]
     assert got[20].each == pytest.approx(want)
 
@@ -219,7 +219,7 @@ def test_local_only_from_the_start():
 def test_local_judges_the_clients_own_models():
     task, everyone = perceptron(), clients()
     models = torch.stack([by_hand(task, task.x0, c, 5, 0.05, index=i)[0] for i, c in enumerate(everyone)])
-    got = evaluate_personal(make("local", MOMENTUM), task, models, everyone, lr=0.05)
+    got = evaluate_personal(make_algorithm("local", MOMENTUM), task, models, everyone, lr=0.05)
     assert list(got) == [0]
     assert got[0].each == pytest.approx(
         [by_hand(task, w, c, 0, 0.05)[1] for w, c in zip(models, everyone, strict=True)]
@@ -228,7 +228,7 @@ def test_local_judges_the_clients_own_models():
 
 def test_fedbabu_unfreezes_the_head():
     task, client = perceptron(), clients()[0]
-    algorithm = make_tuner(make("fedbabu", MOMENTUM))
+    algorithm = make_tuner(make_algorithm("fedbabu", MOMENTUM))
     assert not any(isinstance(p, FrozenHead) for p in algorithm.parts)
     stream = shuffle_batches(client.inputs, client.targets, 10, 0, 0, lambda v, _: v)
     ((w, _),) = fine_tune(algorithm, task, task.x0, stream, [3], lambda _: 0.05)
@@ -239,7 +239,7 @@ def test_fedbabu_unfreezes_the_head():
 def test_perfedavg_tunes_by_its_own_steps(variant):
     """e·⌈B/E⌉ meta-steps of two batches: with 3 batches and 2 epochs a round, 2 for e = 1."""
     task, everyone = perceptron(), clients()
-    algorithm = make("perfedavg", MOMENTUM, {"outer_lr": 0.05, "variant": variant})
+    algorithm = make_algorithm("perfedavg", MOMENTUM, {"outer_lr": 0.05, "variant": variant})
     taken = []
     evaluate_personal(algorithm, task, task.x0, everyone[:1], 0.1, (1, 5), 10, round_epochs=2,
                       augment=lambda v, _: taken.append(len(v)) or v)  # fmt: skip
@@ -250,10 +250,12 @@ def test_perfedavg_tunes_by_its_own_steps(variant):
 
 def test_knnper_mixes_in_the_neighbours():
     task, everyone = perceptron(), clients()
-    alone = evaluate_personal(make("knnper", MOMENTUM, {"weight": 0.0}), task, task.x0, everyone, 0.05, (0, 1))
-    plain = evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (0, 1))
+    alone = evaluate_personal(
+        make_algorithm("knnper", MOMENTUM, {"weight": 0.0}), task, task.x0, everyone, 0.05, (0, 1)
+    )
+    plain = evaluate_personal(make_algorithm("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (0, 1))
     assert alone == plain
-    mixed = evaluate_personal(make("knnper", MOMENTUM, {"weight": 1.0}), task, task.x0, everyone, 0.05, (0,))
+    mixed = evaluate_personal(make_algorithm("knnper", MOMENTUM, {"weight": 1.0}), task, task.x0, everyone, 0.05, (0,))
     client, body = everyone[0], frozenset({"features"})
     memory, query = (task.forward(task.x0, v, {}, body).features for v in (client.inputs, client.test_inputs))
     votes = NearestNeighbours(weight=1.0).predict(torch.zeros(40, 4).double(), query, memory, client.targets)
@@ -263,7 +265,8 @@ def test_knnper_mixes_in_the_neighbours():
 def test_the_same_key_gives_the_same_numbers():
     task, everyone = perceptron(), clients()
     a, b = (
-        evaluate_personal(make("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (1,), 10, seed=s) for s in (0, 0)
+        evaluate_personal(make_algorithm("fedavg", MOMENTUM), task, task.x0, everyone, 0.05, (1,), 10, seed=s)
+        for s in (0, 0)
     )
     assert a == b
 

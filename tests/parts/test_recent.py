@@ -26,7 +26,7 @@ from steppe.parts.sam import ramped
 from steppe.parts.sgd import SGD
 from steppe.parts.swa import SWA
 from steppe.parts.trajectory_teacher import TrajectoryTeacher
-from steppe.registry import make, parse_addition
+from steppe.registry import make_algorithm, parse_addition
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 QUADRATIC = json.loads((VECTORS / "quadratic.json").read_text())
@@ -122,7 +122,7 @@ def federate(algorithm, problem, weights, rounds=None):
 def test_fedgmt_vectors(variant, weights):
     """The duals are stored like gradients: −1/β times the sums of displacements that the vectors hold."""
     problem = GMT["problem"]
-    algorithm = make(
+    algorithm = make_algorithm(
         "fedgmt", SGD(problem["momentum"], problem["weight_decay"]), {**GMT["settings"], "variant": variant}
     )
     for (server, _, states, locals_), want in zip(federate(algorithm, problem, weights), GMT[variant], strict=True):
@@ -151,7 +151,7 @@ def test_fedgmt_gradient():
 def test_fedgmt_v2_is_fedgmt_when_all_are_active():
     problem, rounds = GMT["problem"], [[0, 1, 2]] * 4
     a, b = (
-        [r[0].x for r in federate(make("fedgmt", RECIPE, {"variant": v}), problem, [1, 1, 1], rounds)]
+        [r[0].x for r in federate(make_algorithm("fedgmt", RECIPE, {"variant": v}), problem, [1, 1, 1], rounds)]
         for v in ("official", "v2")
     )
     same(torch.stack(a), torch.stack(b))
@@ -159,8 +159,8 @@ def test_fedgmt_v2_is_fedgmt_when_all_are_active():
 
 def test_fedgmt_without_teacher_is_a_dual_without_pull():
     problem, rounds = GMT["problem"], [[0, 1], [1, 2], [0, 2]]
-    a = [r[0].x for r in federate(make("fedgmt", RECIPE, {"weight": 0.0}), problem, [1, 1, 1], rounds)]
-    dual = make("fedavg", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1,prox=none"),))
+    a = [r[0].x for r in federate(make_algorithm("fedgmt", RECIPE, {"weight": 0.0}), problem, [1, 1, 1], rounds)]
+    dual = make_algorithm("fedavg", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1,prox=none"),))
     b = [r[0].x for r in federate(dual, problem, [1, 1, 1], rounds)]
     same(torch.stack(a), torch.stack(b))
 
@@ -173,7 +173,7 @@ def test_fedscar_without_bias_and_dual_is_fedavg():
 
 def test_fedscar_poster_warns():
     with pytest.warns(UserWarning, match="diverges"):
-        make("fedscar", RECIPE, {"variant": "poster"})
+        make_algorithm("fedscar", RECIPE, {"variant": "poster"})
 
 
 def test_fedscar_needs_states_on_the_server():
@@ -252,7 +252,7 @@ def judged(text, rounds=12):
     problem = {**GMT["problem"], "lr_decay": 0.9}
     add = parse_addition(text)
     add = SWA(add.start_at, add.cycle, rounds) if isinstance(add, SWA) else add
-    algorithm = make("feddyn", RECIPE, add=(add,))
+    algorithm = make_algorithm("feddyn", RECIPE, add=(add,))
     schedule = ([[0, 1], [1, 2], [0, 2], [2]] * 3)[:rounds]
     seen = []
     for t, (server, _, _, locals_) in enumerate(federate(algorithm, problem, [2, 1, 1], schedule)):
@@ -303,13 +303,13 @@ MINE = [
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("name", "settings"), MINE)
 def test_vmap_equals_loop(name, settings):
-    algorithm = make(name, SGD(0.9, 0.01, 10.0), settings)
+    algorithm = make_algorithm(name, SGD(0.9, 0.01, 10.0), settings)
     same(train(algorithm, batched=True, rounds=3), train(algorithm, rounds=3))
 
 
 @pytest.mark.parametrize("add", ["ema", "swa:rounds=2,cycle=1,start_at=0", "latest_mean", "relaxed_start"])
 def test_additions_vmap_equals_loop(add):
-    algorithm = make("fedsmoo", SGD(0.9, 0.01, 10.0), add=(parse_addition(add),))
+    algorithm = make_algorithm("fedsmoo", SGD(0.9, 0.01, 10.0), add=(parse_addition(add),))
     same(train(algorithm, batched=True), train(algorithm))
 
 
@@ -329,7 +329,7 @@ COSTS = [
 
 @pytest.mark.parametrize(("name", "settings", "want"), COSTS)
 def test_costs(name, settings, want):
-    assert costs_of(make(name, RECIPE, settings)) == want
+    assert costs_of(make_algorithm(name, RECIPE, settings)) == want
 
 
 def test_additions_cost_what_they_say():
@@ -339,11 +339,11 @@ def test_additions_cost_what_they_say():
         "relaxed_start": (1, 1, 1),
         "swa": (0, 1, 1),
     }.items():
-        assert costs_of(make("fedavg", RECIPE, add=(parse_addition(text),)))[:3] == want
+        assert costs_of(make_algorithm("fedavg", RECIPE, add=(parse_addition(text),)))[:3] == want
 
 
 def test_settings_are_checked():
     for name, settings in [("fedgmt", {"beta": 0.0}), ("fedgmt", {"keep": 1.5}), ("fedgloss", {"beta": -1.0}),
                            ("fedscar", {"keep": math.nan}), ("fednsam", {"gamma": 2.0})]:  # fmt: skip
         with pytest.raises(SettingError):
-            make(name, RECIPE, settings)
+            make_algorithm(name, RECIPE, settings)

@@ -23,7 +23,7 @@ from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
-from steppe.registry import make, parse_addition
+from steppe.registry import make_algorithm, parse_addition
 
 QUADRATIC = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 SMOO = QUADRATIC["problems"]["smoo"]
@@ -192,7 +192,7 @@ def test_duals_have_one_sign():
 
 
 def test_feddc_is_control_variates_and_a_dual():
-    assert [p.name for p in make("feddc", RECIPE, {"variant": "official"}).parts] == [
+    assert [p.name for p in make_algorithm("feddc", RECIPE, {"variant": "official"}).parts] == [
         "control_variates", "dynamic_regularisation", "sgd"]  # fmt: skip
     # at α → 0 the drift's pull vanishes from the steps, but not from the server
     out = trace("feddc", toy(), {"variant": "official", "alpha": 1e-9})["rounds"]
@@ -211,7 +211,7 @@ MINE = [
 
 @pytest.mark.parametrize(("name", "settings"), MINE)
 def test_vmap_equals_loop(name, settings):
-    algorithm = make(name, SGD(0.9, 0.01, 10.0), settings)
+    algorithm = make_algorithm(name, SGD(0.9, 0.01, 10.0), settings)
     same(train(algorithm, batched=True), train(algorithm))
 
 
@@ -237,12 +237,12 @@ def costs_of(algorithm):
 
 @pytest.mark.parametrize("name", COSTS)
 def test_costs(name):
-    assert costs_of(make(name, RECIPE)) == (*COSTS[name], 0)
+    assert costs_of(make_algorithm(name, RECIPE)) == (*COSTS[name], 0)
 
 
 @pytest.mark.parametrize(("variant", "down", "kept"), [("paper_init", 1, 1), ("last_round", 2, 0), ("official", 2, 0)])
 def test_fedlesam_as_released_sends_the_direction(variant, down, kept):
-    assert costs_of(make("fedlesam", RECIPE, {"variant": variant})) == (kept, down, 1, 1, 0)
+    assert costs_of(make_algorithm("fedlesam", RECIPE, {"variant": variant})) == (kept, down, 1, 1, 0)
 
 
 # ------------------------------------------------------------------------------------ compositions and additions
@@ -250,13 +250,13 @@ def test_a_dual_inside_two_gradients_is_refused():
     with pytest.raises(CompositionError, match="more than once per step"):
         Algorithm((ConsistentSAM(0.1), SAM(0.1), RECIPE))
     with pytest.raises(CompositionError, match="more than once per step"):
-        make("fedsam", RECIPE, add=(parse_addition("consistent_sam:rho=0.1"),))
+        make_algorithm("fedsam", RECIPE, add=(parse_addition("consistent_sam:rho=0.1"),))
     Algorithm((SAM(0.1), ConsistentSAM(0.1), RECIPE))
 
 
 def test_the_same_part_twice_is_refused():
     with pytest.raises(CompositionError, match="share one state"):
-        make("fedlesam_d", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1"),))
+        make_algorithm("fedlesam_d", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1"),))
 
 
 def test_settings_are_checked():
@@ -264,9 +264,9 @@ def test_settings_are_checked():
         with pytest.raises(SettingError):
             part(value)
     with pytest.raises(SettingError, match="mix"):
-        make("fedspeed", RECIPE, {"mix": 1.5})
+        make_algorithm("fedspeed", RECIPE, {"mix": 1.5})
     with pytest.raises(SettingError, match="did you mean 'paper_init'"):
-        make("fedlesam", RECIPE, {"variant": "paper_ini"})
+        make_algorithm("fedlesam", RECIPE, {"variant": "paper_ini"})
 
 
 @pytest.mark.parametrize(

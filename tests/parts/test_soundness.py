@@ -25,7 +25,7 @@ from steppe.parts.nesterov import NesterovStart
 from steppe.parts.norm_bound import NormBound
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
-from steppe.registry import make, parse_addition
+from steppe.registry import make_algorithm, parse_addition
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "quadratic.json").read_text())
 CLIENTS = [
@@ -94,7 +94,7 @@ def test_every_call_of_an_activation_counts():
 @pytest.mark.parametrize("lr", [0.05, 1e-9])  # the round's rate may have decayed to nothing; the outer one has not
 def test_per_fedavg_with_control_variates_keeps_mean_directions(lr):
     add = ControlVariates()
-    found = trace_algorithm(make("perfedavg", SGD(), {"outer_lr": 0.05, "inner_lr": 0.0}, (add,)),
+    found = trace_algorithm(make_algorithm("perfedavg", SGD(), {"outer_lr": 0.05, "inner_lr": 0.0}, (add,)),
                             problem([[0, 1, 2]], lr=lr))["rounds"][0]  # fmt: skip
     for i, steps in enumerate((2, 4, 3)):
         w, total = tensor([0.2, -0.1]), torch.zeros(2).double()
@@ -106,7 +106,7 @@ def test_per_fedavg_with_control_variates_keeps_mean_directions(lr):
 
 def test_per_fedavg_with_client_momentum_keeps_the_mean_direction():
     settings = {"outer_lr": 0.05, "inner_lr": 0.0}
-    xs = [trace_algorithm(make("perfedavg", SGD(), settings, (ClientMomentum(0.5),)),
+    xs = [trace_algorithm(make_algorithm("perfedavg", SGD(), settings, (ClientMomentum(0.5),)),
                           problem([[0, 1, 2]] * 2, lr=lr, steps=1))["rounds"] for lr in (0.05, 1e-9)]  # fmt: skip
     want = sum(0.5 * gradient(i, tensor([0.2, -0.1])) for i in range(3)) / 3
     for rounds in xs:
@@ -128,17 +128,17 @@ def test_per_fedavg_with_client_momentum_keeps_the_mean_direction():
 )
 def test_adamw_hides_the_gradients(name, settings):
     with pytest.raises(CompositionError, match=f"{name}: .* derives gradients .* use the optimiser sgd"):
-        make(name, AdamW(), settings)
+        make_algorithm(name, AdamW(), settings)
 
 
 def test_adamw_goes_with_the_others():
     for name in ("fedavg", "feddyn", "fedsmoo", "fednova", "fedsam", "fedscar", "fedsol"):
-        make(name, AdamW())
+        make_algorithm(name, AdamW())
 
 
 def test_a_momentum_of_inner_gradients_hides_them_too():
     with pytest.raises(CompositionError, match="use variant=clean"):
-        make("perfedavg", SGD(0.9), {"variant": "official"}, (ControlVariates(),))
+        make_algorithm("perfedavg", SGD(0.9), {"variant": "official"}, (ControlVariates(),))
 
 
 # -------------------------------------------------------------------------------------- starts that were moved
@@ -244,10 +244,10 @@ def test_a_run_says_where_an_algorithm_is_known_to_fail():
 def test_fednova_refuses_a_bound_on_its_uploads():
     for text in ("norm_bound:limit=1", "dp:clip=1,noise=0"):
         with pytest.raises(CompositionError, match="twice: use fedavg with max_steps"):
-            make("fednova", SGD(), {}, (parse_addition(text),))
+            make_algorithm("fednova", SGD(), {}, (parse_addition(text),))
     with pytest.raises(CompositionError, match="adds its dual to the update: use over=all"):
-        make("fednova", SGD(), {}, (DynamicRegularisation(1.0, "active"),))
-    make("fednova", SGD(), {}, (DynamicRegularisation(1.0), RelaxedStart()))
+        make_algorithm("fednova", SGD(), {}, (DynamicRegularisation(1.0, "active"),))
+    make_algorithm("fednova", SGD(), {}, (DynamicRegularisation(1.0), RelaxedStart()))
 
 
 # ------------------------------------------------------------------------------------------------- rates of zero

@@ -22,14 +22,19 @@ def run(r, x0, gradient, batches, calls, sizes):
     last = [x0] * n  # the relaxed start
     D = zero  # FedCM
     velocity = zero  # the server's momentum
+    e, back = x0.clone(), zero  # the server's ascent
     trained, judged = [], []
     alpha, rho = r.get("alpha"), r.get("rho", 0.0)
 
     for t, active in enumerate(calls):
         lr = r["lr"] * r.get("lr_decay", 1.0) ** t
         moves, ways, variates, q, counts = {}, {}, {}, {}, {}
+        sent_x = x
+        if "shift" in r:
+            way_back = e - x if r["shift"] == "mean" else back
+            sent_x = x + rho * way_back / (way_back.norm() + 1e-7)
         for i in active:
-            start = x + r.get("beta", 0.0) * (x - last[i])
+            start = sent_x + r.get("beta", 0.0) * (x - last[i])
             w, v, worth, stride = start.clone(), zero, 0.0, 0.0
             todo = list(batches(t, i))
             for k, batch in enumerate(todo):
@@ -43,11 +48,22 @@ def run(r, x0, gradient, batches, calls, sizes):
                 elif "lesam" in r:
                     away = zero if old[i] is None else old[i] - x
                     u = g(w + rho * away / (away.norm() + 1e-7))
+                elif "curved" in r:  # up the distance from x, scaled by each output's share of its row's way
+                    away = w - x
+                    if away.norm() <= 1e-12:
+                        u = g(w)
+                    else:
+                        share, begin = [], 0
+                        for shape in r["curved"]:
+                            piece = away[begin : begin + shape.numel()].reshape(shape)
+                            begin += shape.numel()
+                            share.append((piece.abs() / (piece**2).sum(0).sqrt().clamp(min=1e-12)).reshape(-1))
+                        u = g(w + rho * torch.cat(share) * away / (away.norm() + 1e-12))
                 elif "smoo" in r:
-                    e = g(w) - mu[i] - s
-                    e = rho * e / (e.norm() + 1e-7)
-                    mu[i] = mu[i] + e - s
-                    u, q[i] = g(w + e), mu[i] - e
+                    e_i = g(w) - mu[i] - s
+                    e_i = rho * e_i / (e_i.norm() + 1e-7)
+                    mu[i] = mu[i] + e_i - s
+                    u, q[i] = g(w + e_i), mu[i] - e_i
                 else:
                     u = g(w)
                 if "variates" in r:
@@ -60,7 +76,7 @@ def run(r, x0, gradient, batches, calls, sizes):
                 if alpha and r.get("order") == "official":
                     u, extra = u - hi[i] - alpha * start, extra + alpha
                 elif alpha:
-                    u = u - hi[i] + alpha * (w - start)
+                    u = u - hi[i] + (0.0 if r.get("order") == "none" else alpha) * (w - start)
                 if "clip" in r:
                     u = u * min(1.0, r["clip"] / (float(u.norm()) + 1e-6))
                 v = r.get("momentum", 0.0) * v + u + extra * w
@@ -108,7 +124,8 @@ def run(r, x0, gradient, batches, calls, sizes):
             if "server_momentum" in r:
                 velocity = r["server_momentum"] * velocity + delta
                 delta = velocity
-            x = x + delta
+            x, back = x + delta, -delta
+            e = 0.9 * e + 0.1 * x
             ema = r["ema"] * ema + (1 - r["ema"]) * x if "ema" in r else x
         trained.append(x)
         judged.append(ema if "ema" in r else x)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import steppe
 
 COMMON = {"lr": 0.2, "lr_decay": 0.9, "momentum": 0.6, "decay": 0.03, "clip": 0.7, "weighting": "samples"}
+SHAPES = [torch.Size(shape) for shape in ((6, 5), (6,), (4, 6), (4,), (3, 4), (3,))]  # of the network's tensors
 # What is run; what the plain program is told; and what the run is told besides.
 CASES = {
     "fedsam, no clip": (["fedsam"], {"rho": 0.3, "sam": 1e-12, "clip": None}, {"rho": 0.3}),
@@ -50,6 +51,13 @@ CASES = {
                                        {"cm": 0.4, "end": 0.2, "beta": 0.4}, {"alpha": 0.4}),
     "fedspeed official+man": (["fedspeed", "man:weight=0.4"], {"rho": 0.2, "sam": 1e-7, "alpha": 0.3, "man": 0.4,
                               "order": "official"}, {"rho": 0.2, "alpha": 0.3, "variant": "official"}),
+    "curved dual+man+ema": (["fedsol", "man:weight=0.4", "dynamic_regularisation:alpha=0.3,prox=none", "ema:keep=0.5"],
+                            {"rho": 0.5, "curved": SHAPES, "alpha": 0.3, "order": "none", "man": 0.4, "ema": 0.5},
+                            {"rho": 0.5, "proximal": "l2"}),
+    "feddyn+man+server_ascent": (["feddyn", "man:weight=0.4", "server_ascent:rho=0.2"],
+                                 {"rho": 0.2, "shift": "mean", "alpha": 0.3, "man": 0.4}, {"alpha": 0.3}),
+    "feddyn+server_ascent, update": (["feddyn", "server_ascent:rho=0.2,along=update"],
+                                     {"rho": 0.2, "shift": "update", "alpha": 0.3}, {"alpha": 0.3}),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.references.test_references import quadratic
 from steppe.algorithms import CATALOGUE
 from steppe.core.errors import SteppeError
 from steppe.engine.quadratics import Problem, trace
-from steppe.registry import settings_of
+from steppe.registry import list_settings
 
 PROBLEM = {
     "clients": [
@@ -72,7 +72,7 @@ ENTRIES = [entry for entry in (*entries(), *ABLATIONS) if can(entry)]
 def test_the_library_equals_the_plain_program(entry, change):
     name, own = entry
     settings = (
-        {k: v for k, v in settings_of(CATALOGUE[name]).items() if v is not None}
+        {k: v for k, v in list_settings(CATALOGUE[name]).items() if v is not None}
         | OPEN.get(name, {})
         | own
         | OPEN.get(label(entry), {})

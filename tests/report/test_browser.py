@@ -5,40 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chromium import until
 from tests.report.conftest import FIGURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CHROMEDRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if not CHROMIUM or not CHROMEDRIVER:
-        pytest.skip("no Chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    driver.set_script_timeout(120)
-    yield driver
-    driver.quit()
 
 
 def opened(browser: Any, path: Path, width: int = 1100, scheme: str = "light") -> Any:
@@ -55,12 +30,6 @@ def opened(browser: Any, path: Path, width: int = 1100, scheme: str = "light") -
 def prefers(browser: Any, scheme: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def until(browser: Any, condition: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, 120).until(lambda b: b.execute_script(f"return {condition}"), condition)
 
 
 def complaints(browser: Any) -> list[str]:

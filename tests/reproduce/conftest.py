@@ -2,7 +2,7 @@
 
 import pytest
 
-from steppe.reproduce.make_row import identity
+from steppe.reproduce.make_row import describe_run
 from tests.cli.conftest import steppe
 
 __all__ = ["row_for", "steppe"]
@@ -15,7 +15,7 @@ def row_for():
     def make(cell, accuracy, seed=0, **more):
         config = cell.config.model_copy(update={"seed": seed})
         curve = [accuracy] * config.rounds
-        return {"table": cell.table, "cell": cell.id, "scale": "paper", **identity(config), "accuracy": curve,
+        return {"table": cell.table, "cell": cell.id, "scale": "paper", **describe_run(config), "accuracy": curve,
                 "last": accuracy, "best": accuracy, "mean_of_last_ten": accuracy, "mean_of_last_fifty": accuracy,
                 "seconds": {"total": 10.0}, "processes": 2, "hardware": "made up", "versions": {}, "commit": None,
                 **more}  # fmt: skip

@@ -3,15 +3,15 @@
 import pytest
 
 from steppe.reproduce import missing_runs as plan
-from steppe.reproduce.recipes import select, table
-from steppe.reproduce.verdicts import find
+from steppe.reproduce.recipes import load_table, select_cells
+from steppe.reproduce.verdicts import compare_with_paper
 
-LONG = next(c for c in table("fl-simulator").cells if c.id == "10-100/dir-0.6/fedavg")  # 1000 rounds
-SHORT = next(c for c in table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")  # 800
+LONG = next(c for c in load_table("fl-simulator").cells if c.id == "10-100/dir-0.6/fedavg")  # 1000 rounds
+SHORT = next(c for c in load_table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")  # 800
 
 
 def finding(rows, cell=SHORT):
-    return next(f for f in find(table(cell.table), rows) if f.cell == cell)
+    return next(f for f in compare_with_paper(load_table(cell.table), rows) if f.cell == cell)
 
 
 def rising(row):
@@ -29,10 +29,10 @@ def test_its_first_rounds_are_the_short_run(row_for):
 
 
 def test_it_need_not_be_run_again(row_for):
-    cells = select(table("fedsmoo-table1").cells, [SHORT.id])
-    assert len(plan.runs_for(cells, [], 1, {})) == 1
-    assert plan.runs_for(cells, [row_for(LONG, 0.8)], 1, {}) == []
-    assert len(plan.runs_for(cells, [row_for(LONG, 0.8)], 2, {})) == 1  # of another seed it says nothing
+    cells = select_cells(load_table("fedsmoo-table1").cells, [SHORT.id])
+    assert len(plan.find_runs_of_cells(cells, [], 1, {})) == 1
+    assert plan.find_runs_of_cells(cells, [row_for(LONG, 0.8)], 1, {}) == []
+    assert len(plan.find_runs_of_cells(cells, [row_for(LONG, 0.8)], 2, {})) == 1  # of another seed it says nothing
 
 
 def test_a_run_of_its_own_wins(row_for):
@@ -48,12 +48,15 @@ def test_a_rate_that_knows_the_last_round_contains_no_shorter_run(row_for):
 def test_measures_at_the_end_of_the_long_run_are_not_the_short_ones(row_for):
     row = row_for(LONG, 0.8, measures={"lambda1": {"lambda1": 3.0}}, personal={"1": {"mean": 0.9}})
     assert (
-        plan.runs_for([c for c in table("fedsmoo-table2").cells if c.config.algorithm == "fedavg"], [row], 1, {}) == []
+        plan.find_runs_of_cells(
+            [c for c in load_table("fedsmoo-table2").cells if c.config.algorithm == "fedavg"], [row], 1, {}
+        )
+        == []
     )
-    sam = next(c for c in table("fedsmoo-table2").cells if c.row == "fedsam-lambda1" and c.column == "dir-0.6")
+    sam = next(c for c in load_table("fedsmoo-table2").cells if c.row == "fedsam-lambda1" and c.column == "dir-0.6")
     longer = row_for(sam, 0.8, measures={"lambda1": {"lambda1": 3.0}})
     longer |= {"config": {**longer["config"], "rounds": 1000}, "accuracy": [0.8] * 1000, "recipe": "longer"}
-    assert len(plan.runs_for([sam], [longer], 1, {})) == 1
+    assert len(plan.find_runs_of_cells([sam], [longer], 1, {})) == 1
 
 
 def test_a_run_that_failed_contains_nothing(row_for):

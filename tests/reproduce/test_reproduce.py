@@ -8,15 +8,15 @@ import pytest
 from steppe.jobs.places import Here
 from steppe.jobs.queue import Queue
 from steppe.reproduce import missing_runs, publish, recipes, rows
-from steppe.reproduce.audit import complaints
-from steppe.reproduce.recipes import table
+from steppe.reproduce.audit import find_complaints
+from steppe.reproduce.recipes import load_table
 
 HOME = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_everything_committed_is_what_the_rows_say():
-    assert complaints(HOME / "results", HOME / "docs" / "reproductions", HOME / "docs" / "league.md") == []
+    assert find_complaints(HOME / "results", HOME / "docs" / "reproductions") == []
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     assert len(cells) == 112  # and nothing tried: another precision is the same run on the digits
     assert {c["verdict"] for c in cells} == {"not judged"}  # the numbers of a toy
     assert told["ranks"] == []
-    assert len(rows.read(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
+    assert len(rows.read_rows(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
 
 
 ONE = ("reproduce", "fedsol-table1", "--scale", "tiny", "--out", "out", "--cells", "cifar10/sharding-2/fed[as]vg")
@@ -41,26 +41,26 @@ def test_what_is_there_is_not_run_again(steppe):
     assert first.code == 0, first.err
     assert "This is the tiny scale" in first.out
     before = RESULTS.read_text()
-    (row,) = rows.read(RESULTS)
+    (row,) = rows.read_rows(RESULTS)
     config = row["config"]
     assert (row["cell"], row["seed"], config["algorithm"], config["partition"]) == (
         "cifar10/sharding-2/fedavg", 0, "fedavg", "sharding(2)")  # fmt: skip
     assert len(row["accuracy"]) == config["rounds"]
     assert row["mean_of_last_ten"] == pytest.approx(sum(row["accuracy"]) / len(row["accuracy"]), abs=1e-5)
-    assert row["recipe"] == next(c.hash for c in table("fedsol-table1", "tiny").cells if c.id == row["cell"])
+    assert row["recipe"] == next(c.hash for c in load_table("fedsol-table1", "tiny").cells if c.id == row["cell"])
     assert row["seconds"]["total"] >= row["seconds"]["rounds"] > 0
     assert {"hardware", "versions", "commit", "cost", "partition", "peak_gpu_mib", "tf32"} <= set(row)
     assert "data_folder" not in config  # whose machine it was is nobody's business
     again = steppe(*ONE)
     assert (again.code, again.err, RESULTS.read_text()) == (0, "", before)
     more = steppe(*ONE, "--seeds", "2")
-    assert (more.code, [r["seed"] for r in rows.read(RESULTS)]) == (0, [0, 1])
-    assert rows.read(RESULTS)[1]["accuracy"] != row["accuracy"]
+    assert (more.code, [r["seed"] for r in rows.read_rows(RESULTS)]) == (0, [0, 1])
+    assert rows.read_rows(RESULTS)[1]["accuracy"] != row["accuracy"]
 
 
 def test_four_formats_that_agree(steppe):
     assert steppe(*ONE, "--formats", "md,tex,html,json").code == 0
-    ours = f"{100 * rows.read(RESULTS)[0]['mean_of_last_ten']:.2f}"
+    ours = f"{100 * rows.read_rows(RESULTS)[0]['mean_of_last_ten']:.2f}"
     texts = {kind: Path(f"out/fedsol-table1.{kind}").read_text() for kind in ("md", "tex", "html", "json")}
     assert all(ours in text for kind, text in texts.items() if kind != "json")
     facts = next(c for c in json.loads(texts["json"])["cells"] if c["seeds"])
@@ -97,7 +97,7 @@ def test_several_processes_find_the_same(steppe):
     words = ("reproduce", "fedsol-table1", "--scale", "tiny", *cells)
     here, apart = steppe(*words, "--out", "here"), steppe(*words, "--out", "apart", "--jobs", "2")
     assert (here.code, apart.code) == (0, 0), here.err + apart.err
-    found = [{r["recipe"]: r["accuracy"] for r in rows.read(Path(place) / "results/fedsol-table1.jsonl")}
+    found = [{r["recipe"]: r["accuracy"] for r in rows.read_rows(Path(place) / "results/fedsol-table1.jsonl")}
              for place in ("here", "apart")]  # fmt: skip
     assert len(found[0]) == 2
     assert found[0] == found[1]
@@ -112,7 +112,7 @@ def test_a_budget_that_is_spent_runs_nothing(steppe):
 
 
 def test_a_process_stays_with_its_algorithm():
-    jobs = missing_runs.needed(["fedsol-table1", "fedsol-table6"], "paper", ["cifar10/*"], 2, False, [], {})
+    jobs = missing_runs.find_missing_runs(["fedsol-table1", "fedsol-table6"], "paper", ["cifar10/*"], 2, False, [], {})
     assert len(jobs) == 2 * (48 + 5)  # A0 and A1 are cells of table 1
     queue = Queue([Here, Here])
     queue.waiting = list(jobs)
@@ -133,7 +133,7 @@ def test_a_process_stays_with_its_algorithm():
 
 
 def test_cells_that_share_a_run_are_looked_at_together():
-    jobs = missing_runs.needed(["fedsol-table1", "fedsol-table5"], "paper",
+    jobs = missing_runs.find_missing_runs(["fedsol-table1", "fedsol-table5"], "paper",
                                ["cifar10/lda-0.1/fedavg", "cifar10/fedavg-*"], 1,
                                False, [], {"device": "cpu"})  # fmt: skip
     (job,) = jobs
@@ -143,7 +143,7 @@ def test_cells_that_share_a_run_are_looked_at_together():
 
 def test_list_and_dry_run(steppe):
     listed = json.loads(steppe("reproduce", "list", "--json").out)
-    assert [t["table"] for t in listed] == recipes.names()
+    assert [t["table"] for t in listed] == recipes.list_tables()
     dry = steppe("reproduce", "fedsol-table1", "--cells", "cifar10/lda-0.1/*", "--seeds", "9", "--dry-run")
     last = [line for line in dry.out.splitlines() if line.endswith("seed 8")]  # which nobody has run
     assert (dry.code, len(last)) == (0, 8)
@@ -157,9 +157,9 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
     def listed(*options):
         return {t["table"]: t["run"] for t in json.loads(steppe("reproduce", "list", "--json", *options).out)}
 
-    known = rows.known([HOME / "results"])
+    known = rows.read_folders([HOME / "results"])
     for name in ("fedsol-table1", "fedsol-table5", "fedsol-table7", "fedscar-costs"):
-        found = publish.findings(table(name), known)
+        found = publish.judge_table(load_table(name), known)
         assert listed()[name] == sum(bool(f.seeds) for f in found if not f.cell.of), name
     assert listed()["fedsol-table8"] == 13
     dry = steppe("reproduce", "fedsol-table8", "--dry-run", "--device", "cuda")
@@ -167,8 +167,8 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
     before = listed()
     monkeypatch.chdir(tmp_path)  # the rows that come with the library count anywhere, those of --results too
     assert listed("--results", str(tmp_path)) == before
-    (cell,) = [c for c in table("fedsol-table9").cells if c.id == "cifar10/vgg11-fedavg"]
-    rows.append(tmp_path / "fedsol-table9.jsonl", row_for(cell, 0.5))
+    (cell,) = [c for c in load_table("fedsol-table9").cells if c.id == "cifar10/vgg11-fedavg"]
+    rows.append_row(tmp_path / "fedsol-table9.jsonl", row_for(cell, 0.5))
     assert listed("--results", str(tmp_path))["fedsol-table9"] == before["fedsol-table9"] + 1
 
 
@@ -179,8 +179,8 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
         (("fedsol-table1", "--cells", "cifar10/lda-0.2/*"), "no cell matches"),
         (("fedsol-table1", "--scale", "huge"), "there is no such scale"),
         (("league", "fedsol-table1"), "cannot be combined with tables"),
-        (("league", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
-        (("league", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
+        (("survey", "--cells", "lda-0.1/fedprxo"), "lda-0.1/fedprox"),
+        (("survey", "--scale", "tinny", "--dry-run"), "did you mean 'tiny'"),
         (("leage",), "did you mean 'league'"),
         (("check", "fedsol-table1"), "cannot be combined with tables"),
         (("fedsol-table1", "--formats", "pdf"), "there is no format 'pdf'"),
@@ -202,16 +202,16 @@ def test_missing_data_is_told_cell_by_cell(steppe):
     assert not RESULTS.exists()
 
 
-def test_a_small_league(steppe):
-    words = ("reproduce", "league", "--scale", "tiny", "--cells", "lda-0.1/fedprox", "--out", "out")
+def test_a_small_survey(steppe):
+    words = ("reproduce", "survey", "--scale", "tiny", "--cells", "lda-0.1/fedprox", "--out", "out")
     said = steppe(*words, "--json")
     assert said.code == 0, said.err
-    line = next(e for e in json.loads(said.out)["tables"]["league"] if e["accuracy"] is not None)
+    line = next(e for e in json.loads(said.out)["tables"]["survey"] if e["accuracy"] is not None)
     assert (line["method"], line["column"], len(line["tuned"])) == ("fedprox", "lda-0.1", 3)
     assert line["tuned"][line["chosen"]] == max(line["tuned"].values())
     assert line["trace"] is not None
-    made = rows.read(Path("out/results/league.jsonl"))
+    made = rows.read_rows(Path("out/results/survey.jsonl"))
     assert sorted("validation" in r for r in made) == [False, True, True, True]
-    page = Path("out/league.md").read_text()
+    page = Path("out/survey.md").read_text()
     assert f"{line['accuracy']:.2f}" in page
     assert steppe(*words).err == ""  # nothing was left to run

@@ -6,8 +6,8 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import Config, resolve
 from steppe.core.errors import SteppeError
 from steppe.engine.build import check_names
-from steppe.reproduce import league, recipes
-from steppe.reproduce.recipes import Published, layered, parse, recipe_hash, select, table
+from steppe.reproduce import recipes, survey
+from steppe.reproduce.recipes import Published, hash_recipe, load_table, merge_layers, parse_number, select_cells
 
 # Written down a second time, from another copy of the paper's Table 1: s = 2, 5, 10 and α = 0.05, 0.1, 0.5.
 CIFAR10 = {
@@ -27,17 +27,17 @@ TABLES = ["fedgmt", "fedscar-costs", "fedsmoo-table1", "fedsmoo-table2", "fedsol
 
 
 def cell(name, id_):
-    return next(c for c in table(name).cells if c.id == id_)
+    return next(c for c in load_table(name).cells if c.id == id_)
 
 
 def test_all_tables_are_there():
-    assert recipes.names() == TABLES
+    assert recipes.list_tables() == TABLES
 
 
 def test_table_1_has_the_papers_numbers():
     found = {row: tuple(cell("fedsol-table1", f"{c}/{row}").published.value for c in COLUMNS) for row in CIFAR10}
     assert found == CIFAR10
-    failed = {c.id for c in table("fedsol-table1").main if c.published.failed}
+    failed = {c.id for c in load_table("fedsol-table1").main if c.published.failed}
     assert failed == {f"cifar10/lda-{a}/{m}" for a in ("0.05", "0.1") for m in ("fednova", "scaffold")}
 
 
@@ -72,11 +72,11 @@ def test_a_few_numbers_of_every_other_table():
 @pytest.mark.parametrize("scale", ["paper", "tiny"])
 def test_every_recipe_can_be_built(name, scale):
     seen = set()
-    for c in table(name, scale).cells:
+    for c in load_table(name, scale).cells:
         if c.hash not in seen:
             seen.add(c.hash)
             assert check_names(c.config) is None, c.id
-    ids = [c.id for c in table(name, scale).cells]
+    ids = [c.id for c in load_table(name, scale).cells]
     assert len(ids) == len(set(ids))
 
 
@@ -95,9 +95,9 @@ def test_recipes_are_the_papers_settings():
 
 
 def test_the_statistic_is_fixed_for_each_table():
-    assert table("fedsol-table1").statistic == "mean_of_last_ten"
-    assert table("fedgmt").statistic == "mean_of_last_fifty"
-    assert [(table(n).statistic, table(n).also) for n in ("fedsmoo-table1", "fl-simulator")] == [
+    assert load_table("fedsol-table1").statistic == "mean_of_last_ten"
+    assert load_table("fedgmt").statistic == "mean_of_last_fifty"
+    assert [(load_table(n).statistic, load_table(n).also) for n in ("fedsmoo-table1", "fl-simulator")] == [
         ("mean_of_last_ten", ("best",))] * 2  # fmt: skip
 
 
@@ -119,41 +119,41 @@ def test_a_hash_names_what_is_trained_and_nothing_else():
     other = [{"settings": {"rho": 2}}, {"rounds": 31}, {"partition": "iid"}, {"algorithm": "fedasam"}, {"add": ["ema"]},
              {"weighting": "uniform"}, {"precision": "fp32"}, {"validation": 0.1}]  # fmt: skip
     given = base.model_dump()
-    assert {recipe_hash(Config(**{**given, **change})) for change in same} == {recipe_hash(base)}
-    hashes = [recipe_hash(Config(**{**given, **change})) for change in other]
-    assert len({recipe_hash(base), *hashes}) == 1 + len(other)
+    assert {hash_recipe(Config(**{**given, **change})) for change in same} == {hash_recipe(base)}
+    hashes = [hash_recipe(Config(**{**given, **change})) for change in other]
+    assert len({hash_recipe(base), *hashes}) == 1 + len(other)
 
 
 def test_layers():
     below = {"algorithm": "fedsol", "settings": {"rho": 1.0, "on": "all"}, "rounds": 3}
-    assert layered(below, {"settings": {"rho": 2.0}}) == {**below, "settings": {"rho": 2.0, "on": "all"}}
-    assert layered(below, {"algorithm": "fedavg"})["settings"] == {}
+    assert merge_layers(below, {"settings": {"rho": 2.0}}) == {**below, "settings": {"rho": 2.0, "on": "all"}}
+    assert merge_layers(below, {"algorithm": "fedavg"})["settings"] == {}
 
 
 def test_selection():
-    cells = table("fedsol-table1").cells
-    assert {c.id for c in select(cells, ["cifar10/lda-0.1/*"])} == {f"cifar10/lda-0.1/{m}" for m in CIFAR10}
-    assert len(select(cells, ["cifar10/*"])) == 48
-    assert not [c for c in select(cells, []) if c.of]
-    assert {c.id for c in select(cells, ["tried/cifar10/lda-0.1/fedsam-*"])} == {
+    cells = load_table("fedsol-table1").cells
+    assert {c.id for c in select_cells(cells, ["cifar10/lda-0.1/*"])} == {f"cifar10/lda-0.1/{m}" for m in CIFAR10}
+    assert len(select_cells(cells, ["cifar10/*"])) == 48
+    assert not [c for c in select_cells(cells, []) if c.of]
+    assert {c.id for c in select_cells(cells, ["tried/cifar10/lda-0.1/fedsam-*"])} == {
         f"tried/cifar10/lda-0.1/fedsam-{v}" for v in ("uniform", "rho0.5", "fp32", "tf32", "rho0.05",
                                                 "fedntd-draw")}  # fmt: skip
     with pytest.raises(SteppeError, match="no cell matches"):
-        select(cells, ["cifar11/*"])
+        select_cells(cells, ["cifar11/*"])
 
 
 def test_numbers_as_printed():
-    assert parse("64.13 ± 0.46") == Published(64.13, 0.46)
+    assert parse_number("64.13 ± 0.46") == Published(64.13, 0.46)
     assert (str(Published(64.1, 0.5)), str(Published(10.0, failed=True)), str(Published(500, at_least=True))) == (
         "64.10 ± 0.50", "10.00 (failed)", "500+")  # fmt: skip
 
 
-def test_everybody_plays_in_the_league():
+def test_everybody_is_in_the_survey():
     """All global methods of the catalogue, three candidates each; no row of the tuning sees all training data."""
-    content = recipes.read("league")
+    content = recipes.read_table_file("survey")
     not_global = {"perfedavg", "fedbabu", "knnper", "local", "fedsol_ablation"}
     assert {m["algorithm"] for m in content["method"]} == set(CATALOGUE) - not_global
-    for e in league.entrants():
+    for e in survey.list_entrants():
         assert len(e.tuning) == len(e.final) == 3
         assert len({c.hash for c in e.tuning}) == len({c.hash for c in e.final}) == 3, e.id
         assert all(c.config.validation == 0.1 for c in e.tuning)

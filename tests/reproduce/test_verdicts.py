@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league, league_page, missing_runs, publish, recipes
-from steppe.reproduce.audit import complaints
-from steppe.reproduce.make_row import statistics
-from steppe.reproduce.recipes import names, table
-from steppe.reproduce.rows import append, known, read, value
-from steppe.reproduce.verdicts import find, kendall, ranks, spearman
+from steppe.reproduce import league_page, missing_runs, publish, recipes, survey, survey_page
+from steppe.reproduce.audit import find_complaints
+from steppe.reproduce.make_row import summarize_run
+from steppe.reproduce.recipes import list_tables, load_table
+from steppe.reproduce.rows import append_row, find_statistic, read_folders, read_rows
+from steppe.reproduce.verdicts import compare_with_paper, correlate_ranks, kendall, spearman
 
 HOME = Path(__file__).parents[2]
-T1 = table("fedsol-table1")
+T1 = load_table("fedsol-table1")
 AVG, NOVA = (next(c for c in T1.cells if c.id == f"cifar10/lda-0.1/{m}") for m in ("fedavg", "fednova"))
 
 
 def verdict(name, id_, rows):
-    return next(f for f in find(table(name), rows) if f.cell.id == id_)
+    return next(f for f in compare_with_paper(load_table(name), rows) if f.cell.id == id_)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_a_point_and_a_half_is_the_least_band(row_for, accuracy, expected):
     assert f.band == pytest.approx(1.56)
     wide = {0.5764: "inside", 0.5462: "inside"}.get(accuracy, expected)
     assert f.verdict == wide
-    a8 = next(c for c in table("fedsol-table8").cells if c.id == "rho-0/none")  # the same number without a deviation
+    a8 = next(
+        c for c in load_table("fedsol-table8").cells if c.id == "rho-0/none"
+    )  # the same number without a deviation
     assert verdict("fedsol-table8", a8.id, [row_for(a8, accuracy)]).verdict == expected
 
 
@@ -44,11 +46,11 @@ def test_two_deviations_where_that_is_more(row_for):
 
 
 def test_a_deviation_of_two_runs_does_not_count(row_for):
-    c = next(c for c in table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")
+    c = next(c for c in load_table("fedsmoo-table1").cells if c.id == "10-100/cifar10/dir-0.6/fedavg")
     f = verdict("fedsmoo-table1", c.id, [row_for(c, 0.80, best=0.82)])
     assert (f.band, f.verdict, f.also) == (1.5, "inside", {"best": "outside"})  # 79.52
     wide = next(c for c in T1.cells if c.id == "cifar10/sharding-2/fedavg")  # 51.48 ± 3.41
-    bands = [next(f.band for f in find(replace(T1, runs=n), []) if f.cell == wide) for n in (1, 2, 3)]
+    bands = [next(f.band for f in compare_with_paper(replace(T1, runs=n), []) if f.cell == wide) for n in (1, 2, 3)]
     assert bands == [1.5, 1.5, pytest.approx(6.82)]
 
 
@@ -69,7 +71,7 @@ def test_seeds_are_averaged_and_failures_are_not_hidden(row_for):
 def test_other_verdicts(row_for):
     assert verdict("fedsol-table1", NOVA.id, [row_for(NOVA, 0.3)]).verdict == "paper says failed"
     assert verdict("fedsol-table1", NOVA.id, [row_for(AVG, 0.3)]).verdict == "not run"
-    hessian = next(c for c in table("fedsmoo-table2").cells if c.id == "dir-0.6/fedsam-lambda1")
+    hessian = next(c for c in load_table("fedsmoo-table2").cells if c.id == "dir-0.6/fedsam-lambda1")
     without = verdict("fedsmoo-table2", hessian.id, [row_for(hessian, 0.8)])
     measured = row_for(hessian, 0.8, measures={"lambda1": {"lambda1": 140.0}})
     f = verdict("fedsmoo-table2", hessian.id, [measured])
@@ -82,26 +84,32 @@ def test_a_newer_row_wins(row_for):
 
 def test_tried_recipes_are_shown_where_they_were_run(row_for):
     c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
-    assert not [f for f in find(T1, []) if f.cell.of]
-    f = next(f for f in find(T1, [row_for(c, 0.52)]) if f.cell.of)
+    assert not [f for f in compare_with_paper(T1, []) if f.cell.of]
+    f = next(f for f in compare_with_paper(T1, [row_for(c, 0.52)]) if f.cell.of)
     assert (f.cell.id, f.verdict, f.cell.published.value) == (c.id, "inside", 52.14)
-    assert "the radius of the released configuration" in publish.markdown(T1, find(T1, [row_for(c, 0.52)]))
+    assert "the radius of the released configuration" in publish.render_markdown(
+        T1, compare_with_paper(T1, [row_for(c, 0.52)])
+    )
 
 
 def test_what_was_not_tried_is_said(row_for):
     c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
-    told = next(p for p in publish.introduction(T1, find(T1, [row_for(c, 0.52)]), "paper") if "was not run" in p)
+    told = next(
+        p
+        for p in publish.write_introduction(T1, compare_with_paper(T1, [row_for(c, 0.52)]), "paper")
+        if "was not run" in p
+    )
     assert "fednova-genuine (FedNova as its own paper has it)" in told
     assert "fedsam-rho0.5" not in told
 
 
 def test_a_tried_recipe_that_is_the_cells_own_is_not_shown(row_for):
     """On the digits every precision is the same."""
-    tiny = table("fedsol-table1", "tiny")
+    tiny = load_table("fedsol-table1", "tiny")
     own, other = (next(c for c in tiny.cells if c.id == f"{i}")
                   for i in ("cifar10/lda-0.1/fedsam", "tried/cifar10/lda-0.1/fedsam-tf32"))  # fmt: skip
     assert own.hash == other.hash
-    assert not [f for f in find(tiny, [row_for(own, 0.5)]) if f.cell.of]
+    assert not [f for f in compare_with_paper(tiny, [row_for(own, 0.5)]) if f.cell.of]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -115,48 +123,54 @@ def test_rank_correlations(seed):
 def test_ranks_of_a_column(row_for):
     cells = [c for c in T1.main if c.column == "cifar10/lda-0.5"]
     rows = [row_for(c, c.published.value / 100) for c in cells[:4]]
-    assert ranks(T1, find(T1, rows)) == [{"column": "cifar10/lda-0.5", "group": "", "methods": 4, "of": 8,
-                                          "spearman": pytest.approx(1.0), "kendall": pytest.approx(1.0)}]  # fmt: skip
+    wanted = {"column": "cifar10/lda-0.5", "group": "", "methods": 4, "of": 8}
+    found = correlate_ranks(T1, compare_with_paper(T1, rows))
+    assert found == [wanted | dict.fromkeys(("spearman", "kendall"), pytest.approx(1.0))]
     assert kendall([1, 1], [1, 2]) is None
     last = min(cells[:4], key=lambda c: c.published.value)
     broken = [{**r, "failed": "not finite"} if r["recipe"] == last.hash else r for r in rows]
-    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(1.0)  # what broke down is below all others
+    assert correlate_ranks(T1, compare_with_paper(T1, broken))[0]["spearman"] == pytest.approx(
+        1.0
+    )  # what broke down is below all others
     first = max(cells[:4], key=lambda c: c.published.value)
     broken = [{**r, "failed": "not finite"} if r["recipe"] == first.hash else r for r in rows]
-    assert ranks(T1, find(T1, broken))[0]["spearman"] == pytest.approx(-0.2)  # ranks 4 1 2 3 beside 1 2 3 4
+    assert correlate_ranks(T1, compare_with_paper(T1, broken))[0]["spearman"] == pytest.approx(
+        -0.2
+    )  # ranks 4 1 2 3 beside 1 2 3 4
 
 
 def test_rows_survive_a_torn_line(tmp_path):
     path = tmp_path / "t.jsonl"
-    append(path, {"a": 1})
+    append_row(path, {"a": 1})
     with path.open("a") as file:
         file.write('{"a": 2, "cut')
-    append(path, {"a": 3, "é": "ü"})
-    assert read(path) == [{"a": 1}, {"a": 3, "é": "ü"}]
-    assert known([tmp_path, tmp_path / "nowhere"]) == read(path)
-    assert known([tmp_path], "tiny") == []
-    assert value({"top": {"values": [3.0, 2.0]}}, "top.values.1") == 2.0
+    append_row(path, {"a": 3, "é": "ü"})
+    assert read_rows(path) == [{"a": 1}, {"a": 3, "é": "ü"}]
+    assert read_folders([tmp_path, tmp_path / "nowhere"]) == read_rows(path)
+    assert read_folders([tmp_path], "tiny") == []
+    assert find_statistic({"top": {"values": [3.0, 2.0]}}, "top.values.1") == 2.0
 
 
 def committed(tmp_path, rows):
     for row in rows:
-        append(tmp_path / "results" / f"{row['table']}.jsonl", row)
-    everything = known([tmp_path / "results"])
-    texts = league_page.texts(everything, folder="reproductions/")
-    publish.write({"league.md": texts.pop("league.md")}, tmp_path / "docs")
-    publish.write({**publish.everything(everything), **texts}, tmp_path / "docs" / "reproductions")
-    return tmp_path / "results", tmp_path / "docs" / "reproductions", tmp_path / "docs" / "league.md"
+        append_row(tmp_path / "results" / f"{row['table']}.jsonl", row)
+    everything = read_folders([tmp_path / "results"])
+    texts = survey_page.render_files(everything, folder="reproductions/")
+    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(everything)}
+    publish.write_files(pages, tmp_path / "docs")
+    publish.write_files({**publish.render_all(everything), **texts}, tmp_path / "docs" / "reproductions")
+    return tmp_path / "results", tmp_path / "docs" / "reproductions"
 
 
 def test_the_audit_passes_what_is_right(tmp_path, row_for):
-    assert complaints(*committed(tmp_path, [row_for(AVG, 0.56), row_for(NOVA, 0.2)])) == []
+    assert find_complaints(*committed(tmp_path, [row_for(AVG, 0.56), row_for(NOVA, 0.2)])) == []
 
 
 def test_the_audit_sees_a_table_that_was_touched(tmp_path, row_for):
     places = committed(tmp_path, [row_for(AVG, 0.56)])
     page = places[1] / "fedsol-table1.md"
     page.write_text(page.read_text().replace("56.00", "56.13"))
-    assert complaints(*places) == [f"{page} is not what the rows say: steppe reproduce tables"]
+    assert find_complaints(*places) == [f"{page} is not what the rows say: steppe reproduce tables"]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +193,8 @@ def test_the_audit_sees_a_row_that_is_not_what_it_says(tmp_path, row_for, change
     row = {k: v for k, v in {**row, **change}.items() if v is not ...}
     if "config" in change:
         row["config"] = {**row_for(AVG, 0.56)["config"], **change["config"]}
-    append(tmp_path / "results" / "fedsol-table1.jsonl", row)
-    found = complaints(tmp_path / "results", tmp_path, tmp_path / "league.md")
+    append_row(tmp_path / "results" / "fedsol-table1.jsonl", row)
+    found = find_complaints(tmp_path / "results", tmp_path)
     assert any(told in sentence for sentence in found), found
 
 
@@ -188,42 +202,42 @@ def candidates(row_for, entrant, scores):
     return [row_for(c, 0.5, validation_mean_of_last_ten=s) for c, s in zip(entrant.tuning, scores, strict=True)]
 
 
-def test_the_league_chooses_by_held_out_data_alone(row_for):
-    e = next(e for e in league.entrants() if e.id == "lda-0.1/fedsam")
+def test_the_survey_chooses_by_held_out_data_alone(row_for):
+    e = next(e for e in survey.list_entrants() if e.id == "lda-0.1/fedsam")
     rows = candidates(row_for, e, (0.4, 0.6, 0.5))
-    assert league.choice(e, rows[:2]) is None  # one candidate has not been tried
-    assert league.choice(e, rows) == 1
+    assert survey.choose_candidate(e, rows[:2]) is None  # one candidate has not been tried
+    assert survey.choose_candidate(e, rows) == 1
     best_on_test = [{**rows[0], "mean_of_last_ten": 0.99, "last": 0.99}, *rows[1:]]
-    assert league.choice(e, best_on_test) == 1
+    assert survey.choose_candidate(e, best_on_test) == 1
     broken = [{**rows[1], "failed": "not finite"}]
-    assert league.choice(e, [rows[0], *broken, rows[2]]) == 2
-    jobs = league.finals([e], rows, 2, {})
+    assert survey.choose_candidate(e, [rows[0], *broken, rows[2]]) == 2
+    jobs = survey.find_final_runs([e], rows, 2, {})
     assert [(j.config.settings, j.config.seed, j.config.validation) for j in jobs] == [
         ({"rho": 0.05}, 0, 0.0), ({"rho": 0.05}, 1, 0.0)]  # fmt: skip
 
 
-def test_the_leagues_sentence(row_for):
-    made = {e.id: e for e in league.entrants()}
+def test_the_surveys_sentence(row_for):
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("lda-0.1/fedavg", 0.55), ("lda-0.1/fedsam", 0.60), ("lda-0.1/feddyn+man", 0.58)):
         rows += candidates(row_for, made[id_], (0.1, 0.2, 0.3))
         rows.append(
             row_for(made[id_].final[2], final, measures={"lambda1": {"lambda1": 5.0}, "trace": {"value": 50.0}})
         )
-    found = league.standings(rows)
-    told = league_page.verdict(found, "lda-0.1")
+    found = survey.rank_entrants(rows)
+    told = survey_page.write_verdict(found, "lda-0.1")
     assert "The best is FedSAM (60.00 %)" in told
     assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
-    assert league_page.verdict(found, "sharding-2") == "Nothing was run in this column."
+    assert survey_page.write_verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
     assert line["seconds"] == 5.0  # ten, and two processes shared the device
-    page = league_page.markdown(found)
+    page = survey_page.render_markdown(found)
     assert "Not run: FedAvgM, FedAdam" in page
     assert page.count("| rho=0.1 | 60.00 |") == 1
     assert "published method is FedSAM (60.00 %); 0 of 1 compositions are above it" in page
     assert "One seed each" in page
-    drawn = league_page.picture(found, "lda-0.1", "A & B")
+    drawn = survey_page.draw_picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
 
@@ -231,7 +245,7 @@ def test_the_leagues_sentence(row_for):
 def test_cheap_is_in_bytes_and_in_flops(row_for):
     """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best by held-out data is named,
     whatever it has on the test set."""
-    made = {e.id: e for e in league.entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, tuned, final in (
         ("fedavg", 0.2, 0.5),
@@ -241,12 +255,14 @@ def test_cheap_is_in_bytes_and_in_flops(row_for):
     ):
         entrant = made[f"lda-0.1/{id_}"]
         rows += [*candidates(row_for, entrant, (0.1, 0.15, tuned)), row_for(entrant.final[2], final, best=final + 0.04)]
-    found = league.standings(rows)
-    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in league_page.verdict(found, "lda-0.1")
-    assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(league_page.reading(found, "lda-0.1"))
+    found = survey.rank_entrants(rows)
+    assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in survey_page.write_verdict(found, "lda-0.1")
+    assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(
+        survey_page.write_findings(found, "lda-0.1")
+    )
     expected = [("FedScar", 70, 74, False), ("FedDyn + EMA", 60, 64, True), ("FedDyn + MAN", 55, 59, True),
                 ("FedAvg", 50, 54, False)]  # fmt: skip
-    check_picture(league_page.picture(found, "lda-0.1", "t"), expected)
+    check_picture(survey_page.draw_picture(found, "lda-0.1", "t"), expected)
 
 
 def check_picture(drawn, expected):
@@ -267,20 +283,20 @@ def check_picture(drawn, expected):
 
 
 def test_what_the_running_mean_does_by_itself_is_told(row_for):
-    made = {e.id: e for e in league.entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("feddyn", 0.60), ("fedsam", 0.50), ("feddyn+ema", 0.6375)):
         entrant = made[f"lda-0.1/{id_}"]
         rows += [*candidates(row_for, entrant, (0.1, 0.2, 0.3)), row_for(entrant.final[2], final)]
-    told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
+    told = " ".join(survey_page.write_findings(survey.rank_entrants(rows), "lda-0.1"))
     assert "changes the accuracy of FedDyn +3.75 points" in told
-    assert "changes the accuracy" not in " ".join(league_page.reading(league.standings(rows[:8]), "lda-0.1"))
+    assert "changes the accuracy" not in " ".join(survey_page.write_findings(survey.rank_entrants(rows[:8]), "lda-0.1"))
 
 
-def test_the_leagues_notes_are_what_the_rows_say():
+def test_the_surveys_notes_are_what_the_rows_say():
     """Numbers that were written by hand, against the committed rows."""
-    notes = " ".join(recipes.read("league")["notes"])
-    rows = {r["cell"]: r for r in read(HOME / "results" / "league.jsonl") if r["seed"] == 0}
+    notes = " ".join(recipes.read_table_file("survey")["notes"])
+    rows = {r["cell"]: r for r in read_rows(HOME / "results" / "survey.jsonl") if r["seed"] == 0}
 
     def at_75(cell):
         return f"{100 * np.mean(rows[f'lda-0.1/{cell}']['accuracy'][65:75]):.0f} %"
@@ -304,21 +320,21 @@ def test_the_leagues_notes_are_what_the_rows_say():
 
 def test_sharpness_beside_accuracy(row_for):
     """Four methods, the sharper the better: a rank correlation of one; the fifth is at chance and does not count."""
-    made = {e.id: e for e in league.entrants()}
+    made = {e.id: e for e in survey.list_entrants()}
     rows = []
     for id_, final in (("fedavg", 0.5), ("fedsam", 0.55), ("fedgmt", 0.6), ("feddyn", 0.65), ("fednsam", 0.1)):
         entrant = made[f"lda-0.1/{id_}"]
         rows += candidates(row_for, entrant, (0.1, 0.2, 0.3))
         sharp = {"lambda1": {"lambda1": 100 * final}, "trace": {"value": -final}}
         rows.append(row_for(entrant.final[2], final, measures=sharp))
-    told = " ".join(league_page.reading(league.standings(rows), "lda-0.1"))
+    told = " ".join(survey_page.write_findings(survey.rank_entrants(rows), "lda-0.1"))
     assert "Among the 4 with more than 20 %" in told
     assert "+1.00 (λ1) and -1.00 (trace)" in told
 
 
 def test_the_grid_marks_what_is_inside(row_for):
     prox = next(c for c in T1.cells if c.id == "cifar10/lda-0.1/fedprox")  # 59.80 ± 1.12
-    page = publish.markdown(T1, find(T1, [row_for(AVG, 0.56), row_for(prox, 0.5)]))
+    page = publish.render_markdown(T1, compare_with_paper(T1, [row_for(AVG, 0.56), row_for(prox, 0.5)]))
     assert "| FedAvg | 56.00 / 56.13 ✓ |" in page
     assert "| FedProx | 50.00 / 59.80 ✗ |" in page
     assert "| FedProx | 59.80 ± 1.12 | 50.00 | -9.80 | 2.24 | outside |" in page
@@ -326,11 +342,13 @@ def test_the_grid_marks_what_is_inside(row_for):
 
 def test_where_it_was_run_is_told(row_for):
     row = row_for(AVG, 0.56, hardware="one card", versions={"torch": "2.11"}, commit="0123456789abcdef+changes")
-    assert "Run on one card, torch 2.11, commit 0123456789ab and changes." in publish.markdown(T1, find(T1, [row]))
+    assert "Run on one card, torch 2.11, commit 0123456789ab and changes." in publish.render_markdown(
+        T1, compare_with_paper(T1, [row])
+    )
 
 
 def test_json_is_complete(row_for):
-    told = publish.facts(T1, find(T1, [row_for(AVG, 0.56)]))
+    told = publish.collect_facts(T1, compare_with_paper(T1, [row_for(AVG, 0.56)]))
     mine = next(c for c in told["cells"] if c["cell"] == AVG.id)
     assert json.loads(json.dumps(told)) == told
     assert (mine["ours"], mine["difference"], mine["verdict"]) == (56.0, -0.13, "inside")
@@ -340,9 +358,9 @@ def test_json_is_complete(row_for):
 
 def test_latex_knows_every_letter(row_for):
     """A stock LaTeX refuses letters that it has no definition for."""
-    for name in names():
-        t = table(name)
-        text = publish.latex(t, find(t, [row_for(c, 0.5) for c in t.cells[:3]]))
+    for name in list_tables():
+        t = load_table(name)
+        text = publish.render_latex(t, compare_with_paper(t, [row_for(c, 0.5) for c in t.cells[:3]]))
         assert not {c for c in text if ord(c) > 255}, name
 
 
@@ -350,7 +368,7 @@ def test_statistics_of_a_curve():
     curve, held_out = np.random.default_rng(0).random((2, 60)).tolist()
     records = [{"accuracy": a, "validation_accuracy": h, "train_loss": 1.0}
                for a, h in zip(curve, held_out, strict=True)]  # fmt: skip
-    row = statistics(records, {"rounds": 60, "last": curve[-1], "best": max(curve), "loss": 0.5})
+    row = summarize_run(records, {"rounds": 60, "last": curve[-1], "best": max(curve), "loss": 0.5})
     expected = {"mean_of_last_ten": np.mean(curve[50:]), "mean_of_last_fifty": np.mean(curve[10:]),
                 "validation_mean_of_last_ten": np.mean(held_out[50:]), "last": curve[59],
                 "best": max(curve)}  # fmt: skip
@@ -361,6 +379,6 @@ def test_statistics_of_a_curve():
 def test_a_run_that_was_not_looked_at_is_made_again(row_for):
     """Table 5 wants FedAvg's fine-tuned clients: Table 1's row has none of them."""
     ids = ["cifar10/fedavg-5"]
-    assert len(missing_runs.needed(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
+    assert len(missing_runs.find_missing_runs(["fedsol-table5"], "paper", ids, 1, False, [row_for(AVG, 0.5)], {})) == 1
     tuned = row_for(AVG, 0.5, personal={"5": {"mean": 0.9}})
-    assert missing_runs.needed(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []
+    assert missing_runs.find_missing_runs(["fedsol-table5"], "paper", ids, 1, False, [tuned], {}) == []

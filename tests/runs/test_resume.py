@@ -175,13 +175,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 
 def test_an_edited_row_on_disk_is_noticed(interrupted: Path, tmp_path: Path) -> None:
     out = shutil.copytree(interrupted / "killed-disk", tmp_path / "run")
-    newest, before = (load_file(out / f"checkpoints/round-00000{n}/clients.safetensors")["slots"] for n in (4, 3))
-    client = int((newest != before).nonzero()[0])
-    slot = int(newest[client])
+    newest, before = (load_file(out / f"checkpoints/round-00000{n}/clients.safetensors") for n in (4, 3))
+    same = [*zip(before["clients"], before["slots"], strict=True)]
+    row = next(k for k, one in enumerate(zip(newest["clients"], newest["slots"], strict=True)) if one not in same)
+    client, place, slot = (int(newest[name][row]) for name in ("clients", "places", "slots"))
     path = out / "clients.bin"
     raw = bytearray(path.read_bytes())
-    width = len(raw) // (3 * 6)
-    raw[(3 * client + slot) * width + 5] ^= 1
+    width = 4 * json.loads((out / "about.json").read_text())["parameters"]
+    raw[(3 * place + slot) * width + 5] ^= 1
     path.write_bytes(raw)
     result, said = _resumed(out, store="disk")
     assert "round-000004" in said[0]

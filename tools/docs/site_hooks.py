@@ -1,36 +1,55 @@
-"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, equations."""
+"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, MathJax."""
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import tomllib
+from importlib.metadata import files as files_of
 from pathlib import Path
 from typing import Any
 
-import ziamath.fonts
-from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from tools.docs import api_pages, catalogue_pages, command_page, config_page, folder_page, names_page, wire_page
+from tools.docs.offline_check import check_site
 
 ROOT = Path(__file__).parents[2]
-FONT = "STIXTwoMath-Regular.ttf"
+DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
-EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
 
 
+@event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the equations' font, and the pages that `folder/*` of the navigation stands for."""
-    font = Path(ziamath.fonts.__file__).with_name(FONT)
-    files.append(File.generated(config, f"assets/{FONT}", abs_src_path=str(font)))
+    """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
+    mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
+    files.append(File.generated(config, "assets/mathjax.js", abs_src_path=str(mathjax.locate())))
+    for path, text in make_reference().items():
+        files.append(File.generated(config, path, content=text))
     named = set(walk(config.nav))
     pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri not in named)
     config.nav = expand(config.nav, pages)
     return files
+
+
+def make_reference() -> dict[str, str]:
+    """Return the generated pages by their paths."""
+    return (
+        api_pages.make_pages()
+        | catalogue_pages.make_pages()
+        | {
+            "reference/config.md": config_page.make_page(),
+            "reference/commands.md": command_page.make_page(),
+            "reference/names.md": names_page.make_page(),
+            "reference/files.md": folder_page.make_page(),
+            "reference/messages.md": wire_page.make_page(),
+        }
+    )
 
 
 def walk(nav: Any) -> list[str]:
@@ -52,24 +71,30 @@ def expand(nav: Any, pages: list[str]) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to files outside docs/ to the repository's public home."""
-    folder = (ROOT / "docs" / page.file.src_uri).parent
+    """Take in what a page includes, and point links to files outside docs/ to the repository's public home."""
+    here = (DOCS / page.file.src_uri).parent
+    text = relink(markdown, here, here)
+    return INCLUDED.sub(lambda found: relink((ROOT / found[1]).read_text("utf-8"), ROOT, here), text)
+
+
+def relink(text: str, base: Path, here: Path) -> str:
+    """Write links that were relative to `base` as those of a page in the folder `here`."""
 
     def point(link: re.Match[str]) -> str:
         opening, target, anchor, closing = link.groups(default="")
-        outside = os.path.relpath(folder / target, ROOT / "docs")
-        if "://" in target or target.startswith("#") or not outside.startswith(".."):
+        path = Path(os.path.normpath(base / target))
+        if "://" in target or target.startswith("#") or (base == here and path.is_relative_to(DOCS)):
             return link[0]
-        path = (folder / target).resolve()
         if not path.exists():
-            raise PluginError(f"{page.file.src_uri} links to {target}, which does not exist.")
-        return f"{opening}{HOME}/blob/main/{path.relative_to(ROOT)}{anchor}{closing}"
+            raise PluginError(f"There is a link to {target} in a page of {here.relative_to(ROOT)}, but no such file.")
+        inside = path.is_relative_to(DOCS) and path.is_file()
+        to = os.path.relpath(path, here) if inside else f"{HOME}/blob/main/{path.relative_to(ROOT)}"
+        return f"{opening}{to}{anchor}{closing}"
 
-    return LINK.sub(point, markdown)
+    return LINK.sub(point, text)
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Write equations as MathML, which browsers show without a script."""
-    return EQUATION.sub(
-        lambda found: convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline"), content
-    )
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a site that loads anything from elsewhere."""
+    if found := check_site(Path(config.site_dir)):
+        raise PluginError("The site must work offline, but it loads: " + "; ".join(found[:5]))

@@ -113,5 +113,5 @@ def print_measures(table: Any) -> None:
     for piece in split_to_width(table, terminal.console().width):
         terminal.print_table(piece.title, piece.columns, piece.rows)
     if table.legend:
-        terminal.show(f"[dim]{terminal.escaped(table.legend)}[/]")
+        terminal.show(f"[dim]{terminal.escape(table.legend)}[/]")
     terminal.show("")

@@ -12,7 +12,7 @@ import click
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.executors.allocator import keep_memory
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
@@ -56,7 +56,7 @@ def main() -> None:
         else:
             from rich.console import Console
 
-            text = f"[bold red]error:[/] {terminal.escaped(_text(error))}"
+            text = f"[bold red]error:[/] {terminal.escape(_text(error))}"
             Console(stderr=True, soft_wrap=True).print(text, highlight=False)
         sys.exit(code)
 
@@ -80,7 +80,7 @@ def _text(error: Exception) -> str:
     text = error.format_message()
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context and isinstance(context.command, click.Group) and (unknown := re.match("No such command '(.*?)'", text)):
-        return unknown[0] + nearest(unknown[1], context.command.commands)
+        return unknown[0] + suggest_name(unknown[1], context.command.commands)
     return f"{text} See {context.command_path} --help." if context else text
 
 

@@ -15,13 +15,13 @@ from steppe.settings import parse_assignment, parse_grid, shorten, split_algorit
 def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
                        begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """Return a checked configuration from a file (or a started run), overridden by the command line."""
-    from steppe.config import as_option, nest, put, read, renamed, resolve, spell_out
+    from steppe.config import format_option, nest_settings, put_value, read_config_file, rename_old, resolve, spell_out
     from steppe.engine.build import check_names
 
-    values = renamed(spell_out(read(path) if path else begun or {}))
+    values = rename_old(spell_out(read_config_file(path) if path else begun or {}))
     table = values.get("settings")
     said = dict.fromkeys([*values, *(table if isinstance(table, dict) else ())], str(path or "config.json"))
-    words = [(text, as_option(text)) for text in sets]
+    words = [(text, format_option(text)) for text in sets]
     with tell_where(said):
         if algorithm:
             name, own_sets, parts = split_algorithm(algorithm)
@@ -29,15 +29,15 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
             add = [*parts, *add]
             if name != values.get("algorithm", "fedavg"):
                 values.pop("settings", None)  # they were meant for another algorithm
-            values = renamed({**values, "algorithm": name})
+            values = rename_old({**values, "algorithm": name})
             said.pop("algorithm", None)
-        values = nest(values)
+        values = nest_settings(values)
         for text, how in words:
             key, value = parse_assignment(text)
             bare = key.removeprefix("settings.")
             said.pop(bare, None)  # so that it is the last
             said[bare] = how
-            values = nest(put(values, key, value))
+            values = nest_settings(put_value(values, key, value))
         if add:
             given = values.get("add", [])
             values["add"] = [*given, *add] if isinstance(given, list) else given
@@ -51,12 +51,12 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
 
 def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     """Select for each algorithm the shared settings that it knows; refuse a setting that none knows."""
-    from steppe.config import Config, assign
-    from steppe.registry import catalogue_settings
+    from steppe.config import Config, parse_option
+    from steppe.registry import list_catalogue_settings
 
-    known = {a: catalogue_settings(a) for a in algorithms}
+    known = {a: list_catalogue_settings(a) for a in algorithms}
     for text in sets:
-        assign(text, {k for settings in known.values() for k in settings})
+        parse_option(text, {k for settings in known.values() for k in settings})
     key_of = {text: parse_assignment(text)[0].removeprefix("settings.") for text in sets}
     return {a: [t for t in sets if key_of[t] in {*Config.model_fields, *known[a]}] for a in algorithms}
 
@@ -116,6 +116,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
     """Return the configuration, the label and the folder of `steppe run`."""
+    from steppe.registry import name_part
     from steppe.runs.folder import RunFolder, check_place
 
     if out is not None:
@@ -125,7 +126,7 @@ def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add:
         chosen = read_configuration(None, None, sets, add, rounds, begun)
     else:
         chosen = read_configuration(algorithm, config, sets, add, rounds)
-    label = "+".join(map(shorten, (chosen.algorithm, *chosen.add)))
+    label = "+".join([shorten(chosen.algorithm), *map(name_part, chosen.add)])
     where = out or find_free_folder(f"{label}-{chosen.hash}", resume)
     if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")

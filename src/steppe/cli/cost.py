@@ -48,10 +48,10 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
     from pydantic import ValidationError
 
-    from steppe.config import as_option, assign
+    from steppe.config import format_option, parse_option
     from steppe.engine.quadratics import Problem
     from steppe.engine.quadratics import trace as run_trace
-    from steppe.registry import find_entry, settings_of
+    from steppe.registry import find_entry, list_settings
     from steppe.settings import explain, split_algorithm
 
     try:
@@ -64,10 +64,10 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
     except (ValueError, TypeError, RecursionError) as error:
         raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
     name, own_sets, parts = split_algorithm(algorithm)
-    settings, own = {}, settings_of(find_entry(name))
+    settings, own = {}, list_settings(find_entry(name))
     for text in (*own_sets, *sets):
-        key, value = assign(text, own)
+        key, value = parse_option(text, own)
         if not key.startswith("settings."):
-            raise SteppeError(f"{as_option(text)}: {key} belongs to the problem file here, like lr and momentum.")
+            raise SteppeError(f"{format_option(text)}: {key} belongs to the problem file here, like lr and momentum.")
         settings[key.removeprefix("settings.")] = value
     print(json.dumps(run_trace(name, checked, settings, [*parts, *add])))

@@ -47,7 +47,7 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
     from steppe.flower.own_user import is_loopback
 
     if tls is False and not is_loopback(host):
-        terminal.show(f"[bold]warning:[/] without TLS, anyone on the path to {terminal.escaped(host)} can read the "
+        terminal.show(f"[bold]warning:[/] without TLS, anyone on the path to {terminal.escape(host)} can read the "
                       "updates, and any node may join")  # fmt: skip
     init(folder, _config(nodes, algorithm, config, sets, add, rounds), host, tls, own_data, telemetry=telemetry)
     here = f", or start everything on this machine: steppe federate up {folder}" if is_loopback(host) else ""
@@ -102,14 +102,14 @@ def register(folder: Folder = Path("federation"),
 @federate.command()
 def status(folder: Folder = Path("federation"), as_json: Json = False, debug: Debug = False) -> None:
     """Show the status of a federation: its server, its rounds, its nodes."""
-    from steppe.flower.status import look
+    from steppe.flower.status import read_federation
 
-    told = look(folder)
+    told = read_federation(folder)
     if as_json:
         print(json.dumps(told, indent=1))
         return
-    terminal.show(f"[bold]{terminal.escaped(told['name'])}[/]: {told['algorithm']}, {told['clients']} clients; "
-                  f"round {told['rounds_done']} of {told['rounds']}; {terminal.escaped(told['server'])}")  # fmt: skip
+    terminal.show(f"[bold]{terminal.escape(told['name'])}[/]: {told['algorithm']}, {told['clients']} clients; "
+                  f"round {told['rounds_done']} of {told['rounds']}; {terminal.escape(told['server'])}")  # fmt: skip
     if told.get("metric") in told:
         terminal.show(f"{told['metric']} {told[told['metric']]:.4g}, {show_loss(told['loss'])}")
     terminal.show(f"SuperLink {told['address']}: {'running' if told['superlink'] else 'not running'}")
@@ -119,18 +119,18 @@ def status(folder: Folder = Path("federation"), as_json: Json = False, debug: De
 
 def read_folder(folder: Path) -> Config:
     """Return a federation's configuration; refuse a folder that has none."""
-    from steppe.flower.federation_file import read
+    from steppe.flower.federation_file import read_federation_file
 
-    return read(folder / "app")[1]
+    return read_federation_file(folder / "app")[1]
 
 
 def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: list[str], add: list[str],
             rounds: int | None) -> Config:  # fmt: skip
     """Return the configuration of a federation: one client per node, all in every round unless set otherwise."""
-    from steppe.config import read
+    from steppe.config import read_config_file
     from steppe.settings import parse_assignment
 
-    given = {parse_assignment(text)[0] for text in sets} | set(read(path) if path else ())
+    given = {parse_assignment(text)[0] for text in sets} | set(read_config_file(path) if path else ())
     if nodes is not None or "clients" not in given:
         sets = [*sets, f"clients={nodes or 3}"]
     if "per_round" not in given:
@@ -143,14 +143,14 @@ def _config(nodes: int | None, algorithm: str | None, path: Path | None, sets: l
 def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.engine.result import check_converged
     from steppe.flower import launch
-    from steppe.flower.federation_file import FILE, read
+    from steppe.flower.federation_file import FILE, read_federation_file
     from steppe.flower.overhead import describe
     from steppe.flower.own_user import is_loopback
     from steppe.flower.server_status import find_server, is_alive
     from steppe.flower.status import find_address, find_control
     from steppe.runs.folder import RunFolder
 
-    settings, config = read(folder / "app")
+    settings, config = read_federation_file(folder / "app")
     where = folder / settings.out
     run = RunFolder(where)
     begun = run.exists

@@ -32,9 +32,9 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
         table.add_column(no_wrap=True)
         table.add_column()
         for name, entry in entries.items():
-            origin = f"[dim](from {terminal.escaped(entry['from'])})[/]" if "from" in entry else ""
-            lines = [terminal.escaped(entry["about"]), *_settings(entry), origin]
-            table.add_row(f"[bold]{terminal.escaped(name)}[/]", "\n".join(line for line in lines if line))
+            origin = f"[dim](from {terminal.escape(entry['from'])})[/]" if "from" in entry else ""
+            lines = [terminal.escape(entry["about"]), *_settings(entry), origin]
+            table.add_row(f"[bold]{terminal.escape(name)}[/]", "\n".join(line for line in lines if line))
         terminal.console().print(table, highlight=False)
         terminal.console().print()
 
@@ -44,7 +44,7 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     settings, choices = entry.get("settings", {}), entry.get("choices", {})
     plain = "  ".join(f"{key}={value}" for key, value in settings.items() if key not in choices)
     several = [f"{key}={settings[key]}  (one of {', '.join(map(str, those))})" for key, those in choices.items()]
-    return [f"[dim]{terminal.escaped(line)}[/]" for line in (plain, *several) if line]
+    return [f"[dim]{terminal.escape(line)}[/]" for line in (plain, *several) if line]
 
 
 @app.command()

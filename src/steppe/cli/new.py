@@ -12,7 +12,7 @@ import typer
 
 from steppe.cli import terminal
 from steppe.cli.app import Debug, app
-from steppe.core.errors import SteppeError, nearest, quote
+from steppe.core.errors import SteppeError, quote, suggest_name
 
 KINDS = ("part", "algorithm")
 
@@ -24,7 +24,7 @@ def new(kind: Annotated[str, typer.Argument(help="part or algorithm.")],
         debug: Debug = False) -> None:  # fmt: skip
     """Write NAME.py, a part or algorithm that works, and test_NAME.py, which runs the conformance suite on it."""
     if kind not in KINDS:
-        raise SteppeError(f"there is nothing new called {quote(kind)}{nearest(kind, KINDS)}")
+        raise SteppeError(f"there is nothing new called {quote(kind)}{suggest_name(kind, KINDS)}")
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise SteppeError(f"{quote(name)} cannot be the name of a Python file: use letters, digits and _, such as "
                           "look_back.")  # fmt: skip

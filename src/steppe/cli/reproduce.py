@@ -12,17 +12,17 @@ import typer
 
 from steppe.cli import terminal
 from steppe.cli.app import Debug, Json, Out, app
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:
     from steppe.reproduce.missing_runs import CellJob
 
-ALONE = ("league", "list", "tables", "check")
+ALONE = ("league", "survey", "list", "tables", "check")
 
 
 @app.command()
 def reproduce(
-    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; or list "
+    tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; survey; or list "
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
@@ -48,43 +48,46 @@ def reproduce(
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
-    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows
+    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, survey, survey_page
     from steppe.reproduce.make_row import make_row
 
     kinds = [kind.strip() for kind in formats.split(",")]
     for kind in kinds:
         if kind not in publish.KINDS:
-            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{nearest(kind, publish.KINDS)}")
+            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{suggest_name(kind, publish.KINDS)}")
     if tables == ["list"]:
         _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return
     if tables in (["tables"], ["check"]):
         _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
         return
-    is_league = tables == ["league"]
+    is_league, is_survey = tables == ["league"], tables == ["survey"]
+    alone = is_league or is_survey
     tables = list(dict.fromkeys(tables))
-    for name in [] if is_league else tables:  # refuse an unknown name before anything runs
+    for name in [] if alone else tables:  # refuse an unknown name before anything runs
         if name in ALONE:
             raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
-        if name not in recipes.names():
-            raise SteppeError(f"there is no table {name!r}{nearest(name, [*recipes.names(), *ALONE])}")
-        recipes.table(name, scale)
+        if name not in recipes.list_tables():
+            raise SteppeError(f"there is no table {name!r}{suggest_name(name, [*recipes.list_tables(), *ALONE])}")
+        recipes.load_table(name, scale)
     rows_in, tables_in = missing_runs.find_folders(out, results, scale)
     known_in = [rows.find_ours(), rows_in] if scale == "paper" else [rows_in]
     machine: dict[str, object] = {"device": device, "data_folder": data_folder}
 
     def known() -> list[rows.Row]:
-        return rows.known(known_in, scale)
+        return rows.read_folders(known_in, scale)
 
     stages: list[Callable[[], list[CellJob]]]  # the runs of a stage may depend on the rows of the previous stage
     if is_league:
-        entrants = league.chosen(cells, scale)
+        stages = [lambda: league.find_missing_runs(known(), scale, cells, machine)]
+    elif is_survey:
+        entrants = survey.select_entrants(cells, scale)
         stages = [
-            lambda: league.tuning(entrants, known(), machine),
-            lambda: league.finals(entrants, known(), seeds, machine),
+            lambda: survey.find_tuning_runs(entrants, known(), machine),
+            lambda: survey.find_final_runs(entrants, known(), seeds, machine),
         ]
     else:
-        stages = [lambda: missing_runs.needed(tables, scale, cells, seeds, tried, known(), machine)]
+        stages = [lambda: missing_runs.find_missing_runs(tables, scale, cells, seeds, tried, known(), machine)]
     if dry:
         missing = [{"run": j.label, "recipe": j.recipe, "cells": [f"{c.table} {c.id}" for c in j.cells]}
                    for stage in stages for j in stage()]  # fmt: skip
@@ -106,26 +109,35 @@ def reproduce(
                     cell = first[ended.job.label]
                     row = {"table": cell.table, "cell": cell.id, "scale": scale,
                            **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
-                    rows.append(rows_in / f"{cell.table}.jsonl", row)
+                    rows.append_row(rows_in / f"{cell.table}.jsonl", row)
+                    if is_league:  # what to run next follows from what was found
+                        more = [job for job in stage() if job.label not in first]
+                        first |= {job.label: job.cells[0] for job in more}
+                        queue.add(more)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
         raise typer.Exit(130) from None
     found_all: dict[str, Any] = {}
     written: list[Path] = []
     if is_league:
-        found_all["league"] = league.standings(known(), scale)
-        written += publish.write(league_page.texts(known(), scale, kinds=kinds), tables_in)
-    for table in [] if is_league else [recipes.table(name, scale) for name in tables]:
-        found = publish.findings(table, known(), scale)
-        found_all[table.name] = publish.facts(table, found, scale)
-        written += publish.write(publish.texts(table, found, scale, kinds), tables_in)
+        found_all["league"] = league.find_standings(known(), scale)
+        written += publish.write_files(league_page.render_files(known(), scale), tables_in)
+    if is_survey:
+        found_all["survey"] = survey.rank_entrants(known(), scale)
+        written += publish.write_files(survey_page.render_files(known(), scale, kinds=kinds), tables_in)
+    for table in [] if alone else [recipes.load_table(name, scale) for name in tables]:
+        found = publish.judge_table(table, known(), scale)
+        found_all[table.name] = publish.collect_facts(table, found, scale)
+        written += publish.write_files(publish.render_files(table, found, scale, kinds), tables_in)
         if not as_json:
             _show(table, found, scale)
     if as_json:
         print(json.dumps({"tables": found_all, "not_run": [j.label for j in queue.waiting], "failed": failed}))
     else:
         if is_league:
-            _show_league(found_all["league"], scale)
+            _show_league(known(), scale)
+        if is_survey:
+            _show_survey(found_all["survey"], scale)
         if scale == "tiny":
             terminal.show(publish.TINY)
         terminal.show(f"written: {', '.join(map(str, written))}")
@@ -137,36 +149,36 @@ def reproduce(
 
 
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
-    """Write everything made from rows: the tables, their index, and the league's page next to their folder."""
-    from steppe.reproduce import audit, league_page, publish, rows
+    """Write everything made from rows: the tables, their index, and the pages next to their folder."""
+    from steppe.reproduce import audit, league_page, publish, rows, survey_page
 
-    page = tables.parent / "league.md"
     if only_check:
-        audit.check(results, tables, page)
+        audit.check_rows(results, tables)
         terminal.show(f"every row in {results} belongs to a recipe, and {tables} agrees with the rows")
         return
-    known = rows.known([results])
-    texts = league_page.texts(known, folder=f"{tables.name}/", kinds=kinds)
-    made = publish.everything(known, kinds)
+    known = rows.read_folders([results])
+    texts = survey_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
+    made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
-    publish.write({"league.md": texts.pop("league.md"), **above}, page.parent)
-    written = publish.write({**made, **texts}, tables)
-    terminal.show(f"wrote {page} and {len(written)} files in {tables}")
+    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(known), **above}
+    publish.write_files(pages, tables.parent)
+    written = publish.write_files({**made, **texts}, tables)
+    terminal.show(f"wrote {', '.join(pages)} in {tables.parent} and {len(written)} files in {tables}")
 
 
 def _list(as_json: bool, places: list[Path]) -> None:
     from steppe.reproduce import missing_runs, recipes, rows
 
     known: dict[str, list[rows.Row]] = {}
-    for row in rows.known(places):
+    for row in rows.read_folders(places):
         known.setdefault(row["recipe"], []).append(row)
 
     def there(cell: recipes.Cell) -> bool:
         return cell.statistic in missing_runs.TRACED or any(
-            rows.answers(r, cell.statistic) for r in known.get(cell.hash, [])
+            rows.has_statistic(r, cell.statistic) for r in known.get(cell.hash, [])
         )
 
-    tables = [recipes.table(name) for name in recipes.names()]
+    tables = [recipes.load_table(name) for name in recipes.list_tables()]
     counts: list[dict[str, Any]] = [{"table": t.name, "title": t.title, "source": t.source, "cells": len(t.main),
              "run": sum(map(there, t.main)), "tried": len(t.cells) - len(t.main)}
             for t in tables]  # fmt: skip
@@ -175,14 +187,16 @@ def _list(as_json: bool, places: list[Path]) -> None:
         return
     terminal.print_table("published tables", ["table", "cells", "run here", "what"],
                          [[t["table"], str(t["cells"]), str(t["run"]), t["title"]] for t in counts])  # fmt: skip
-    terminal.show("and league: all methods under one protocol, tuned on held-out training data")
+    terminal.show(
+        "and league: some methods, tuned alike, over several draws; survey: all methods under one protocol, one seed"
+    )
 
 
 def _show(table: Any, found: Any, scale: str) -> None:
     from steppe.reproduce import publish
 
-    terminal.show(f"\n[bold]{terminal.escaped(table.title)}[/]")
-    for part in publish.printed(table, found, scale):
+    terminal.show(f"\n[bold]{terminal.escape(table.title)}[/]")
+    for part in publish.make_tables(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
         if part.title in table.columns.values():  # show only columns with runs, cell by cell
             place = part.columns.index("verdict")
@@ -191,15 +205,24 @@ def _show(table: Any, found: Any, scale: str) -> None:
             terminal.print_table(
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
-    terminal.show(terminal.escaped(publish.summary(table, found)))
+    terminal.show(terminal.escape(publish.summarize(table, found)))
 
 
-def _show_league(found: list[dict[str, Any]], scale: str) -> None:
-    from steppe.reproduce import league_page, recipes
+def _show_league(known: list[dict[str, Any]], scale: str) -> None:
+    from steppe.reproduce import league_page
 
-    for column in recipes.read("league")["column"]:
-        part = league_page.printed(found, column["id"], column["title"])
+    for part in league_page.make_tables(known, scale):
+        terminal.print_table(part.title, part.columns, part.rows, ("trace", "λ1", "global model, %"))
+    for sentence in league_page.write_outcome(known, scale):
+        terminal.show(terminal.escape(sentence))
+
+
+def _show_survey(found: list[dict[str, Any]], scale: str) -> None:
+    from steppe.reproduce import recipes, survey_page
+
+    for column in recipes.read_table_file("survey")["column"]:
+        part = survey_page.make_table(found, column["id"], column["title"])
         if part.rows:
             terminal.print_table(part.title, part.columns, part.rows, ("seconds", "seeds", "gradients", "best", "last"))
         if scale == "paper":
-            terminal.show(league_page.verdict(found, column["id"]))
+            terminal.show(survey_page.write_verdict(found, column["id"]))

@@ -31,7 +31,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.engine.result import check_converged
     from steppe.engine.rounds import simulate
     from steppe.report.figures import draw_histories
-    from steppe.runs.folder import nulled
+    from steppe.runs.curves import list_curves
+    from steppe.runs.folder import replace_non_finite
 
     join()
     for key, names in (("measure", measure), ("track", track)):
@@ -50,9 +51,9 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
+    draw_histories({label: [result.history]}, where / "curves.png", list_curves(built.task.metrics), title)
     if as_json:
-        print(json.dumps(nulled({"folder": str(where), **result.summary})))
+        print(json.dumps(replace_non_finite({"folder": str(where), **result.summary})))
         check_converged(result.summary, where)
         return
     s = result.summary

@@ -112,9 +112,9 @@ def report_failures(points: list[Point]) -> None:
 
 
 def _named_in(path: Path | None) -> str:
-    from steppe.config import Config, read
+    from steppe.config import Config, read_config_file
 
-    return str((read(path) if path else {}).get("algorithm", Config.model_fields["algorithm"].default))
+    return str((read_config_file(path) if path else {}).get("algorithm", Config.model_fields["algorithm"].default))
 
 
 def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, Range]:
@@ -124,7 +124,7 @@ def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, R
 
     from steppe.config import Config
     from steppe.jobs.search import parse_range
-    from steppe.registry import catalogue_settings
+    from steppe.registry import list_catalogue_settings
 
     spans: dict[str, Range] = {}
     for text in ranges:
@@ -133,7 +133,7 @@ def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, R
             raise SteppeError(f"--range {text}: {key} is given twice")
         known = Config.model_fields.get(key)
         kinds = (known.annotation, *get_args(known.annotation)) if known else ()
-        real = float in kinds or any(isinstance(catalogue_settings(n).get(key), float) for n in names)
+        real = float in kinds or any(isinstance(list_catalogue_settings(n).get(key), float) for n in names)
         spans[key] = replace(span, whole=span.whole and not real)
     return spans
 

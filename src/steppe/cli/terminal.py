@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
@@ -31,11 +31,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
         for i in shown:
             table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(escaped(row[i]) for i in shown))
+            table.add_row(*(escape(row[i]) for i in shown))
         needed = Console(width=1000, height=25).measure(table).maximum  # the real console would report that it fits
         if needed <= here.width:
             break
-    show(f"[bold]{escaped(title)}[/]")
+    show(f"[bold]{escape(title)}[/]")
     Console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may override the width
 
 

@@ -18,8 +18,8 @@ States = dict[str, Tensors]  # part name -> its tensors
 class Algorithm:
     """Parts, innermost first: each wraps the gradient oracle of those before it, so their order matters."""
 
-    parts: tuple[Part, ...]
-    name: str = "custom"
+    parts: tuple[Part, ...]  # the local optimiser is the last
+    name: str = "custom"  # for records and errors
 
     def __post_init__(self) -> None:
         names = [p.name for p in self.parts]

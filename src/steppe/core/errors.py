@@ -39,12 +39,12 @@ class RunFailed(SteppeError):
     exit_code = 3
 
 
-def nearest(word: str, options: Iterable[str]) -> str:
+def suggest_name(word: str, options: Iterable[str]) -> str:
     """Return an ending for a sentence about an unknown word. A long list appears only if nothing in it is close.
 
-    >>> nearest("ldaa", ["iid", "lda"])
+    >>> suggest_name("ldaa", ["iid", "lda"])
     "; did you mean 'lda'? Known: iid, lda"
-    >>> nearest("zzz", ["iid", "lda"])
+    >>> suggest_name("zzz", ["iid", "lda"])
     '; known: iid, lda'
     """
     known = sorted(options)
@@ -70,7 +70,7 @@ def quote(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…{text[-1]}"
 
 
-def missing(what: str, extra: str, otherwise: str = "") -> SteppeError:
+def make_missing_error(what: str, extra: str, otherwise: str = "") -> SteppeError:
     """Return an error for an optional package that is not installed, with the command that installs it.
 
     The command is for the running Python; `pip` on the path may belong to another one.

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
+Inputs = Tensor | tuple[Any, ...] | dict[str, Any]  # one tensor, several in order, or several by name
 
 
-def each_tensor(function: Callable[[Tensor], Tensor], inputs: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Tensor], inputs: Any) -> Any:
     """Apply a function to every tensor and keep the structure."""
     return function(inputs) if isinstance(inputs, Tensor) else tree_map(function, inputs)
 
 
 def take(inputs: Any, index: Any) -> Any:
     """Return the examples at an index, a mask or a slice."""
-    return each_tensor(lambda t: t[index], inputs)
+    return map_tensors(lambda t: t[index], inputs)
 
 
 def count(inputs: Any) -> int:
@@ -41,32 +41,32 @@ def split(inputs: Any, parts: int) -> list[Any]:
     return [take(inputs, slice(int(p[0]), int(p[-1]) + 1) if len(p) else slice(0)) for p in borders]
 
 
-def as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the named arguments with which the model is called."""
     if isinstance(inputs, dict):
         return (), inputs
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def in_precision(inputs: Any, dtype: torch.dtype) -> Any:
+def cast(inputs: Any, dtype: torch.dtype) -> Any:
     """Return floating-point tensors in this precision and others as they are."""
-    return each_tensor(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
+    return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)
 
 
-def named_tensors(inputs: Any, name: str) -> list[tuple[str, Tensor]]:
+def list_named_tensors(inputs: Any, name: str) -> list[tuple[str, Tensor]]:
     """Return every tensor with its full name: `train_inputs`, or `train_inputs.ids`.
 
-    >>> [name for name, _ in named_tensors({"a": torch.ones(1), "b": (torch.ones(1),)}, "x")]
+    >>> [name for name, _ in list_named_tensors({"a": torch.ones(1), "b": (torch.ones(1),)}, "x")]
     ['x.a', 'x.b.0']
     """
     if isinstance(inputs, Tensor):
         return [(name, inputs)]
     items = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
-    return [found for key, value in items for found in named_tensors(value, f"{name}.{key}")]
+    return [found for key, value in items for found in list_named_tensors(value, f"{name}.{key}")]
 
 
 def show_shape(inputs: Any) -> str:
     """Return the shape of one example, for a sentence."""
     if isinstance(inputs, Tensor):
         return str(tuple(inputs.shape[1:]))
-    return ", ".join(f"{name[1:]} {tuple(t.shape[1:])}" for name, t in named_tensors(inputs, ""))
+    return ", ".join(f"{name[1:]} {tuple(t.shape[1:])}" for name, t in list_named_tensors(inputs, ""))

@@ -59,6 +59,22 @@ def permutation(k: Tensor, n: int) -> Tensor:
     return torch.argsort(bits(k, n), dim=-1, stable=True)
 
 
+def choose(k: Tensor, n: int, count: int) -> Tensor:
+    """Return `count` different numbers of range(n) in random order, at the cost of `count` and not of n.
+
+    >>> choose(key(3), 10**8, 4).unique().numel()
+    4
+    """
+    if 4 * count > n:
+        return permutation(k, n)[:count]
+    drawn = 2 * count
+    while True:  # more draws begin with the same ones, so their number does not matter
+        different = list(dict.fromkeys((bits(k, drawn) % n).tolist()))
+        if len(different) >= count:
+            return torch.tensor(different[:count])
+        drawn *= 2
+
+
 def as_seed(k: Tensor) -> int:
     """Return a Python integer for libraries that need their own seed."""
     return int(k) & ((1 << 63) - 1)

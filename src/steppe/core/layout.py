@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
+Tensors = dict[str, Tensor]  # tensors by name
 
 
 class Layout:

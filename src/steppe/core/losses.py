@@ -23,7 +23,7 @@ IGNORED = -100
 Values = Tensor | tuple[Tensor, Tensor]
 
 
-def class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -> int:
+def find_class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -> int:
     """Return the axis of the classes; see the head of this file."""
     if axis is not None:
         return axis % outputs.ndim
@@ -38,34 +38,35 @@ def is_ambiguous(outputs: Tensor, targets: Tensor) -> bool:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
-    """−log softmax(outputs) at the target; with targets that are probabilities, their mean over the classes."""
+    """Return −log softmax(outputs) at the target, or its mean over the classes if targets are probabilities."""
     if targets.is_floating_point():
         axis = 1 if axis is None else axis
         return F.cross_entropy(outputs.movedim(axis, 1), targets.movedim(axis, 1), reduction="none")
-    outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
+    outputs = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
     each = F.cross_entropy(outputs, targets, ignore_index=ignore_index, reduction="none")
-    return counted(each, targets, ignore_index)
+    return weigh_targets(each, targets, ignore_index)
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """For labels 0 and 1, one or several per example; outputs are logits of the targets' shape."""
+    """Return the cross-entropy of labels 0 and 1, one or several per example; outputs are logits of their shape."""
     return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype),
                                               reduction="none")  # fmt: skip
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return (output − target)²."""
     return (outputs.reshape(targets.shape) - targets).square()
 
 
 def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
               smooth: float = 1.0) -> Tensor:  # fmt: skip
-    """1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
-    p, y = class_shares(outputs, targets, ignore_index, axis)
+    """Return 1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
+    p, y = share_classes(outputs, targets, ignore_index, axis)
     inner, whole = (p * y).flatten(2).sum(2), (p + y).flatten(2).sum(2)
     return 1 - ((2 * inner + smooth) / (whole + smooth)).mean(1)
 
 
-def class_shares(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
+def share_classes(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
                  hard: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return what is predicted and what is true as shares (N, C, pixels), both 0 where the target is ignored.
 
@@ -77,7 +78,7 @@ def class_shares(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, 
         p = (p > 0).to(p.dtype) if hard else p.sigmoid()
         y = targets[:, None].to(p.dtype)
     else:
-        p = outputs.movedim(class_axis(outputs, targets, axis), 1)
+        p = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
         each = torch.arange(p.shape[1], device=p.device).view(1, -1, *[1] * (p.ndim - 2))
         p = (p.argmax(1, keepdim=True) == each).to(p.dtype) if hard else p.softmax(1)
         y = (targets[:, None] == each).to(p.dtype)
@@ -85,7 +86,7 @@ def class_shares(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, 
     return torch.where(real, p, 0.0).flatten(2), torch.where(real, y, 0.0).flatten(2)
 
 
-def counted(each: Tensor, targets: Tensor, ignore_index: int) -> Values:
+def weigh_targets(each: Tensor, targets: Tensor, ignore_index: int) -> Values:
     """Return the values with their weights, 0 where a target is ignored; plain labels have none by default."""
     if targets.ndim == 1 and ignore_index == IGNORED:
         return each
@@ -97,17 +98,17 @@ LOSSES: dict[str, Each] = {
 }  # fmt: skip
 
 
-def name_of(loss: Each) -> str | None:
+def find_loss_name(loss: Each) -> str | None:
     """Return the name of a loss, with settings or not; None for the user's own."""
     function = loss.func if isinstance(loss, partial) else loss
     return next((name for name, known in LOSSES.items() if known is function), None)
 
 
-def settings_of(loss: Each) -> dict[str, Any]:
-    return dict(loss.keywords) if isinstance(loss, partial) and name_of(loss) else {}
+def find_loss_settings(loss: Each) -> dict[str, Any]:
+    return dict(loss.keywords) if isinstance(loss, partial) and find_loss_name(loss) else {}
 
 
-def per_example(each: Values) -> tuple[Tensor, Tensor | None]:
+def reduce_to_examples(each: Values) -> tuple[Tensor, Tensor | None]:
     """Return one value per example; where values have weights, their weighted sums, and the sums of the weights."""
     if isinstance(each, Tensor):
         return each.flatten(1).mean(1) if each.ndim > 1 else each, None
@@ -117,9 +118,9 @@ def per_example(each: Values) -> tuple[Tensor, Tensor | None]:
     return (sums.flatten(1).sum(1), weights.flatten(1).sum(1)) if sums.ndim > 1 else (sums, weights)
 
 
-def mean(each: Values, batch: Tensors) -> Tensor:
+def average_loss(each: Values, batch: Tensors) -> Tensor:
     """Return the mean over the real examples of a batch; weighted if values have weights."""
-    sums, weights = per_example(each)
+    sums, weights = reduce_to_examples(each)
     if "mask" not in batch:
         return sums.mean() if weights is None else sums.sum() / _not_zero(weights.sum())
     real = torch.where(batch["mask"], sums, 0.0).sum()  # padding may hold anything, too

@@ -12,7 +12,8 @@ from steppe.core.errors import SteppeError, quote
 if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait for torch
     from torch import Tensor
 
-Each = Callable[["Tensor", "Tensor"], Any]  # (outputs, targets) -> `Values` of core/losses.py
+# (outputs, targets) -> one value per example, token or pixel; or such values with weights
+Each = Callable[["Tensor", "Tensor"], Any]
 TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
          "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
          "best"}  # fmt: skip

@@ -16,13 +16,13 @@ from steppe.core.losses import (
     LOSSES,
     Values,
     binary_cross_entropy,
-    class_axis,
-    class_shares,
-    counted,
     cross_entropy,
+    find_class_axis,
+    find_loss_name,
+    find_loss_settings,
     mean_squared_error,
-    name_of,
-    settings_of,
+    share_classes,
+    weigh_targets,
 )
 from steppe.core.metric import Each, Metric
 from steppe.core.widest import widen
@@ -33,8 +33,8 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
     if targets.is_floating_point():  # probabilities
         axis = 1 if axis is None else axis
         return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
-    right = outputs.argmax(class_axis(outputs, targets, axis)) == targets
-    return counted(right.to(outputs.dtype), targets, ignore_index)
+    right = outputs.argmax(find_class_axis(outputs, targets, axis)) == targets
+    return weigh_targets(right.to(outputs.dtype), targets, ignore_index)
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,37 +44,38 @@ def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
     """Return whether the right class is among the five likeliest."""
-    outputs = outputs.movedim(class_axis(outputs, targets, axis), 1)
+    outputs = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
     found = (outputs.topk(min(5, outputs.shape[1]), 1).indices == targets[:, None]).any(1)
-    return counted(found.to(outputs.dtype), targets, ignore_index)
+    return weigh_targets(found.to(outputs.dtype), targets, ignore_index)
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return |output − target|."""
     return (outputs.reshape(targets.shape) - targets).abs()
 
 
 def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Tensor:
     """Pixels of each class that are predicted, true, and both, (N, 3C)."""
-    p, y = class_shares(outputs, targets, ignore_index, axis, hard=True)
+    p, y = share_classes(outputs, targets, ignore_index, axis, hard=True)
     return torch.cat([p.sum(2), y.sum(2), (p * y).sum(2)], dim=1)
 
 
 def intersection_over_union(sums: Tensor) -> float:
-    """Return the mean over the classes that occur, in predictions or targets."""
+    """Return |A ∩ B| / |A ∪ B|, its mean over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(both, predicted + true - both)
 
 
 def dice_coefficient(sums: Tensor) -> float:
-    """Return the same of 2|A ∩ B| / (|A| + |B|)."""
+    """Return 2|A ∩ B| / (|A| + |B|), its mean over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(2 * both, predicted + true)
 
 
 def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
-    """The area under the ROC curve, ties halved: of one logit, the mean over several labels, or one class against all.
+    """Return the area under the ROC curve: of one logit, the mean over labels, or one class against all others.
 
-    What has only positive or only negative examples is left out; nan if nothing remains.
+    Ties are halved. What has only positive or only negative examples is left out; nan if nothing remains.
     """
     if outputs.numel() == targets.numel():
         scores, true = outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1) > 0.5
@@ -99,8 +100,13 @@ def _area(scores: Tensor, true: Tensor) -> float:
 
 
 def perplexity(mean: float) -> float:
-    """exp of the mean cross-entropy per token."""
+    """Return exp of the mean cross-entropy per token."""
     return inf if mean > 700 else exp(mean)
+
+
+def root(mean: float) -> float:
+    """Return the square root of the mean squared error."""
+    return sqrt(mean)
 
 
 def _mean_ratio(part: Tensor, whole: Tensor) -> float:
@@ -118,7 +124,7 @@ METRICS: dict[str, Metric] = {
     "cross_entropy": Metric("cross_entropy", cross_entropy, lower=True),
     "bce": Metric("bce", binary_cross_entropy, lower=True),
     "mse": Metric("mse", mean_squared_error, lower=True),
-    "rmse": Metric("rmse", mean_squared_error, lower=True, finish=sqrt),
+    "rmse": Metric("rmse", mean_squared_error, lower=True, finish=root),
     "mae": Metric("mae", mean_absolute_error, lower=True),
 }
 USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "dice"}  # the metric of each loss
@@ -127,21 +133,21 @@ USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "
 def make_metric(name: str, loss: Each, **settings: Any) -> Metric:
     """Return a metric by name, with the settings of the loss (what it ignores) below its own."""
     metric = METRICS[name]
-    if name == "accuracy" and name_of(loss) == "bce":
+    if name == "accuracy" and find_loss_name(loss) == "bce":
         return replace(metric, each=binary_accuracy)
     function = metric.each or metric.tally or metric.on_all
     assert function is not None
     taken = inspect.signature(function).parameters
-    settings = {k: v for k, v in settings_of(loss).items() if k in taken} | settings
+    settings = {k: v for k, v in find_loss_settings(loss).items() if k in taken} | settings
     if not settings:
         return metric
     kind = "each" if metric.each else "tally" if metric.tally else "on_all"
     return replace(metric, **{kind: partial(function, **settings)})  # type: ignore[arg-type]
 
 
-def usual_metric(loss: Each) -> Metric:
+def choose_usual_metric(loss: Each) -> Metric:
     """Return the metric of a run that names none: the loss itself, if it is the user's own."""
-    name = name_of(loss)
+    name = find_loss_name(loss)
     if name is not None:
         return make_metric(USUAL[name], loss)
     return Metric(getattr(loss, "__name__", type(loss).__name__).replace("<lambda>", "own_loss"), loss, lower=True)

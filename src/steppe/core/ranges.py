@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from steppe.core.errors import SettingError, nearest, quote
+from steppe.core.errors import SettingError, quote, suggest_name
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def check_setting(what: str, key: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         value = "none" if value is None and "none" in get_args(hint) else value  # how the command line reads none
         if not isinstance(value, str) or value not in get_args(hint):
-            raise SettingError(f"{key} of {what} is {quote(value)}{nearest(quote(value), get_args(hint))}", key)
+            raise SettingError(f"{key} of {what} is {quote(value)}{suggest_name(quote(value), get_args(hint))}", key)
         return value
     kinds = [hint] if get_origin(hint) is Annotated else list(get_args(hint) or (hint,))
     if value is None and type(None) in kinds:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from steppe.core.layout import Layout, Tensors
-from steppe.core.losses import mean
+from steppe.core.losses import average_loss
 from steppe.core.task import Outputs
 
 # w -> a descent direction at w. Keywords: `on`, which of the step's batches; `head`, a function (w, features) ->
@@ -63,7 +63,7 @@ class LocalStep(OnClient):
 
     def mean(self, each: Tensor) -> Tensor:
         """Average over the real examples of the batch."""
-        return mean(each, self.batch)
+        return average_loss(each, self.batch)
 
 
 @dataclass

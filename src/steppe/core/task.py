@@ -14,19 +14,19 @@ from torch.func import functional_call
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from steppe.core.inputs import Inputs, as_arguments, count, in_precision, split
+from steppe.core.inputs import Inputs, cast, count, split, split_arguments
 from steppe.core.layout import Layout, Tensors
-from steppe.core.losses import LOSSES, mean, name_of
+from steppe.core.losses import LOSSES, average_loss, find_loss_name
 from steppe.core.metric import Each, Metric
-from steppe.core.named_metrics import make_metric, usual_metric
+from steppe.core.named_metrics import choose_usual_metric, make_metric
 from steppe.core.prediction import Predict, find_prediction
-from steppe.core.twin import NARROW, hash_tensors, twin, type_of_frozen
+from steppe.core.twin import NARROW, choose_frozen_type, copy_sharing, hash_tensors
 
 
 class Outputs(NamedTuple):
     """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
-    logits: Tensor
+    logits: Tensor  # the prediction
     features: Tensor | None  # what enters the head
     activations: tuple[Tensor, ...]  # of the model's taps, of every call
     buffers: Tensors  # running statistics after the pass
@@ -45,7 +45,7 @@ class Task:
                  metric: str | Metric | Sequence[Metric] | None = None, head: str | None = None,
                  taps: Sequence[str] | None = None, predict: Predict | None = None) -> None:  # fmt: skip
         self.loss_each = LOSSES[loss] if isinstance(loss, str) else loss
-        self.own_loss = name_of(self.loss_each) is None
+        self.own_loss = find_loss_name(self.loss_each) is None
         self.own_head = head is not None
         self.predict: Predict = predict or find_prediction
         self.metrics = _metrics(metric, self.loss_each)
@@ -63,8 +63,8 @@ class Task:
         self.constants |= {k: b for k, b in buffers.items() if not b.is_floating_point()}
         self.types = {k: p.dtype for k, p in named.items()}  # of the user's module
         self.mixed: torch.dtype | None = None  # the type of a narrow frozen base, which then computes in that type
-        self.learner = twin(model).train()
-        self.judge = twin(model).eval()  # dropout off, running statistics fixed: for teachers and tests
+        self.learner = copy_sharing(model).train()
+        self.judge = copy_sharing(model).eval()  # dropout off, running statistics fixed: for teachers and tests
         self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         self.quick: Tensors = {}  # the constants in that precision
         self.pieces = 1  # into which a differentiated pass is split, to save memory
@@ -87,12 +87,12 @@ class Task:
         wide = x0.dtype if meta else dtype
         constants: Tensors = {}
         for k, c in self.constants.items():
-            kind = wide if meta or k not in self.types else type_of_frozen(c, wide)
+            kind = wide if meta or k not in self.types else choose_frozen_type(c, wide)
             constants[k] = c.to(device, kind if c.is_floating_point() else None)
         trained = {k: p.detach().to(device, dtype) for k, p in self.learner.named_parameters() if p.requires_grad}
         buffers = {k: b.to(device, dtype) for k, b in self.buffers.items()}
-        moved.learner = twin(self.learner, {**trained, **constants, **buffers})
-        moved.judge = twin(self.judge, {**trained, **constants, **buffers})
+        moved.learner = copy_sharing(self.learner, {**trained, **constants, **buffers})
+        moved.judge = copy_sharing(self.judge, {**trained, **constants, **buffers})
         moved.x0, moved.buffers, moved.constants = x0, buffers, constants
         narrow = {c.dtype for k, c in constants.items() if k in self.types and c.dtype in NARROW}
         moved.mixed = min(narrow, key=NARROW.index) if narrow and x0.dtype not in NARROW else None
@@ -124,7 +124,7 @@ class Task:
         if low is None and self.mixed is None:
             return self._run(w, inputs, buffers, see, learning)
         if low is not None:
-            inputs = in_precision(inputs, low)
+            inputs = cast(inputs, low)
         out, high = self._run(w, inputs, buffers, see, learning, low), w.dtype
         shown = None if out.features is None else out.features.to(high)
         return Outputs(out.logits.to(high), shown, tuple(a.to(high) for a in out.activations), out.buffers)
@@ -152,7 +152,7 @@ class Task:
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **fixed, **after}
             with self._types(w, low):
-                outputs = self._call(model, state, *as_arguments(inputs))
+                outputs = self._call(model, state, *split_arguments(inputs))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -223,7 +223,7 @@ class Task:
         return logits.to(w.dtype)
 
     def loss(self, outputs: Tensor, batch: Tensors) -> Tensor:
-        return mean(self.loss_each(outputs, batch["y"]), batch)
+        return average_loss(self.loss_each(outputs, batch["y"]), batch)
 
     def module(self, w: Tensor, buffers: Tensors | None = None) -> nn.Module:
         """Return a trained copy of the user's module, ready to predict or to export as a plain state dict.
@@ -237,7 +237,7 @@ class Task:
                 state[k] = t.to(dtype)
             else:
                 state[k] = t.detach().to(dtype).clone(memory_format=torch.contiguous_format)
-        return twin(self.judge, state)
+        return copy_sharing(self.judge, state)
 
     def state_dict(self, w: Tensor, buffers: Tensors | None = None) -> Tensors:
         """The trained module's state dict without what is frozen; what is trained has the type of w."""
@@ -248,7 +248,7 @@ class Task:
 
 def _metrics(given: str | Metric | Sequence[Metric] | None, loss: Each) -> tuple[Metric, ...]:
     if given is None:
-        return (usual_metric(loss),)
+        return (choose_usual_metric(loss),)
     if isinstance(given, str):
         return (make_metric(given, loss),)
     return (given,) if isinstance(given, Metric) else tuple(given)

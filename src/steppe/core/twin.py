@@ -14,11 +14,11 @@ PIECE = 1 << 22  # numbers that are hashed at a time
 NARROW = (torch.bfloat16, torch.float16)  # types in which a frozen matrix may stay
 
 
-def twin(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
+def copy_sharing(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Return a copy of the modules that shares their parameters and buffers, or has those of `tensors` instead.
 
     >>> one = nn.Linear(1, 1)
-    >>> other = twin(one, {"bias": torch.ones(1)})
+    >>> other = copy_sharing(one, {"bias": torch.ones(1)})
     >>> other.weight is one.weight, other.bias is one.bias
     (True, False)
     """
@@ -36,7 +36,7 @@ def twin(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Mo
     return copy.deepcopy(model, memo)
 
 
-def type_of_frozen(p: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
+def choose_frozen_type(p: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
     """Return the type of a frozen parameter in a run of this type; None: its own.
 
     Matrices of a narrow type keep it. Vectors, such as a norm's weights, take the run's: they are small, and not every

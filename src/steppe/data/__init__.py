@@ -1,7 +1,7 @@
 """Data sets, partitions over clients, sampling of clients, and augmentation."""
 
-from steppe.data.aligned import aligned_test_sets
-from steppe.data.augment import AUGMENTATIONS, Augmentation, augmentation, normalise
+from steppe.data.aligned import align_test_sets
+from steppe.data.augment import AUGMENTATIONS, Augmentation, find_augmentation, normalise
 from steppe.data.dataset import DATASETS, Data, from_arrays, load
 from steppe.data.own_data import as_data, from_clients, from_dataset
 from steppe.data.partition import Partition
@@ -14,9 +14,9 @@ __all__ = [
     "Augmentation",
     "Data",
     "Partition",
-    "aligned_test_sets",
+    "align_test_sets",
     "as_data",
-    "augmentation",
+    "find_augmentation",
     "from_arrays",
     "from_clients",
     "from_dataset",

@@ -11,7 +11,7 @@ from steppe.core.errors import SteppeError
 from steppe.data.partition import Partition, as_array, replay
 
 
-def aligned_test_sets(
+def align_test_sets(
     partition: Partition, targets: Any, test_targets: Any, size: int = 1000, seed: int | None = None
 ) -> tuple[np.ndarray, ...]:
     """Return the test indices of each client, sorted by class: min(available, ⌊size · class share⌋) per class.

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, nearest
-from steppe.core.inputs import Inputs, each_tensor, named_tensors, show_shape, take
+from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, show_shape, take
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.arrays import as_inputs, as_targets
 from steppe.data.files import find
@@ -42,20 +42,20 @@ class Data:
     may then have any shape.
     """
 
-    name: str
-    train_inputs: Inputs
-    train_targets: Tensor
-    test_inputs: Inputs
-    test_targets: Tensor
-    classes: int | None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    class_names: tuple[str, ...] | None = None
-    validation_inputs: Inputs | None = None
-    validation_targets: Tensor | None = None
+    name: str  # the name in records
+    train_inputs: Inputs  # one row per training sample
+    train_targets: Tensor  # their labels, numbers or sequences
+    test_inputs: Inputs  # one row per test sample
+    test_targets: Tensor  # of the test samples
+    classes: int | None  # number of classes; None for regression and sequences
+    mean: tuple[float, ...] = ()  # of each channel, for images
+    std: tuple[float, ...] = ()  # standard deviation of each channel
+    class_names: tuple[str, ...] | None = None  # by label
+    validation_inputs: Inputs | None = None  # samples that were held out
+    validation_targets: Tensor | None = None  # and their targets
     groups: np.ndarray | None = None  # of a natural federation: each training sample's client, a number
     test_groups: np.ndarray | None = None  # and each test sample's
-    client_names: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None  # of a natural federation
     tokens: int | None = None  # of sequences: how many different tokens the targets are made of
     by: np.ndarray | None = None  # what label-skew rules divide by instead of the labels, one row per training sample
 
@@ -66,7 +66,7 @@ class Data:
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if inputs is None and targets is None and part == "validation":
                 continue
-            for name, tensor in named_tensors(inputs, f"{part} inputs"):
+            for name, tensor in list_named_tensors(inputs, f"{part} inputs"):
                 if len(tensor) != len(targets):
                     raise SteppeError(f"{self.name} has {len(tensor)} {name} but {len(targets)} targets.")
             if show_shape(inputs) != show_shape(self.train_inputs):
@@ -78,7 +78,7 @@ class Data:
                 self._check_labels(part, targets)
         if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
             raise SteppeError(f"{self.name}: mean and std need one number per channel, and std > 0.")
-        for _, tensor in named_tensors(self.train_inputs, ""):
+        for _, tensor in list_named_tensors(self.train_inputs, ""):
             if tensor.dtype == torch.uint8 and tensor.ndim != 4:
                 raise SteppeError(f"{self.name}: uint8 inputs are images and need the shape (n, c, h, w); for other "
                                   "data use int64 or float32.")  # fmt: skip
@@ -104,6 +104,12 @@ class Data:
                 f"0 to {self.classes - 1}; renumber the labels or set classes."  # type: ignore[operator]
             )
 
+    def judged_by_validation(self) -> Data:
+        """Return the same data with the validation samples in the place of the test set, which is left out."""
+        if self.validation_inputs is None or self.validation_targets is None:
+            raise SteppeError("There are no validation samples to judge by: call with_validation first.")
+        return replace(self, test_inputs=self.validation_inputs, test_targets=self.validation_targets, test_groups=None)
+
     def with_validation(self, fraction: float, seed: int) -> Data:
         """Return the same data with a share of the training samples set aside for validation, class by class."""
         count = round(fraction * len(self.train_targets))
@@ -112,7 +118,9 @@ class Data:
                 f"A validation share of {fraction} of {len(self.train_targets)} training samples leaves "
                 "one side empty; choose a number between 0 and 1 such as 0.1."
             )
-        chosen = stratified(self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed)
+        chosen = choose_stratified(
+            self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed
+        )
         return self.hold_out(chosen)
 
     def hold_out(self, indices: Any) -> Data:
@@ -155,7 +163,7 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         """Return the same data on a device."""
-        moved = replace(self, **{k: each_tensor(lambda t: t.to(device), v) for k, v in self._samples.items()})
+        moved = replace(self, **{k: map_tensors(lambda t: t.to(device), v) for k, v in self._samples.items()})
         if "hash" in vars(self):
             vars(moved)["hash"] = self.hash
         return moved
@@ -165,7 +173,7 @@ class Data:
         """Return a hash of all samples and constants, but not of the name."""
         digest = hashlib.sha256()
         for part, samples in self._samples.items():
-            for name, value in named_tensors(samples, part):
+            for name, value in list_named_tensors(samples, part):
                 digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
                 digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         digest.update(repr((self.classes, self.mean, self.std)).encode())
@@ -174,7 +182,7 @@ class Data:
         return digest.hexdigest()[:16]
 
 
-def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
+def choose_stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     """Return sorted indices of exactly `count` samples, with each class as close to its share as possible."""
     _, labels = torch.unique(labels.cpu(), return_inverse=True)
     sizes = torch.bincount(labels)
@@ -206,16 +214,22 @@ def from_arrays(
     groups: Any = None,
     by: Any = None,
 ) -> Data:
-    """Create data from numpy arrays or tensors.
+    """Create data from numpy arrays or tensors. Labels may be text.
 
-    `x` is one array, a tuple of arrays (the model is called with model(*x)) or a dict of them (model(**x)). Images are
-    uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w). Without mean and std, those of the training
-    images are used. Integer targets are class labels, 0 to classes − 1; classes is counted if not given. With integer
-    targets of more axes (sequences of tokens) or floating-point targets (regression), classes is None; `tokens` says
-    how many different tokens there are, for models by name. Labels may be text.
-
-    `groups` is the client of each training sample, which makes a natural federation. `by` is what rules of labels
-    divide by instead.
+    x            inputs of the training samples: one array, a tuple of arrays (the model is called with `model(*x)`) or
+                 a dict of them (`model(**x)`). Images are uint8, of shape (n, h, w), (n, h, w, c) or (n, c, h, w)
+    y            their targets. Integers are class labels, 0 to classes − 1; integers with more axes are sequences of
+                 tokens, and floating-point numbers a regression
+    test_x       inputs of the test samples
+    test_y       their targets
+    name         the name in records
+    classes      number of classes (default: counted; None for sequences and regressions)
+    mean         of each channel, for images (default: that of the training images)
+    std          standard deviation of each channel
+    class_names  by label
+    tokens       number of different tokens, for models by name
+    groups       the client of each training sample, which makes a natural federation
+    by           what rules of labels divide by instead
     """
     inputs = as_inputs(x, "train inputs")
     test_inputs = as_inputs(test_x, "test inputs")
@@ -358,7 +372,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
     if name not in DATASETS:
         forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
-        raise SteppeError(f"The data set {name!r} is unknown{nearest(name, forms)}")
+        raise SteppeError(f"The data set {name!r} is unknown{suggest_name(name, forms)}")
     reader, files = DATASETS[name]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
     files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))

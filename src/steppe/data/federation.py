@@ -13,12 +13,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.widest import find_widest
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
+from steppe.data.draw_clients import DrawnClients
 from steppe.data.partition import Partition
 from steppe.data.plan import Plan, plan, size_batches
+
+TABLE = 1 << 25  # entries up to which one table holds all clients' samples: 256 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +55,10 @@ class Federation:
     @cached_property
     def sizes(self) -> list[int]:
         """Return the number of training samples of each client."""
-        return [len(samples) for samples in self.indices]
+        return self.partition.sizes.tolist() if self.partition is not None else []
 
     @property
-    def indices(self) -> tuple[np.ndarray, ...]:
+    def indices(self) -> Sequence[np.ndarray]:
         """Return the indices of each client's training samples."""
         return self.partition.clients if self.partition is not None else ()
 
@@ -88,7 +91,12 @@ class Federation:
              batches_per_step: int) -> Plan:  # fmt: skip
         """Plan the batches of these clients for a round."""
         sizes = [self.sizes[i] for i in ids]
-        samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)] if len(ids) > 1 else self._own(ids[0])[None]
+        if len(ids) == 1:
+            samples = self._own(ids[0])[None]
+        elif self._in_table:
+            samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)]
+        else:
+            samples = _pad([self.indices[i] for i in ids]).to(self.data.device)
         steps = [self.steps(i, local_steps) for i in ids]
         return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step,
                     self.last_batch)  # fmt: skip
@@ -97,10 +105,13 @@ class Federation:
         return torch.as_tensor(self.indices[client], device=self.data.device)
 
     @cached_property
+    def _in_table(self) -> bool:
+        return self.clients * max(self.sizes) <= TABLE and not isinstance(self.indices, DrawnClients)
+
+    @cached_property
     def _samples(self) -> Tensor:
         """Return all clients' samples on the device, one padded row per client."""
-        rows = [torch.as_tensor(c) for c in self.indices]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.data.device)
+        return _pad(self.indices).to(self.data.device)
 
     def batch(self, index: Tensor, keys: Tensor) -> dict[str, Any]:
         """Return augmented inputs and targets at index (*lead, B) with keys (*lead)."""
@@ -115,7 +126,7 @@ class Federation:
                 return normalise(t, *self._constants, self.dtype)
             return self.augmentation(t, keys, *self._constants, self.dtype)
 
-        return each_tensor(one, inputs)
+        return map_tensors(one, inputs)
 
     def targets(self, given: Tensor) -> Tensor:
         """Return targets as used by the loss: regression targets in the precision of the computation."""
@@ -123,4 +134,8 @@ class Federation:
 
     def plain(self, inputs: Inputs) -> Any:
         """Return inputs as used in evaluation: normalised, not augmented."""
-        return each_tensor(lambda t: normalise(t, *self._constants, self.dtype), inputs)
+        return map_tensors(lambda t: normalise(t, *self._constants, self.dtype), inputs)
+
+
+def _pad(rows: Sequence[np.ndarray]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True)

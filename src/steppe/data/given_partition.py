@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from steppe.core.errors import SteppeError, quote
+from steppe.data.draw_clients import DrawnClients
 from steppe.data.partition import GIVEN, Partition, as_array
 
 BINS = 10  # of equal size, for numbers that a label-skew rule divides by
@@ -45,6 +46,13 @@ def _indices(client: int, given: Any) -> np.ndarray:
 
 def check_indices(split: Partition, samples: int, name: str, repeats: bool = False) -> None:
     """Refuse an index that does not exist, a client without samples and, unless allowed, a sample given twice."""
+    if isinstance(split.clients, DrawnClients) and split.samples == samples:
+        return  # right by construction, and perhaps too many to look at
+    together = np.concatenate([np.empty(0, np.int64), *split.clients])
+    if split.sizes.min(initial=1) and together.min(initial=0) >= 0 and together.max(initial=-1) < samples and (
+        repeats or np.bincount(together, minlength=1).max() <= 1
+    ):  # fmt: skip
+        return
     owner = np.full(samples, -1)
     for client, indices in enumerate(split.clients):
         if len(indices) == 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from steppe.core.errors import SteppeError, missing
+from steppe.core.errors import SteppeError, make_missing_error
 from steppe.data.image_folder import stack
 
 
@@ -28,7 +28,7 @@ def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tup
     try:
         import datasets
     except ImportError as error:
-        raise missing("Reading a data set of the hub needs datasets", "hub") from error
+        raise make_missing_error("Reading a data set of the hub needs datasets", "hub") from error
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:  # network errors, wrong names and damaged files have many types

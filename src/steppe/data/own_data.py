@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, quote
-from steppe.core.inputs import count, named_tensors, show_shape
+from steppe.core.inputs import count, list_named_tensors, show_shape
 from steppe.data.arrays import as_inputs, as_tensor
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.examples import Columns, is_array, is_table, read_columns
@@ -46,8 +46,14 @@ def from_dataset(train: Any, test: Any = None, *, target: str | None = None, inp
     """Create data from two data sets, read into memory once.
 
     A data set is a torch data set or loader, a list of pairs, a pandas frame, a Hugging Face data set, a dict of
-    columns, or a pair of arrays. `train` may also be a dict of splits, such as a Hugging Face DatasetDict. `target`,
-    `inputs` and `groups` (the client of each sample) are names of columns; `options` are those of `from_arrays`.
+    columns, or a pair of arrays.
+
+    train    the training data, or a dict of splits, such as a Hugging Face DatasetDict
+    test     the test data
+    target   the column of the targets
+    inputs   the column of the inputs, or several
+    groups   the column that says to which client a sample belongs
+    options  those of `from_arrays`
     """
     if test is None:
         train, test = _find_splits(train)
@@ -82,8 +88,13 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
                  name: str = "clients", **options: Any) -> Data:  # fmt: skip
     """Create a natural federation from one data set per client, in a list or in a dict by name.
 
-    A client is (x, y), or (x, y, test_x, test_y) with a test set of its own, or a data set as `from_dataset` reads it,
-    or two of them. `test` is a common test set; without one, that of all clients together is used.
+    clients  for each client (x, y), or (x, y, test_x, test_y) with a test set of its own, or a data set as
+             `from_dataset` reads it, or two of them
+    test     a common test set; without one, those of all clients together are used
+    target   the column of the targets, of tables
+    inputs   the column of the inputs, or several
+    name     the name in records
+    options  those of `from_arrays`
     """
     names = tuple(map(str, clients)) if isinstance(clients, Mapping) else None
     items = list(clients.values()) if isinstance(clients, Mapping) else clients
@@ -127,7 +138,7 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
         if count(x) != len(c.targets) or count(x) == 0:
             raise SteppeError(f"{who.capitalize()} data have {count(x)} inputs and {len(c.targets)} targets; at least "
                               "one sample is needed, with a target each.")  # fmt: skip
-        kinds = [[t.dtype for _, t in named_tensors(one, "")] for one in (x, read[0])]
+        kinds = [[t.dtype for _, t in list_named_tensors(one, "")] for one in (x, read[0])]
         if kinds[0] != kinds[1]:
             raise SteppeError(f"{who.capitalize()} inputs are of type {kinds[0][0]}, but {whose[0]} inputs are of type "
                               f"{kinds[1][0]}; make them equal.")  # fmt: skip

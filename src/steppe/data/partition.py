@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from numpy.random import RandomState
 
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.write_aside import save_figure, write_aside
+from steppe.data.draw_clients import DrawnClients
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
 
@@ -37,20 +38,24 @@ class Partition:
     (`held_out`, indices into the data as given), if any.
     """
 
-    clients: tuple[np.ndarray, ...]
-    rule: str
-    seed: int
-    samples: int | None = None
-    held_out: np.ndarray | None = None
+    clients: Sequence[np.ndarray]  # indices of each client's training samples
+    rule: str  # the rule with its numbers
+    seed: int  # of the rule
+    samples: int | None = None  # number of training samples that were divided
+    held_out: np.ndarray | None = None  # those that were taken out for validation before
 
     @property
     def sizes(self) -> np.ndarray:
         """Return the number of samples of each client."""
+        if isinstance(self.clients, DrawnClients):
+            return np.full(len(self.clients), self.clients.each)
         return np.array([len(indices) for indices in self.clients])
 
     @property
     def hash(self) -> str:
         """Return sixteen hexadecimal digits that depend on all indices and on the borders between clients."""
+        if isinstance(self.clients, DrawnClients):
+            return hashlib.sha256(self.clients.content).hexdigest()[:16]
         content = np.concatenate([self.sizes, *self.clients]).astype("<i8")
         return hashlib.sha256(content.tobytes()).hexdigest()[:16]
 
@@ -66,6 +71,9 @@ class Partition:
             content["samples"] = self.samples
         if self.held_out is not None:
             content["held_out"] = self.held_out.tolist()
+        if isinstance(drawn := self.clients, DrawnClients):  # what the samples follow from, not the samples
+            labels = {} if drawn.kinds is None else {"labels": drawn.labels.tolist()}
+            return json.dumps(content | {"clients": len(drawn), **labels})
         return json.dumps(content | {"clients": [c.tolist() for c in self.clients]})
 
     def save(self, path: str | Path) -> None:
@@ -89,9 +97,13 @@ class Partition:
                 return replace(make("natural", groups, int(groups.max()) + 1), rule=GIVEN)
             if "hash" not in content:
                 return split_indices(content["clients"])
-            clients = tuple(np.array(indices, np.int64) for indices in content["clients"])
             held_out = np.array(content["held_out"], np.int64) if "held_out" in content else None
-            loaded = Partition(clients, content["rule"], content["seed"], content.get("samples"), held_out)
+            if isinstance(count := content["clients"], int):
+                labels = np.array(content.get("labels", np.zeros(content["samples"])), np.int64)
+                loaded = replace(make(content["rule"], labels, count, content["seed"]), held_out=held_out)
+            else:
+                clients = tuple(np.array(indices, np.int64) for indices in count)
+                loaded = Partition(clients, content["rule"], content["seed"], content.get("samples"), held_out)
             intact = loaded.hash == content["hash"]
         except FileNotFoundError as error:
             raise SteppeError(f"The partition file {path} does not exist.") from error
@@ -134,8 +146,8 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
     """Divide training samples among clients by a rule such as `iid` or `lda(0.1)`.
 
     Without a seed, that of the rule's original recipe is used. `classes` is needed only to notice trailing classes
-    without samples. Floating-point targets (regression) allow only `iid`. For `natural`, the targets are a client's
-    number per sample.
+    without samples. Floating-point targets (regression) allow only `iid` and `drawn(n)`. For `natural`, the targets are
+    a client's number per sample.
     """
     function, arguments = parse(rule)
     name = function.__name__
@@ -145,20 +157,24 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
         raise SteppeError(f"The partition seed {seed} must lie between 0 and 2**32 - 1.")
     if clients < 1:
         raise SteppeError(f"A partition over {clients} clients is impossible; ask for at least 1.")
-    if len(labels) < clients:
+    shares = name == "drawn"  # clients share samples
+    if len(labels) < clients and not shares:
         raise SteppeError(f"{len(labels)} samples are too few for {clients} clients; ask for fewer clients.")
-    if name not in ("iid", "natural"):
+    if name not in ("iid", "natural") and not (shares and len(arguments) == 1):
         _check_labels(rule, labels, classes)
     parts = _divided(name, tuple(arguments), seed, clients, labels.dtype.str, labels.shape, labels.tobytes())
+    rule = rule.replace(" ", "")
+    if isinstance(parts, DrawnClients):
+        return Partition(parts, rule, seed, len(labels))
     if empty := sum(len(part) == 0 for part in parts):
         raise SteppeError(f"{rule} leaves {empty} of {clients} clients empty; ask for fewer clients.")
-    return Partition(tuple(part.astype(np.int64) for part in parts), rule.replace(" ", ""), seed, len(labels))
+    return Partition(tuple(part.astype(np.int64) for part in parts), rule, seed, len(labels))
 
 
 @lru_cache(maxsize=8)
 def _divided(
     name: str, arguments: tuple[float, ...], seed: int, clients: int, dtype: str, shape: tuple[int, ...], labels: bytes
-) -> list[np.ndarray]:
+) -> Sequence[np.ndarray]:
     """Apply a rule. Cached, because runs in one process often share a partition, and retries may take seconds."""
     function, _ = PARTITIONS[name]
     return function(RandomState(seed), np.frombuffer(labels, dtype).reshape(shape), clients, *arguments)
@@ -172,7 +188,7 @@ def replay(partition: Partition, targets: Any) -> RandomState:
     return rng
 
 
-def parse(rule: str) -> tuple[Callable[..., list[np.ndarray]], list[float]]:
+def parse(rule: str) -> tuple[Callable[..., Sequence[np.ndarray]], list[float]]:
     """Parse a rule such as `lda(0.1)` into its function and its numbers."""
     function, numbers = parse_rule(rule, "partition", PARTITIONS, given=3)
     if not all(numbers):

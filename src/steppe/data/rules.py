@@ -9,13 +9,14 @@ the error says which condition was not met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import numpy as np
 from numpy.random import RandomState
 
 from steppe.core.errors import SteppeError
+from steppe.data.draw_clients import drawn
 
 Clients = list[np.ndarray]
 
@@ -356,11 +357,12 @@ def natural(rng: RandomState, groups: np.ndarray, clients: int) -> Clients:
         raise SteppeError(f"The data name {present} clients, but clients is {clients}: set clients to at most "
                           f"{present}.")  # fmt: skip
     largest = np.sort(np.argsort(-sizes, kind="stable")[:clients])
-    return [np.flatnonzero(groups == client) for client in largest]
+    own = np.split(np.argsort(groups, kind="stable"), np.cumsum(sizes)[:-1])  # not a search per client
+    return [own[client] for client in largest]
 
 
 # name -> (rule, how to write it)
-PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
+PARTITIONS: dict[str, tuple[Callable[..., Sequence[np.ndarray]], str]] = {
     "iid": (iid, "iid: equal random shares"),
     "iid_balanced": (iid_balanced, "iid_balanced: equal shares of every class, as MAN has CIFAR-100"),
     "sharding": (sharding, "sharding(s): s one-class shards per client, as in FedSoL"),
@@ -372,6 +374,7 @@ PARTITIONS: dict[str, tuple[Callable[..., Clients], str]] = {
     "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, no repeats, as in FedDyn and MAN"),
     "pathological": (pathological, "pathological(c): c classes per client, equal sizes, repeats, as in FedSMOO"),
     "natural": (natural, "natural: the clients that the data name, such as roles or hospitals; the largest of them"),
+    "drawn": (drawn, "drawn(n[, c]): n samples per client, of c classes; drawn when needed, for millions of clients"),
     "longtail": (longtail, "longtail(alpha[, imbalance[, share]]): thinned classes, then blocks, as in FL-SAM"),
 }
 
@@ -387,5 +390,6 @@ OFFICIAL_SEEDS = {
     "dirichlet_once": 23217,  # the first of the three in MAN's code; the others are 43217 and 83217
     "pathological": 20,
     "natural": 0,
+    "drawn": 0,
     "longtail": 1,
 }

@@ -4,6 +4,8 @@ The ids are in the order of the released code, not sorted, for recipes that depe
 
     >>> fixed(100, 10, 0).tolist()
     [26, 86, 2, 55, 75, 93, 16, 73, 54, 95]
+    >>> sparse(10**8, 3, 0).tolist()
+    [81490080, 27783856, 19142632]
     >>> bernoulli(100, 0.1, 0).tolist()
     [4, 15, 33, 61, 69, 80, 92]
 """
@@ -28,6 +30,14 @@ def fixed(clients: int, count: int, round: int, seed: int = 0, official: bool = 
     if official:
         return RandomState(round).choice(clients, count, replace=False)
     return keyed.permutation(keyed.key(seed, round, _PURPOSE), clients)[:count].numpy()
+
+
+def sparse(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
+    """Sample `count` different clients at the cost of `count`, however many clients there are: a schedule of its own.
+
+    The others draw for every client, which takes 20 ms for a million.
+    """
+    return keyed.choose(keyed.key(seed, round, _PURPOSE), clients, count).numpy()
 
 
 _PURPOSE = 0x5A3D  # separates this use of (seed, round) from all others

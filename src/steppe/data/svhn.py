@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steppe.core.errors import SteppeError, missing, quote
+from steppe.core.errors import SteppeError, make_missing_error, quote
 from steppe.data.files import as_labels, find
 
 
@@ -19,7 +19,7 @@ def read(folder: Path, negative: bool = False) -> tuple[np.ndarray, ...]:
     try:
         from scipy.io import loadmat
     except ImportError as error:
-        raise missing("Reading SVHN's .mat files needs scipy", "mat") from error
+        raise make_missing_error("Reading SVHN's .mat files needs scipy", "mat") from error
     arrays: list[np.ndarray] = []
     for part in ("train", "test"):
         path = find(folder, [f"{part}_32x32.mat"])

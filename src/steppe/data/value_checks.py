@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import named_tensors
+from steppe.core.inputs import list_named_tensors
 from steppe.data.dataset import Data
 
 
@@ -16,7 +16,7 @@ def check_values(data: Data) -> None:
         for kind in ("inputs", "targets"):
             samples = getattr(data, f"{part}_{kind}")
             if samples is not None:
-                for name, tensor in named_tensors(samples, f"{part} {kind}"):
+                for name, tensor in list_named_tensors(samples, f"{part} {kind}"):
                     _check_finite(data.name, name, tensor)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from steppe.core.errors import missing
+from steppe.core.errors import make_missing_error
 
 ORDERS = [1.25, 1.5, 1.75, *range(2, 65), 80, 96, 128, 256, 512, 1024]
 SMALLEST = 1e-10  # smallest δ for the grid; below it, rounding errors of the transforms would matter
@@ -26,7 +26,7 @@ def check_installed() -> None:
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
-        raise missing("dp needs a privacy accountant to compute ε", "dp") from None
+        raise make_missing_error("dp needs a privacy accountant to compute ε", "dp") from None
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from steppe import models
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
@@ -31,10 +31,11 @@ from steppe.engine.objectives import check_early_stopping, read_loss, read_metri
 from steppe.engine.optimisers import make_local_schedule, make_optimiser
 from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
+from steppe.evaluate.running_mean import RunningMean
 from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
 from steppe.measures.during_training import needs_clients, parse_schedule
-from steppe.registry import check_parts, complete, make, parse_addition
+from steppe.registry import check_parts, complete_algorithm, make_algorithm, parse_addition
 from steppe.runs.provenance import qualified_name
 
 _POLICY = {
@@ -75,7 +76,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     else:
         data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
                              config.seed, split)  # fmt: skip
-    federation = Federation(data, split, config.batch, config.epochs, datasets.augmentation(config.augmentation),
+    if config.judged_on == "validation":
+        data = data.judged_by_validation()
+    federation = Federation(data, split, config.batch, config.epochs, datasets.find_augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
         if data.outputs is None:
@@ -84,6 +87,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         torch.manual_seed(config.seed)
         model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
+    if config.judged_on == "validation":
+        notes.append("judged on held-out training samples; the test set is not looked at")
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
@@ -105,6 +110,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
+    if config.running_mean is not None:
+        chosen = chosen.plus(RunningMean(config.running_mean), outermost=True)
     experiment = Experiment(config, chosen, task, federation, costs, notes)
     check_rate(experiment)
     return experiment
@@ -148,9 +155,9 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
     add = tuple(next(objects) if text.startswith(OWN) else parse_addition(text) for text in config.add)
     add = (*add, *make_local_schedule(config))
     if own is None:
-        algorithm = make(config.algorithm, optimiser, config.settings, add)
+        algorithm = make_algorithm(config.algorithm, optimiser, config.settings, add)
     else:
-        algorithm = complete(own, optimiser, add)
+        algorithm = complete_algorithm(own, optimiser, add)
     return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
@@ -167,7 +174,7 @@ def check_names(config: Config) -> None:
         "algorithm settings add": lambda: privacy.check_accountant(build_algorithm(config)),
         "data": lambda: config.data in datasets.DATASETS or _is_place(config.data) or datasets.load(config.data),
         "partition": lambda: is_file(config.partition) or partition.parse(config.partition),
-        "augmentation": lambda: datasets.augmentation(config.augmentation),
+        "augmentation": lambda: datasets.find_augmentation(config.augmentation),
         "loss metrics": lambda: read_metrics(config.metrics, read_loss(config.loss or "cross_entropy")),
         "model": lambda: config.model in models.MODELS or models.build(config.model, 1, (1,)),
         "measure": lambda: parse_schedule(config.measure),
@@ -195,7 +202,7 @@ def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
-            f"the model has no module {head!r}{nearest(head, [n for n, _ in model.named_modules() if n])}"
+            f"the model has no module {head!r}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
         )
     return Task(model, each, metrics, head, predict=predict), notes
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from steppe.config import Config, nest, renamed, resolve, spell_out
+from steppe.config import Config, nest_settings, rename_old, resolve, spell_out
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.part import Part
 from steppe.references import OWN
-from steppe.registry import check_parts, configured, settings_of
+from steppe.registry import call_with_settings, check_parts, list_settings
 from steppe.runs.provenance import qualified_name
 from steppe.settings import tell_where
 
 Asked = Any  # a name, the caller's own part or parts, a function that returns parts, or a complete Algorithm
-Added = str | Part | Sequence[str | Part]
+Added = str | Part | Sequence[str | Part]  # further parts: names with settings, or the caller's own objects
 
 
 class Call(NamedTuple):
@@ -38,7 +38,7 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
         check_parts(objects)
         names = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
         values = {**rest, **({"algorithm": algorithm} if own is None else {}), **({"add": names} if names else {})}
-        return Call(resolve(nest(renamed(spell_out(values))), ""), own, objects)
+        return Call(resolve(nest_settings(rename_old(spell_out(values))), ""), own, objects)
 
 
 def say_options(options: Mapping[str, Any]) -> dict[str, str]:
@@ -57,6 +57,6 @@ def _find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[s
     if not callable(algorithm) or isinstance(algorithm, type):
         raise SettingError(f"algorithm is {quote(algorithm)}: give a name, a part, several parts, a function that "
                            "returns parts, or a steppe.Algorithm")  # fmt: skip
-    mine = {k: v for k, v in options.items() if k in settings_of(algorithm)}
-    parts = configured(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
+    mine = {k: v for k, v in options.items() if k in list_settings(algorithm)}
+    parts = call_with_settings(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
     return parts, {k: v for k, v in options.items() if k not in mine}

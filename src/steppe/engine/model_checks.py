@@ -12,7 +12,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.inputs import Inputs, count, show_shape, take
-from steppe.core.losses import is_ambiguous, name_of, settings_of
+from steppe.core.losses import find_loss_name, find_loss_settings, is_ambiguous
 from steppe.core.metric import Metric
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -37,7 +37,7 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         ) from error
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
-    indexed = task.own_loss or name_of(task.loss_each) == "cross_entropy"  # by the label
+    indexed = task.own_loss or find_loss_name(task.loss_each) == "cross_entropy"  # by the label
     if indexed and data.classes is not None and (logits.ndim != 2 or logits.shape[1] < data.classes):
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {count(x)} samples, but {data.name} "
                           f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip
@@ -53,12 +53,12 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     for metric in task.metrics:
         _check_metric(metric, logits, targets)
     check_ranges(task, federation, logits, targets)
-    if name_of(task.loss_each) in ("cross_entropy", "dice") and "axis" not in settings_of(task.loss_each) and (
-        not targets.is_floating_point() and is_ambiguous(logits, targets)
-    ):  # fmt: skip
+    by_class = find_loss_name(task.loss_each) in ("cross_entropy", "dice")
+    chosen = "axis" in find_loss_settings(task.loss_each)
+    if by_class and not chosen and not targets.is_floating_point() and is_ambiguous(logits, targets):
         shape = tuple(logits.shape[1:])
         notes.append(f"outputs of shape {shape} may have their classes first or last; they are taken to be first, as "
-                     f"in PyTorch: if they are last, say loss={name_of(task.loss_each)}:axis=-1")  # fmt: skip
+                     f"in PyTorch: if they are last, say loss={find_loss_name(task.loss_each)}:axis=-1")  # fmt: skip
     return {"x": x, "y": targets}
 
 
@@ -99,7 +99,8 @@ def check_statistics(task: Task, federation: Federation) -> None:
     if not task.buffers:
         return
     size = federation.batch_size
-    single = [i for i, n in enumerate(federation.sizes) if 1 in federation.size_batches(n)]
+    odd = {n for n in set(federation.sizes) if 1 in federation.size_batches(n)}
+    single = [i for i, n in enumerate(federation.sizes) if n in odd]
     x = federation.plain(take(federation.data.train_inputs, slice(max(size, 2))))
     with torch.no_grad():
         after = task.forward(task.x0, x, task.buffers).buffers

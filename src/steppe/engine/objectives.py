@@ -14,15 +14,15 @@ from functools import partial
 from typing import Any
 
 from steppe.config import OWN, Config
-from steppe.core.errors import SettingError, SteppeError, nearest, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.losses import LOSSES
 from steppe.core.metric import Each, Metric
-from steppe.core.named_metrics import METRICS, make_metric, usual_metric
+from steppe.core.named_metrics import METRICS, choose_usual_metric, make_metric
 from steppe.runs.provenance import qualified_name
 from steppe.settings import parse_named
 
 
-def either(metric: Any, metrics: Any) -> Any:
+def choose_given(metric: Any, metrics: Any) -> Any:
     """Return the metrics, which may be given as `metric` or `metrics`."""
     if metric is not None and metrics is not None:
         raise SettingError("metric and metrics are both given: put all of them into metrics, the main one first")
@@ -58,7 +58,7 @@ def check_early_stopping(config: Config, metrics: Sequence[Metric]) -> None:
     known = ["loss", *(m.name for m in metrics)]
     if config.early_stopping_by not in known:
         raise SettingError(f"early_stopping_by is {quote(config.early_stopping_by)}, but this run has no such metric"
-                           f"{nearest(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
+                           f"{suggest_name(config.early_stopping_by, known)}", "early_stopping_by")  # fmt: skip
 
 
 def read_loss(given: Any) -> Each:
@@ -76,7 +76,7 @@ def read_loss(given: Any) -> Each:
 def read_metrics(given: Any, loss: Each) -> tuple[tuple[Metric, ...], list[str]]:
     """Return the metrics, the main one first, and messages for the user."""
     if given is None or (isinstance(given, list | tuple) and not given):
-        return (usual_metric(loss),), []
+        return (choose_usual_metric(loss),), []
     notes: list[str] = []
     found = tuple(_read_metric(one, loss, notes) for one in as_list(given))
     names = [m.name for m in found]
@@ -137,11 +137,11 @@ def _find(
     function = known.get(name)
     key = {"loss": "loss"}.get(kind, "metrics")
     if function is None:
-        raise SettingError(f"there is no {kind} {name!r}{nearest(name, known)}", key)
+        raise SettingError(f"there is no {kind} {name!r}{suggest_name(name, known)}", key)
     taken = [p.name for p in list(inspect.signature(function).parameters.values())[2:]]
     for setting, value in settings.items():
         if setting not in taken:
-            has = nearest(setting, taken) if taken else "; it has none"
+            has = suggest_name(setting, taken) if taken else "; it has none"
             raise SettingError(f"the {kind} {name} has no setting {setting!r}{has}", key)
         if (
             isinstance(value, bool)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from steppe.config import OWN, Config, parse_local_schedule
-from steppe.core.errors import SettingError, nearest, quote
+from steppe.core.errors import SettingError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.parts.adamw import AdamW
 from steppe.parts.own_optimiser import OwnOptimiser
@@ -59,7 +59,7 @@ def make_optimiser(config: Config, own: Any = None) -> Part:
             raise SettingError(f"The optimiser of this run is an object of your own ({config.optimiser}): pass it "
                                "again from Python, with optimiser=…", "optimiser")  # fmt: skip
         if name not in NAMED:
-            raise SettingError(f"optimiser is {quote(name)}{nearest(name, NAMED)}", "optimiser")
+            raise SettingError(f"optimiser is {quote(name)}{suggest_name(name, NAMED)}", "optimiser")
         return _make(NAMED[name], name, _usual(NAMED[name], config) | settings)
     if isinstance(own, Part):
         return own
@@ -88,7 +88,7 @@ def _make(kind: type[Part], name: str, settings: dict[str, Any]) -> Part:
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in settings:
         if key not in known:
-            raise SettingError(f"the optimiser {name} has no setting {key!r}{nearest(key, known)}", "optimiser")
+            raise SettingError(f"the optimiser {name} has no setting {key!r}{suggest_name(key, known)}", "optimiser")
     return kind(**settings)
 
 

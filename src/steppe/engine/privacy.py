@@ -30,7 +30,7 @@ def check_trust(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
         if config.weighting != "uniform":
             raise SteppeError(f"{p.name} gives every client the same weight, because a client could lie about its "
                               "sample count: set weighting = uniform.")  # fmt: skip
-        if isinstance(p, Krum) and (config.per_round < p.fewest or config.sampling != "fixed"):
+        if isinstance(p, Krum) and (config.per_round < p.fewest or config.sampling == "bernoulli"):
             raise SteppeError(f"krum:bad={p.bad},keep={p.keep} needs {p.fewest} replies in every round: set per_round "
                               "to at least that and sampling = fixed, or lower bad or keep.")  # fmt: skip
     if task.buffers and (bounding := algorithm.using("screen")):

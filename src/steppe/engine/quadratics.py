@@ -22,13 +22,13 @@ from steppe.core.inputs import take
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.data import Data, Partition, augmentation
+from steppe.data import Data, Partition, find_augmentation
 from steppe.data.federation import Federation
 from steppe.engine.play_round import play_round
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
-from steppe.registry import make, parse_addition
+from steppe.registry import make_algorithm, parse_addition
 from steppe.runs.client_store import MemoryStore
 
 
@@ -99,7 +99,7 @@ def trace(
 ) -> dict[str, Any]:
     """Run an algorithm and return every round's global model, server states and client states as nested lists."""
     optimiser = SGD(problem.momentum, problem.weight_decay, problem.clip)
-    return trace_algorithm(make(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
+    return trace_algorithm(make_algorithm(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experimen
     data = Data("quadratics", inputs, none, inputs[:0], none[:0], None)
     split = Partition(tuple(np.array([i]) for i in range(len(both))), "one each", 0)
     config = resolve({"clients": len(both), "per_round": 1, "weighting": problem.weighting, "dtype": "float64"})
-    federation = Federation(data, split, 1, 1, augmentation("none"), 0, torch.float64)
+    federation = Federation(data, split, 1, 1, find_augmentation("none"), 0, torch.float64)
     example = {"x": inputs[:1], "y": none[:1]}
     return Experiment(config, algorithm, task, federation, cost(algorithm, task, example))
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import named_tensors, take
-from steppe.core.losses import IGNORED, class_axis, name_of, settings_of
+from steppe.core.inputs import list_named_tensors, take
+from steppe.core.losses import IGNORED, find_class_axis, find_loss_name, find_loss_settings
 from steppe.core.task import Task
 from steppe.data.dataset import Data
 from steppe.data.federation import Federation
@@ -19,9 +19,9 @@ def check_ranges(task: Task, federation: Federation, outputs: Tensor, targets: T
     """Refuse tokens and labels that would stop the run later; `outputs` are those for a batch with these targets."""
     for part in PARTS:
         _check_tokens(task, federation, part)
-    if name_of(task.loss_each) == "cross_entropy" and not targets.is_floating_point() and targets.ndim > 1:
-        settings = settings_of(task.loss_each)
-        count = outputs.shape[class_axis(outputs, targets, settings.get("axis"))]
+    if find_loss_name(task.loss_each) == "cross_entropy" and not targets.is_floating_point() and targets.ndim > 1:
+        settings = find_loss_settings(task.loss_each)
+        count = outputs.shape[find_class_axis(outputs, targets, settings.get("axis"))]
         for part in PARTS:
             _check_labels(federation.data, part, count, settings.get("ignore_index", IGNORED))
 
@@ -29,7 +29,7 @@ def check_ranges(task: Task, federation: Federation, outputs: Tensor, targets: T
 def _check_tokens(task: Task, federation: Federation, part: str) -> None:
     """Run the model on the samples with the smallest and the largest whole number of each input."""
     samples = getattr(federation.data, f"{part}_inputs")
-    for name, tensor in named_tensors(samples, f"{part} inputs") if samples is not None else ():
+    for name, tensor in list_named_tensors(samples, f"{part} inputs") if samples is not None else ():
         if tensor.is_floating_point() or tensor.dtype in (torch.uint8, torch.bool) or not tensor.numel():
             continue
         flat = tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]
@@ -59,7 +59,7 @@ def _check_labels(data: Data, part: str, count: int, ignored: int) -> None:
 
 def explain_types(data: Data) -> str:
     """Return a hint on inputs or targets whose type a model may not take; empty if there is none."""
-    whole = [(n, t) for n, t in named_tensors(data.train_inputs, "inputs") if not t.is_floating_point()
+    whole = [(n, t) for n, t in list_named_tensors(data.train_inputs, "inputs") if not t.is_floating_point()
              and t.dtype != torch.uint8]  # fmt: skip
     if whole:
         kind = str(whole[0][1].dtype).removeprefix("torch.")

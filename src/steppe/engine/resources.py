@@ -61,7 +61,7 @@ def make_store(experiment: Experiment, out: Path | None) -> Store:
         return MemoryStore(fresh)
     if out is None:
         raise SteppeError("store = disk needs a folder to write to: give the run an output folder.")
-    return DiskStore(fresh, RunFolder(out).client_states, experiment.config.clients)
+    return DiskStore(fresh, RunFolder(out).client_states)
 
 
 def estimate_needs(experiment: Experiment, disk: bool) -> Needs:

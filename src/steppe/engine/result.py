@@ -28,15 +28,15 @@ from steppe.runs.trained import save_adapter
 class Result(Outcome):
     """The result of a finished run: records, summary, model, and what can be made of them."""
 
-    config: Config
-    history: list[Record]
-    summary: dict[str, Any]
-    experiment: Experiment
-    server: Server
+    config: Config  # every key of the run
+    history: list[Record]  # one record per round, as in rounds.jsonl
+    summary: dict[str, Any]  # as in result.json
+    experiment: Experiment  # all that the run was made of
+    server: Server  # global model and server states after the last round
     x: Tensor  # the evaluated model, as a flat vector
-    buffers: Tensors
-    folder: Path | None = None
-    notes: list[str] = field(default_factory=list)
+    buffers: Tensors  # its running statistics
+    folder: Path | None = None  # where the run was recorded
+    notes: list[str] = field(default_factory=list)  # what the run said at its start
 
     @property
     def algorithm(self) -> str:

@@ -29,6 +29,7 @@ from steppe.engine.result import Result, summarize
 from steppe.engine.trackers import Tracker, Tracking, make_trackers
 from steppe.evaluate.client_tests import evaluate_clients
 from steppe.evaluate.global_model import choose_evaluated_model, evaluate
+from steppe.evaluate.running_mean import RunningMean
 from steppe.executors.executor import Executor
 from steppe.experiment import Experiment
 from steppe.measures.during_training import Schedule
@@ -225,7 +226,8 @@ def _describe_round(experiment: Experiment, before: Server, played: Played, name
     record |= {key: means.pop(key) for key in ("train_loss", "drift") if key in means}
     record |= {"update_norm": float(torch.linalg.vector_norm(after.x - before.x)),
                "x_norm": float(torch.linalg.vector_norm(after.x))}  # fmt: skip
-    held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()}
+    held = {f"{p}.{k}": float(torch.linalg.vector_norm(v)) for p, s in after.state.items() for k, v in s.items()
+            if p != RunningMean.name}  # fmt: skip
     record |= ({"server_norms": held} if held else {}) | ({"client_norms": means} if means else {})
     record |= privacy.compute_spent(experiment.algorithm, t + 1) | played.facts
     if played.refused:

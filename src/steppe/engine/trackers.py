@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from steppe.core.errors import SteppeError, missing, nearest, quote
+from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name
 from steppe.core.write_aside import write_aside
 
 log = logging.getLogger("steppe")
@@ -175,12 +175,14 @@ def check_trackers(words: Sequence[str]) -> None:
     for word in words:
         name, colon, how = word.partition(":")
         if name not in TRACKERS:
-            raise SteppeError(f"track: there is no tracker {name!r}{nearest(name, TRACKERS)}")
+            raise SteppeError(f"track: there is no tracker {name!r}{suggest_name(name, TRACKERS)}")
         _, module, ways = TRACKERS[name]
         if colon and how not in ways:
-            raise SteppeError(f"track: {word!r} is unknown{nearest(word, [name, *(f'{name}:{way}' for way in ways)])}")
+            raise SteppeError(
+                f"track: {word!r} is unknown{suggest_name(word, [name, *(f'{name}:{way}' for way in ways)])}"
+            )
         if find_spec(module) is None:
-            raise missing(f"track: {name} is not installed", name)
+            raise make_missing_error(f"track: {name} is not installed", name)
 
 
 def make_trackers(words: Sequence[str], out: Path | None) -> list[Tracker]:

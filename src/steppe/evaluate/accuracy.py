@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
-from steppe.core.losses import per_example
+from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each, Metric
 from steppe.core.task import Task
 from steppe.core.widest import widen
@@ -44,11 +44,11 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
     def outputs() -> Iterable[Batch]:
         for begun in range(0, len(targets), batch):
             part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
-            x = each_tensor(_channels_last, plain(take(inputs, part)))
+            x = map_tensors(_channels_last, plain(take(inputs, part)))
             yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
 
     with torch.no_grad():
-        loss, *found = judge([Mean(task.loss_each), *map(judging, task.metrics)], outputs())
+        loss, *found = judge([Mean(task.loss_each), *map(make_judge, task.metrics)], outputs())
     by_class: tuple[float, ...] = ()
     if classes is not None and isinstance(main := found[0], Mean):
         by_class = main.by_class(targets if order is None else targets[order], classes)
@@ -66,7 +66,7 @@ class Mean:
 
     def see(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch."""
-        sums, weights = per_example(self.each(outputs, targets))
+        sums, weights = reduce_to_examples(self.each(outputs, targets))
         self.sums.append(sums)
         self.weights += [] if weights is None else [weights]
 
@@ -126,7 +126,7 @@ class All:
 Judging = Mean | Sums | All
 
 
-def judging(metric: Metric) -> Judging:
+def make_judge(metric: Metric) -> Judging:
     """Return what computes a metric batch by batch."""
     if metric.each is not None:
         return Mean(metric.each, metric.finish)

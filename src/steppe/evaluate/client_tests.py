@@ -11,7 +11,7 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
 from steppe.core.layout import Tensors
-from steppe.data import Data, Partition, aligned_test_sets
+from steppe.data import Data, Partition, align_test_sets
 from steppe.evaluate.personal import Client, evaluate_personal, is_personal
 from steppe.experiment import Experiment
 from steppe.parts.own_model import OwnModel
@@ -55,9 +55,9 @@ def find_tests(data: Data, split: Partition, seed: int) -> tuple[np.ndarray, ...
         return tuple(np.flatnonzero(data.test_groups == client) for client in clients)
     labels, test_labels = data.train_targets.cpu(), data.test_targets.cpu()
     try:
-        return aligned_test_sets(split, labels, test_labels)
+        return align_test_sets(split, labels, test_labels)
     except SteppeError:  # a partition from a file, whose random stream cannot be replayed
-        return aligned_test_sets(split, labels, test_labels, seed=seed)
+        return align_test_sets(split, labels, test_labels, seed=seed)
 
 
 def _has_own_tests(data: Data, split: Partition | None) -> bool:

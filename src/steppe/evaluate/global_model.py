@@ -12,6 +12,7 @@ from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, choose_evaluated
 from steppe.evaluate.accuracy import Score, recalibrate, score
+from steppe.evaluate.running_mean import RunningMean
 from steppe.experiment import Experiment
 
 
@@ -31,13 +32,12 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
     task, federation, data = experiment.task, experiment.federation, experiment.federation.data
     if not len(data.test_targets):  # the server of a real federation may have no data
         return {}
-    x, buffers = choose_evaluated_model(experiment, server, t)
+    evaluated = choose_evaluated_model(experiment, server, t)
     by_batch = bool(task.buffers) and experiment.config.buffers == "local"
 
-    def of(inputs: Inputs, targets: Tensor) -> Score:
-        return score(
-            task, x, buffers, inputs, federation.targets(targets), federation.plain, data.classes, learning=by_batch
-        )
+    def of(inputs: Inputs, targets: Tensor, model: tuple[Tensor, Tensors] = evaluated) -> Score:
+        return score(task, *model, inputs, federation.targets(targets), federation.plain, data.classes,
+                     learning=by_batch)  # fmt: skip
 
     test = of(data.test_inputs, data.test_targets)
     main = task.metric.name
@@ -48,6 +48,12 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
         held_out = of(data.validation_inputs, data.validation_targets)
         record |= {"validation_loss": held_out.loss}
         record |= {f"validation_{name}": value for name, value in _defined(held_out, main).items()}
+    if RunningMean.name in server.state:
+        e = server.state[RunningMean.name]["e"]
+        mean = of(
+            data.test_inputs, data.test_targets, (e, choose_statistics(experiment, e, server.buffers, another=True))
+        )
+        record[RunningMean.name] = {"loss": mean.loss, **_defined(mean, main)}
     return record
 
 

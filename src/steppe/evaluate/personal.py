@@ -27,7 +27,7 @@ from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.data.plan import size_batches
-from steppe.evaluate.accuracy import judge, judging, score
+from steppe.evaluate.accuracy import judge, make_judge, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead
@@ -151,7 +151,7 @@ def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Te
     chosen = permutation(k, len(client.targets))[:MEMORY].to(client.targets.device)
     with torch.no_grad():
         memory, labels = seen(take(client.inputs, chosen))[1], client.targets[chosen]
-        (found,) = judge([judging(task.metric)], (
+        (found,) = judge([make_judge(task.metric)], (
             (part.predict(*seen(take(client.test_inputs, some)), memory, labels), client.test_targets[some])
             for some in torch.split(torch.arange(len(client.test_targets), device=client.targets.device), batch)
         ))  # fmt: skip

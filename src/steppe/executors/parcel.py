@@ -90,7 +90,7 @@ def pack(thing: Any) -> tuple[bytes, Packer]:
 
 def unpack(job: bytes, files: Iterable[Shared]) -> Any:
     """Return the thing, with its large tensors in the shared files."""
-    large = {place: t for f in files for place, t in zip(f.places, map_tensors(f.shapes, f.handle), strict=True)}
+    large = {place: t for f in files for place, t in zip(f.places, place_tensors(f.shapes, f.handle), strict=True)}
     return Unpacker(io.BytesIO(job), large).load()
 
 
@@ -110,7 +110,7 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
         except OSError:
             forget(f.handle for f in files)
             raise
-        for i, room in zip(places, map_tensors(shapes, files[-1].handle), strict=True):
+        for i, room in zip(places, place_tensors(shapes, files[-1].handle), strict=True):
             room.copy_(packer.objects[i][0].detach())
             for thing in packer.objects[i] if moves else ():
                 thing.data = room
@@ -146,7 +146,7 @@ def count_bytes(shapes: Any) -> int:
     return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
-def map_tensors(shapes: Any, handle: int) -> Any:
+def place_tensors(shapes: Any, handle: int) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
     begins, sizes = _places(leaves)

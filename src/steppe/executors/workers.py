@@ -27,7 +27,7 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
 from steppe.executors.executor import Answers, answer_for_all
-from steppe.executors.parcel import allocate, forget, map_tensors, pack, share, unpack
+from steppe.executors.parcel import allocate, forget, pack, place_tensors, share, unpack
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -56,7 +56,7 @@ class Workers:
         except OSError:
             forget(handles)
             raise
-        self.sent, self.states, self.replies = map_tensors(shapes, handle)
+        self.sent, self.states, self.replies = place_tensors(shapes, handle)
         environment = {**os.environ, **MEMORY, **ONE_THREAD}
         command = [sys.executable, "-c", "from steppe.executors.workers import run_worker; run_worker()"]
         self.pool = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
@@ -154,7 +154,7 @@ def run_worker() -> None:
         path, job, files, handle, shapes = pickle.load(asks)
         sys.path[:] = path  # the user's module may be in the script's folder
         algorithm, task, federation = unpack(job, files)
-        sent, states, replies = map_tensors(shapes, handle)
+        sent, states, replies = place_tensors(shapes, handle)
         _put(answers, None)
         while True:
             slot, client = pickle.load(asks)

@@ -1,10 +1,12 @@
 """Flatness measures of a loss as a function of the flat parameter vector, each with its uncertainty.
 
-result = steppe.run("fedsam")
-loss, w = Loss.of(result), result.x
-hessian = loss.hessian(w)
-spectrum(hessian, top=5, bottom=1).lambda1, hutch_plus_plus(hessian), density(hessian)
-worst_loss(loss, w, rho=0.05, adaptive=True), noisy_loss(loss, w)
+    result = steppe.run("fedsam")
+    loss, w = Loss.of(result), result.x
+    hessian = loss.hessian(w)
+    spectrum(hessian, top=5, bottom=1).lambda1, hutch_plus_plus(hessian), density(hessian)
+    worst_loss(loss, w, rho=0.05, adaptive=True), noisy_loss(loss, w)
+
+`steppe analyze` computes all of them for a finished run, and keeps the results in its folder.
 """
 
 from steppe.flatness.clients import (

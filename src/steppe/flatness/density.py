@@ -27,13 +27,13 @@ from steppe.flatness.lanczos import Operator, extend
 class Density:
     """The mean density over probes on a grid, with its standard error. It integrates to 1, for `size` eigenvalues."""
 
-    grid: Tensor
-    density: Tensor
-    error: Tensor
-    nodes: Tensor  # (probes, steps)
+    grid: Tensor  # eigenvalues at which the density is given
+    density: Tensor  # at each of them
+    error: Tensor  # its standard error
+    nodes: Tensor  # Ritz values, (probes, steps)
     weights: Tensor  # (probes, steps), rows add up to 1
-    sigma: float
-    size: int
+    sigma: float  # width of the Gaussian around every node
+    size: int  # number of eigenvalues
 
     @property
     def trace(self) -> Estimate:

@@ -17,11 +17,11 @@ LARGE = 10_000  # a tensor with more numbers goes into an .npz file, not into JS
 
 
 class Estimate(NamedTuple):
-    """A mean and its standard error; `n` is the number of draws, clients or examples."""
+    """A mean and its standard error."""
 
-    value: float
-    error: float
-    n: int
+    value: float  # the mean
+    error: float  # its standard error; nan if unknown
+    n: int  # number of draws, clients or examples
 
     @staticmethod
     def of(values: Tensor | Sequence[float]) -> Estimate:

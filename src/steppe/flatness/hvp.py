@@ -33,10 +33,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from steppe.core.errors import SteppeError, nearest
-from steppe.core.inputs import Inputs, in_precision, split, take
+from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.inputs import Inputs, cast, split, take
 from steppe.core.layout import Layout, Tensors
-from steppe.core.losses import per_example
+from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each
 from steppe.core.task import Task
 from steppe.core.widest import find_widest, widen
@@ -147,7 +147,7 @@ class Loss:
 
     def _one_each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return one value per example, whose mean is f: where tokens are counted, its share of their mean."""
-        sums, weights = per_example(self.loss_each(outputs, y))
+        sums, weights = reduce_to_examples(self.loss_each(outputs, y))
         return sums if weights is None else sums / self._weight
 
     @cached_property
@@ -156,7 +156,9 @@ class Loss:
         w = self.task.x0
         with torch.no_grad():
             each = (self.loss_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk))
-            total = sum(float(widen(weights).sum()) for _, weights in map(per_example, each) if weights is not None)
+            total = sum(
+                float(widen(weights).sum()) for _, weights in map(reduce_to_examples, each) if weights is not None
+            )
         return (total or 1.0) / len(self.sample)
 
     def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:
@@ -164,7 +166,7 @@ class Loss:
         pieces = ceil(len(self.sample) / size)
         parts = zip(split(self.sample.inputs, pieces), self.sample.targets.tensor_split(pieces), strict=True)
         for inputs, targets in parts:
-            yield in_precision(self.sample.plain(inputs), w.dtype), in_precision(targets, w.dtype)
+            yield cast(self.sample.plain(inputs), w.dtype), cast(targets, w.dtype)
 
     def _check(self, w: Tensor) -> None:
         if w.shape[-1] != self.layout.size:
@@ -334,7 +336,7 @@ def block(layout: Layout, on: str) -> Tensor:
         return layout.mask(on)
     inside = [name == on or name.startswith(on + ".") for name in layout.names]
     if not any(inside):
-        raise SteppeError(f"The model has no part {on!r}{nearest(on, ['all', 'head', 'body', *layers(layout)])}")
+        raise SteppeError(f"The model has no part {on!r}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}")
     return torch.cat([torch.full((n,), k) for n, k in zip(layout.sizes, inside, strict=True)])
 
 

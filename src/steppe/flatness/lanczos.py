@@ -36,11 +36,11 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Eigenvalues, unit eigenvectors (k, n) with a positive sum of entries, and residuals ‖Hv − λv‖."""
+    """Eigenvalues with their eigenvectors, whose entries have a positive sum, and residuals."""
 
-    values: Tensor
-    vectors: Tensor = field(repr=False)
-    residuals: Tensor
+    values: Tensor  # eigenvalues, (k,)
+    vectors: Tensor = field(repr=False)  # unit eigenvectors, (k, n)
+    residuals: Tensor  # ‖Hv − λv‖ of each
 
     def __getitem__(self, which: slice | list[int]) -> Pairs:
         return Pairs(self.values[which], self.vectors[which], self.residuals[which])
@@ -53,7 +53,7 @@ class Spectrum:
     top: Pairs  # descending
     bottom: Pairs  # ascending
     converged: bool  # residuals are below the tolerance times the largest |λ|
-    products: int
+    products: int  # with the Hessian
 
     @property
     def lambda1(self) -> float:

@@ -30,10 +30,10 @@ class Landscape:
     """Values of f(origin + a·d1 (+ b·d2)); rows follow the first axis."""
 
     values: np.ndarray  # (len a) or (len a, len b)
-    axes: tuple[np.ndarray, ...]
+    axes: tuple[np.ndarray, ...]  # coordinates along each direction
     directions: np.ndarray  # (1 or 2, P)
     kind: str  # eigenvectors, random, plane, line, or a name chosen by the user
-    sample: str
+    sample: str  # the data on which it was computed
     seed: int | None = None  # of random directions
     marks: dict[str, list[float]] = field(default_factory=dict)  # named models, by their coordinates
 

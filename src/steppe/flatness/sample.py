@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, each_tensor, take
+from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.inputs import count as count_examples
 from steppe.core.keyed import key, permutation
 from steppe.data.federation import Federation
@@ -24,10 +24,10 @@ from steppe.flatness.draws import SAMPLE
 class Sample:
     """Raw inputs with their targets; `plain` normalises a batch of inputs as in evaluation."""
 
-    name: str
-    inputs: Inputs
-    targets: Tensor
-    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs
+    name: str  # says in records what was sampled
+    inputs: Inputs  # one row per example
+    targets: Tensor  # of the examples
+    plain: Callable[[Inputs], Inputs] = lambda inputs: inputs  # normalises a batch of inputs
 
     def __post_init__(self) -> None:
         if count_examples(self.inputs) == 0:
@@ -41,7 +41,7 @@ class Sample:
         return len(self.targets)
 
     def to(self, device: torch.device | str) -> Sample:
-        return replace(self, inputs=each_tensor(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
+        return replace(self, inputs=map_tensors(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
 
 
 def of_training_data(federation: Federation, count: int = 5000, seed: int = 0) -> Sample:

@@ -26,12 +26,12 @@ from steppe.flatness.hvp import Loss
 class Ascent:
     """The loss at w, the highest loss found, and their difference with its standard error over examples."""
 
-    loss: float
-    worst: float
-    rise: Estimate
+    loss: float  # at w
+    worst: float  # highest loss found
+    rise: Estimate  # their difference
     path: tuple[float, ...]  # the loss after every step
-    rho: float
-    adaptive: bool
+    rho: float  # radius
+    adaptive: bool  # whether the radius is relative to each parameter, as in ASAM
 
 
 def worst_loss(loss: Loss, w: Tensor, rho: float, steps: int = 1, adaptive: bool = False, eta: float = 0.0) -> Ascent:

@@ -23,7 +23,7 @@ from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import build_node, check_same
-from steppe.flower.federation_file import Own, Terms, read, read_terms
+from steppe.flower.federation_file import Own, Terms, read_federation_file, read_terms
 from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
@@ -38,7 +38,7 @@ def make(app_folder: Path) -> ClientApp:
     Names to import come from the app's own federation.toml, never from a message.
     """
     look_in(app_folder)
-    return make_app(read(app_folder)[0].own)
+    return make_app(read_federation_file(app_folder)[0].own)
 
 
 def make_app(own: Own) -> ClientApp:

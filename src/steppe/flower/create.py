@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from steppe.config import Config
-from steppe.core.errors import SteppeError, missing
+from steppe.core.errors import SteppeError, make_missing_error
 from steppe.core.inputs import take
 from steppe.data import load
 from steppe.data.divide import divide
@@ -29,7 +29,7 @@ from steppe.flower.app_hash import hash_app
 from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
-from steppe.flower.private import private
+from steppe.flower.private import write_private
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
@@ -45,7 +45,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
     config, files, loads = take_files(config)
     content = _write_file(config, name or folder.resolve().name, own_data, terms, loads)
     parse(tomllib.loads(content)).config()  # before anything is written
-    with private():
+    with write_private():
         _write_app(folder / "app", version, content)
         for file, path in files.items():
             (folder / "app" / PACKAGE / file).write_bytes(path.read_bytes())
@@ -83,7 +83,7 @@ def _write_app(app: Path, version: str, content: str) -> None:
 def pin(folder: Path) -> str:
     """Write the app's hash to every node in this folder, which may then run this app only; return the hash."""
     found = hash_app(folder / "app")
-    with private():
+    with write_private():
         for node in folder.glob("nodes/*/"):
             (node / HASH).write_text(found + "\n")
     return found
@@ -102,7 +102,7 @@ def connect(folder: Path, host: str, port: int, control: int) -> None:
     """Record the address of the SuperLink for nodes, and configure the control address of Flower's command line."""
     operator = folder.resolve() / "operator"
     home = operator / ".flower"
-    with private():
+    with write_private():
         home.mkdir(parents=True, exist_ok=True)
         (operator / "address").write_text(f"{host}:{port}\n")
         certificate = operator / "ca.crt"
@@ -120,7 +120,7 @@ def _exports(telemetry: bool) -> str:
     """Return the settings that switch off Flower's telemetry and update checks."""
     values = ("1", "0") if telemetry else ("0", "1")
     lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in zip(QUIET, values, strict=True)]
-    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"'])
+    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.5}"'])
 
 
 def _superlink(host: str, tls: bool, telemetry: bool) -> str:
@@ -222,7 +222,7 @@ def _flower_version() -> str:
     try:
         return metadata.version("flwr")
     except metadata.PackageNotFoundError:
-        raise missing("A federation needs Flower", "flower") from None
+        raise make_missing_error("A federation needs Flower", "flower") from None
 
 
 def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any], loads: list[str]) -> str:

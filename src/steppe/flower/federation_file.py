@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from steppe.config import Config, assign, resolve
+from steppe.config import Config, parse_option, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_algorithm
 from steppe.engine.privacy import find_privacy
-from steppe.registry import catalogue_settings, find_foreign
+from steppe.registry import find_foreign, list_catalogue_settings
 from steppe.settings import explain
 
 FILE = "federation.toml"
@@ -86,7 +86,7 @@ class FederationFile(BaseModel):
     )
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds per round; later replies are dropped")
-    least: int = Field(1, ge=1, description="smallest number of good replies; with fewer, a round fails")
+    least: int = Field(1, ge=1, description="smallest number of good replies; with fewer, a round is tried again")
     max_samples: int = Field(
         1_000_000, ge=1, lt=2**53, description="largest sample count that a node may report; it sets its weight"
     )
@@ -100,7 +100,7 @@ class FederationFile(BaseModel):
         """Return the run's configuration with a command line's settings; refuse keys that need the nodes' data here."""
         values = dict(self.run)
         for text in sets:
-            key, value = assign(text, catalogue_settings(str(values.get("algorithm", "fedavg"))))
+            key, value = parse_option(text, list_catalogue_settings(str(values.get("algorithm", "fedavg"))))
             if key.startswith("settings."):
                 values["settings"] = {**values.get("settings", {}), key.removeprefix("settings."): value}
             else:
@@ -134,7 +134,7 @@ class FederationFile(BaseModel):
         )  # fmt: skip
 
 
-def read(folder: Path, sets: Sequence[str] = ()) -> tuple[FederationFile, Config]:
+def read_federation_file(folder: Path, sets: Sequence[str] = ()) -> tuple[FederationFile, Config]:
     """Read federation.toml in a folder, and its configuration."""
     path = folder / FILE
     try:

@@ -36,7 +36,7 @@ def find_descendants(pid: int) -> list[int]:
     return found
 
 
-def end(pid: int, polite: float = POLITE) -> None:
+def end_descendants(pid: int, polite: float = POLITE) -> None:
     """End all descendants of this process: ask first, then kill; with `polite` = 0, kill at once."""
     for sign, patience in [(signal.SIGTERM, polite)] * (polite > 0) + [(signal.SIGKILL, 10.0)]:
         until, asked = time.monotonic() + patience, set[int]()
@@ -71,7 +71,7 @@ def main() -> None:
         except ProcessLookupError:
             break
         time.sleep(LOOK)
-    end(os.getpid())
+    end_descendants(os.getpid())
     if sys.platform != "linux":
         child.terminate()
 

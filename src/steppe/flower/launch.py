@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steppe.core.errors import RunFailed, SteppeError, missing
+from steppe.core.errors import RunFailed, SteppeError, make_missing_error
 from steppe.flower import keeper, keys
 from steppe.flower.create import CONNECTION, connect
-from steppe.flower.federation_file import read
-from steppe.flower.private import private
+from steppe.flower.federation_file import read_federation_file
+from steppe.flower.private import write_private
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -34,7 +34,7 @@ class Local:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.settings, self.config = read(self.folder / "app")
+        self.settings, self.config = read_federation_file(self.folder / "app")
         if "steppe.flower.superlink" not in (self.folder / "operator" / "superlink.sh").read_text():
             raise SteppeError(f"{self.folder} was created by an older version, whose SuperLink accepts anyone: create "
                               "it again with steppe federate init.")  # fmt: skip
@@ -65,7 +65,7 @@ class Local:
                                          SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
 
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return flwr(self.folder, *words)
+        return run_flwr(self.folder, *words)
 
     def submit(self, resume: bool = False, sets: str = "", out: str = "") -> str:
         return submit(self.folder, resume, sets, out)
@@ -90,41 +90,41 @@ class Local:
         for process in self.nodes.values():
             process.terminate()
         for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
-            end(process)
+            end_keeper(process)
         self.nodes, self.superlink = {}, None
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start the script under a keeper, so that nothing remains if this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
-            raise missing("A federation needs Flower", "flower")
+            raise make_missing_error("A federation needs Flower", "flower")
         command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]
-        with private(), (script.parent / log).open("ab") as file:
+        with write_private(), (script.parent / log).open("ab") as file:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                     env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
                                     start_new_session=True)  # fmt: skip
 
 
-def end(process: subprocess.Popen[bytes], kill: bool = False) -> None:
+def end_keeper(process: subprocess.Popen[bytes], kill: bool = False) -> None:
     """Stop a keeper and its descendants: ask first, then kill; with `kill`, kill at once."""
     if not kill:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(keeper.POLITE + 15)
-    keeper.end(process.pid, polite=0)
+    keeper.end_descendants(process.pid, polite=0)
     process.kill()
     process.wait()
 
 
 def register(folder: Path, client: int) -> None:
     """Bind a client to its node's public key, and register the key with the SuperLink if it is not registered yet."""
-    with private():
+    with write_private():
         keys.bind(folder, client)
-    done = flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
+    done = run_flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
     if done.returncode != 0 and "already" not in done.stdout + done.stderr:
         raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
 
 
-def flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Flower's command line for this federation."""
     command = ["sh", str(folder.resolve() / "operator" / "flwr.sh"), *words]
     environment = {**os.environ, "PATH": _path(), "NO_COLOR": "1"}
@@ -135,7 +135,7 @@ def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") ->
     """Start a run at the SuperLink and return Flower's number of it."""
     asked = {"resume": resume, "set": sets, "out": out}
     words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
-    done = flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
+    done = run_flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
     told = parse_json(done.stdout)
     if done.returncode != 0 or not told.get("success"):
         raise RunFailed(f"Flower did not accept the run: {told.get('error-message') or _last(done)}")

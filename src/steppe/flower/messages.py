@@ -1,10 +1,6 @@
 """Convert tensors and terms to Flower's records and back.
 
-to a node      arrays   what `core/wire.py` names; x0 for a client that has no state yet
-               terms    the federation's terms, fingerprint, round, lr, the round of the client's last counted reply
-to the server  arrays   what `core/wire.py` names
-               told     federation, client, round, fingerprint, samples, loss, drift, seconds
-               refusal  instead of everything else: a code for the reason
+`message_schemas.py` says what each message contains.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ def read_work(content: RecordDict, device: torch.device) -> Work:
                 bool(terms["mirrored"]), arrays.get("x0"))  # fmt: skip
 
 
-def read_told(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
+def build_reply(arrays: Tensors, told: dict[str, Any], algorithm: Algorithm) -> Reply:
     """Build a reply from its arrays, which have been checked, and the node's facts."""
     loss, drift = (arrays["update"].new_tensor(float(told[k])) for k in ("loss", "drift"))
     return read_reply(arrays, loss, drift, algorithm)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.core.algorithm import States
-from steppe.flower.private import private
+from steppe.flower.private import write_private
 from steppe.flower.refusals import Refusal
 from steppe.runs.client_store import flatten_states
 from steppe.runs.tensor_files import save_file
@@ -46,7 +46,7 @@ class NodeState:
         if not flatten_states(state):
             return
         aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
-        with private():
+        with write_private():
             self.folder.mkdir(parents=True, exist_ok=True)
             save_file({k: v.detach().cpu().contiguous().clone() for k, v in flatten_states(state).items()}, aside)
         _sync(aside)

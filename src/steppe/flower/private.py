@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def private() -> Iterator[None]:
+def write_private() -> Iterator[None]:
     """Make everything written in this context readable by its owner only: folders 0700, files 0600."""
     before = os.umask(0o077)
     try:

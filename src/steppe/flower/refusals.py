@@ -36,7 +36,7 @@ class Refusal(SteppeError):
         self.code = code
 
 
-def explain(code: object) -> str:
+def explain_refusal(code: object) -> str:
     """Return the sentence for a code; an unknown code gets the last one."""
     known = code if isinstance(code, str) and code in REASONS else "other"
     return f"{REASONS[known]} (details are in its log)"

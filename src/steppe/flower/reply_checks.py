@@ -18,26 +18,31 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.flower.messages import ARRAYS, REFUSAL, TOLD, count_bytes
-from steppe.flower.refusals import explain
+from steppe.flower.pull import MALFORMED
+from steppe.flower.refusals import explain_refusal
 
 HEADER = re.compile(rb"\{'descr': '([^']{1,8})', 'fortran_order': False, 'shape': \(([0-9, ]{0,200})\), \} *\n?")
 BESIDE = 2**20  # bytes that a reply may have in addition to its arrays
 
 
-def largest(like: Tensors) -> int:
+def find_largest_size(like: Tensors) -> int:
     """Return the largest number of bytes that a reply may have."""
     return sum(v.nbytes + 4096 for v in like.values()) + BESIDE
 
 
-def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
+def read_facts(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
     """Return what a reply contains in addition to its arrays, or raise an error."""
     if not message.has_content():
         raise SteppeError("it has no content")
     content = message.content
-    if not isinstance(content, RecordDict) or count_bytes(content) > limit:
+    try:
+        size = count_bytes(content)
+    except MALFORMED as error:  # Flower cannot count an empty text or list
+        raise SteppeError("one of its facts is empty or of an unknown kind") from error
+    if size > limit:
         raise SteppeError(f"it is larger than {limit:,} bytes")
     if REFUSAL in content:
-        raise SteppeError(explain(_record(content, REFUSAL, ConfigRecord).get("code")))
+        raise SteppeError(explain_refusal(_record(content, REFUSAL, ConfigRecord).get("code")))
     if set(content) != wanted:
         raise SteppeError("it comes from another program: its records are not those that were asked for")
     return dict(_record(content, TOLD, ConfigRecord))
@@ -45,7 +50,7 @@ def read_told(message: Message, wanted: set[str], limit: int) -> dict[str, Any]:
 
 def read_introduction(message: Message, name: str, clients: int, max_samples: int) -> tuple[int, int]:
     """Return the client and the number of samples that a node claims."""
-    told = read_told(message, {TOLD}, BESIDE)
+    told = read_facts(message, {TOLD}, BESIDE)
     if told.get("federation") != name:
         raise SteppeError(f"it belongs to federation {shorten(told.get('federation'))}")
     client = told.get("client")
@@ -62,7 +67,7 @@ def check_samples(samples: object, most: int) -> int:
 
 def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
     """Return the reply's arrays and facts, or raise an error."""
-    told = read_told(message, {ARRAYS, TOLD}, largest(like))
+    told = read_facts(message, {ARRAYS, TOLD}, find_largest_size(like))
     for key, value in expected.items():
         if type(told.get(key)) is not type(value) or told[key] != value:
             raise SteppeError(f"the reply is for {key} {shorten(told.get(key))}, but {value!r} was asked for")

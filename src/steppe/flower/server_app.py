@@ -40,7 +40,7 @@ def make(app_folder: Path) -> ServerApp:
 def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: bool = False) -> Result:
     """Run the federation; its folder records its state, even if this process is killed."""
     look_in(app_folder)
-    settings, config = federation_file.read(app_folder, sets)
+    settings, config = federation_file.read_federation_file(app_folder, sets)
     where = Path(out or settings.out)
     where.mkdir(parents=True, exist_ok=True)
     with lock(where), log_to(where / LOG):
@@ -53,7 +53,7 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
             if keys is None and Path("operator/ca.crt").exists():
                 raise SteppeError("operator/keys.json, with the key of each client, is missing: write it with steppe "
                                   "federate register.")  # fmt: skip
-            result = federated(grid, settings, config, where, resume and begun, keys)
+            result = run_federation(grid, settings, config, where, resume and begun, keys)
         except SteppeError as error:
             log.error(f"error: {error}")
             write_status(where, "failed", why=str(error), code=error.exit_code)
@@ -67,7 +67,7 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
         return result
 
 
-def federated(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
+def run_federation(grid: Grid, settings: federation_file.FederationFile, config: Any, where: Path | None, resume: bool,
               keys: dict[int, str] | None = None) -> Result:  # fmt: skip
     """Run the rounds; `keys` maps each client to its node's key."""
     sample, test = describe_data(settings, config)

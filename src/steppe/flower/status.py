@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
-from steppe.flower.federation_file import read
-from steppe.flower.launch import flwr, is_reachable, parse_json
+from steppe.flower.federation_file import read_federation_file
+from steppe.flower.launch import is_reachable, parse_json, run_flwr
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -32,8 +32,8 @@ def find_control(folder: Path) -> tuple[str, int]:
         return "127.0.0.1", CONTROL_PORT
 
 
-def look(folder: Path) -> dict[str, Any]:
-    settings, config = read(folder / "app")
+def read_federation(folder: Path) -> dict[str, Any]:
+    settings, config = read_federation_file(folder / "app")
     where = folder / settings.out
     history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = state.get("state", "not started")
@@ -55,5 +55,5 @@ def look(folder: Path) -> dict[str, Any]:
 
 
 def _nodes(folder: Path) -> list[dict[str, str]]:
-    told = parse_json(flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
+    told = parse_json(run_flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
     return [{"id": str(n.get("node-id")), "status": str(n.get("status"))} for n in told.get("nodes", [])]

@@ -21,7 +21,8 @@ Own = Mapping[str, Any]
 
 # Runs that differ only in these keys can share compiled code.
 NOT_COMPILED: dict[str, Any] = {"partition": "iid", "partition_seed": None, "rounds": 1, "measure": [],
-                                "personal": None, "seed": 0, "vary": None}  # fmt: skip
+                                "personal": None, "seed": 0, "vary": None, "validation": 0.0, "judged_on": "test",
+                                "running_mean": None}  # fmt: skip
 
 
 def build_own(config: Config, own: Own) -> Experiment:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe import settings
-from steppe.core.errors import missing
+from steppe.core.errors import make_missing_error
 from steppe.jobs.points import Point
 from steppe.runs.folder import RunFolder
 
@@ -54,7 +54,7 @@ class Search:
         try:
             import optuna
         except ImportError:
-            raise missing("A search needs Optuna", "optuna") from None
+            raise make_missing_error("A search needs Optuna", "optuna") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.ranges, self.choices, self.trials, self.make = ranges, choices, trials, make
         self.path = out / FILE

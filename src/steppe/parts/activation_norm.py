@@ -1,10 +1,12 @@
 """The activation norm of MAN ("minimise the activations' norm"; WACV 2024, arXiv:2512.08314), for any algorithm.
 
-    penalty = (ζ/2) · Σ over layers of mean over batch and units of a²
+    penalty = (ζ/2) Σ_l mean(a_l²)        over hidden layers l; each mean over the batch and the layer's units
 
-a: what leaves each hidden layer's non-linearity, before pooling; the logits are left out. The Hessian of one
+a_l: what leaves a hidden layer's non-linearity, before pooling; the logits are left out. The Hessian of one
 layer z = W a on one example is aaᵀ ⊗ ∇²_z loss, with top eigenvalue ‖a‖² λ₁(∇²_z loss): smaller activations
 make flatter layers. It keeps nothing, sends nothing and needs no additional pass.
+
+`weight`   ζ, the weight of the penalty.
 
 Deviations: the authors' text and scripts differ by the factor ½ (ζ = 0.15 and 0.1 in the text); it is included here,
 as in the code. Every call of a tap counts; the released Tiny-ImageNet network omits its third convolution and adds

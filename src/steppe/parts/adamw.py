@@ -1,9 +1,17 @@
 """Local AdamW (Loshchilov & Hutter, ICLR 2019, arXiv:1711.05101), the outermost part for transformers.
 
-    m ← β₁ m + (1−β₁) g,   v ← β₂ v + (1−β₂) g²
-    w ← w − η ( m̂ / (√v̂ + ε) + λ w ),   m̂ = m / (1−β₁ᵏ),  v̂ = v / (1−β₂ᵏ)
+    d = clip_c(g(w))                                    as in `sgd.py`
+    m ← β₁ m + (1−β₁) d,   v ← β₂ v + (1−β₂) d²         for each coordinate; k = 1, 2, …, the number of the step
+    m̂ = m / (1−β₁ᵏ),   v̂ = v / (1−β₂ᵏ)
+    direction = m̂ / (√v̂ + ε) + λ w
 
 Moments start at 0 in every round and are never uploaded.
+
+`beta1`   β₁, the share of the old first moment.
+`beta2`   β₂, the share of the old second moment.
+`eps`     ε, added to the root.
+`decay`   λ, the decoupled weight decay.
+`clip`    c, the largest norm of what enters the moments; none if not set.
 """
 
 from __future__ import annotations

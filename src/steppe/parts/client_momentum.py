@@ -1,17 +1,19 @@
 """Client-level momentum of FedCM (Xu et al., 2021, arXiv:2106.10874): each step mixes in the last global direction.
 
-    direction = α g(w) + (1−α) D
-    D ← −Σ p_i Δ_i / (K_i η)            Δ_i = w_i − w⁰ from the start, η of the round that made Δ_i;  D = 0 at first
+    direction = α g(w) + (1−α) m
+    m ← −Σ_{i∈S} p_i Δ_i / (K_i η)      Δ_i from the client's start, η of the round that made it; m = 0 at first
 
-D is broadcast. A client uploads the model and a scalar (and one more vector if a part moves the start or changes the
+m is broadcast. A client uploads the model and a scalar (and one more vector if a part moves the start or changes the
 update) and keeps nothing. The first round is plain SGD at α times its learning rate. With SAM inside it is MoFedSAM
 (Qu et al., ICML 2022, arXiv:2206.02618): the ascent is along the unscaled gradient.
+
+`alpha`   α, the share of the client's own gradient; 1 is plain SGD.
 
 Limits: α scales the gradient but not the optimiser's weight decay λ, as in the released codes, so what is optimised
 has the decay λ/α: with α = 0.1, ten times the decay that was asked for.
 
 Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides all updates by the
-first client's. A server learning rate does not enter D. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
+first client's. A server learning rate does not enter m. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)
 """
 
 from __future__ import annotations

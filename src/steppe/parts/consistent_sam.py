@@ -4,13 +4,15 @@
     μ_i ← μ_i + ŝ − s                   in every step; s is fixed during the round
     direction = g(w + ŝ)                the same batch for both gradients
     s ← ρ unit(q)                       on the server
-
-`paper`      q = mean over the active of μ_i − ŝ_i, with the ŝ_i of the client's last step; no ε in this norm.
-`official`   q = mean over the active of μ_i, ε = 1e-7: FL-Simulator leaves ŝ_i out on purpose.
-`early`      q = −mean of all clients' μ_i, stale ones included, ε = 1e-8: early scripts, perhaps the authors' own.
+    q = mean_{i∈S}(μ_i − ŝ_i)           `paper`: ŝ_i of the client's last step; no ε in the norm of q
+    q = mean_{i∈S}(μ_i)                 `official`: ε = 1e-7; FL-Simulator leaves ŝ_i out on purpose
+    q = −(1/N) Σ_i μ_i                  `early`: over all clients, stale ones included; ε = 1e-8
 
 The client keeps μ_i. s is broadcast, and one more vector is uploaded (for `early`, the change of μ_i, whose running
 mean the server keeps). μ_i and s start at 0, so s has length ρ from the second round on. All means are uniform.
+
+`rho`       ρ, the radius of the ascent.
+`variant`   the rule for q: `paper`, `official` (FL-Simulator) or `early` (early scripts, perhaps the authors' own).
 
 Deviations: the inner ε is 1e-7 everywhere (as in FL-Simulator). FL-Simulator's published FedSMOO numbers
 precede a fix of how it split μ_i and s into tensors, so they do not validate this part.

@@ -1,13 +1,16 @@
 """Model-contrastive learning of MOON (Li, He & Song, CVPR 2021, arXiv:2103.16257).
 
-    penalty = μ · mean over the batch of −log( e^{cos(z, z_x)/τ} / (e^{cos(z, z_x)/τ} + e^{cos(z, z_prev)/τ}) )
+    penalty = μ mean( −log( e^{cos(z, z_x)/τ} / (e^{cos(z, z_x)/τ} + e^{cos(z, z_prev)/τ}) ) )      over the batch
 
 z, z_x, z_prev: features (what enters the head) of the local model, of the global one, and of the client's own
 model at the end of its last round, which the client keeps; before its first round, the initial global model.
 Gradients flow through z alone. There are two forward passes per batch. Each cosine divides by norms of at least 1e-8.
 
+`mu`    μ, the weight of the penalty.
+`tau`   τ, the temperature.
+
 Deviations: no projection head, as in the FedSoL code (the authors put two layers, 256 wide, between features
-and loss). μ = 0.1 and τ = 0.5 are FedSoL's Table 4; its released configuration has τ = 1, MOON's paper μ = 5 or 1.
+and loss).
 """
 
 from __future__ import annotations

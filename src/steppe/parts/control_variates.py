@@ -1,24 +1,28 @@
 """Control variates of SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), option II.
 
-    direction = g(w) + c − c_i
-    c_i⁺ = c_i − c − Δ_i / (K η),        Δ_i = w_i − x
-    c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)   uniformly, whatever weights the models
+    direction = g(w) + s (c − c_i)                    s is `scale`: 1, except in FedLESAM-S as released
+    c_i⁺ = c_i − c − Δ_i / (K η)
+    c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)                uniformly, whatever weights the models
 
-The client keeps c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0.
+The client keeps c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0. If a part moves the start, Δ_i is
+measured from it.
 
-Deviations: K is the client's own step count corrected for momentum (`effective`, as in the FedSoL code;
-the plain count without momentum) or the count itself (`steps`, as printed; with momentum 0.9 it
-overestimates the gradient up to tenfold). Decay and clipping act inside Δ_i and therefore inside c_i, as in the
-released code. `scale` multiplies c − c_i: 1, except in FedLESAM-S as released (0.1). `estimate` is `corrected`,
-as above, or `plain`: c_i⁺ = −Δ_i / (K η) and c the models' weighted mean of the round's c_i⁺, the correction of
-FedDC as printed, where the direction still contains c − c_i; or `outside`: the direction does not contain c − c_i
-(FedSoL climbs along it instead), so c_i⁺ = −Δ_i / (K η). If a part moves the start, Δ_i is measured from it.
+`divisor`    K: effective, the client's step count corrected for momentum and for a rate of its own, as in the FedSoL
+             code (the plain count without them); steps, the plain count, as printed (with momentum 0.9 it overestimates
+             the gradient up to tenfold).
+`scale`      the factor on c − c_i.
+`estimate`   corrected: as above. plain: c_i⁺ = −Δ_i / (K η), and c is the models' weighted mean of the round's c_i⁺:
+             FedDC as printed, where the direction still contains c − c_i. outside: the direction does not contain
+             c − c_i (FedSoL ascends along it instead), so c_i⁺ = −Δ_i / (K η).
+`gain`       γ of FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + γ mean_{i∈S}(c_i⁺ − c), and c_i⁺ − c is
+             uploaded; c follows the newest c_i⁺ by momentum, and is no longer the mean of all c_i. It equals SCAFFOLD
+             only if all clients are active and γ = 1. The rule comes from two consistent accounts of the paper, which
+             could not be read itself.
+`jump`       with `gain`: the first round has γ = 1, as in FedMoSWA's released code.
 
-`gain`   FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + gain · mean over the active of (c_i⁺ − c), and
-         c_i⁺ − c is uploaded; c follows the newest c_i⁺ by momentum, and is no longer the mean of all c_i. With
-         `jump` the first round has gain 1, as in the released code. It equals SCAFFOLD only if all clients are active
-         and gain = 1. The rule comes from two consistent accounts of the paper, which could not be read itself.
-         A norm bound cuts c_i⁺ − c, which does not vanish at the optimum, so it biases the result.
+Limits: a norm bound cuts c_i⁺ − c, which does not vanish at the optimum, so with `gain` it biases the result.
+
+Deviations: decay and clipping act inside Δ_i and therefore inside c_i, as in the released code.
 """
 
 from __future__ import annotations

@@ -1,26 +1,32 @@
 """Client-level differential privacy by clipping and noise (DP-FedAvg: McMahan et al., ICLR 2018, arXiv:1710.06963).
 
-    v_i ← v_i · min(1, C / ‖v_i‖)        v_i: all that client i uploads, as one vector
-    S = Σ_{i∈round} v_i + N(0, (σC)² I)
-    mean = S / m,    sum over all = S / N        m: planned clients per round, N: all; neither depends on the data
+    v_i ← v_i min(1, C / ‖v_i‖)                   v_i: all that client i uploads, as one vector
+    v = Σ_{i∈S} v_i + z,   z ∼ N(0, (σ C)² I)     z is the noise
+    mean = v / m                                  m: planned clients per round; a sum over all N is v / N instead
 
-All that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from S alone,
+All that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from v alone,
 so the sequence of global models and server states costs no more privacy than these sums. One client changes the sum
-by at most C, so one round is a Gaussian mechanism with noise multiplier σ.
+by at most C, so one round is a Gaussian mechanism with noise multiplier σ. Neither m nor N depends on the data.
 
 The guarantee. The server is trusted: it sees every upload (central privacy). Two federations are neighbours if they
 differ by one client and all its data: its upload is present, or is 0. With `amplified`, every client takes part in a
 round by an independent draw with probability q = m/N (Poisson sampling, including empty rounds), and ε assumes that
 the draw is secret. Without it, any sampling is allowed, every client is assumed to be in every round, and ε is larger.
 `accountant.py` turns (σ, q, rounds, δ) into ε. Not covered: what a client keeps, clients' losses and norms in a run's
-records, validation and personalisation on raw data, and participation.
+records, validation and personalisation on raw data, and participation. A client shrinks its own states (duals,
+variates) by the same clip, so the server's mean of them differs by noise alone.
 
-`secret`  a file with the key of noise and draws; it is created if it does not exist. Without it, both follow from
-          `seed`, so that a run can be repeated: anyone who knows the seed can remove the noise. A secret key is
-          also hashed with the sum itself, so that no two sums ever share their noise; a round that is repeated after
-          a crash gets the same noise if its sum is the same.
-
-A client shrinks its own states (duals, variates) by the same clip, so the server's mean of them differs by noise alone.
+`clip`        C, the largest norm of a client's uploads.
+`noise`       σ, the standard deviation of the noise in units of C.
+`delta`       δ, the probability with which the guarantee may fail.
+`amplified`   whether clients are drawn independently, which makes ε smaller.
+`secret`      a file with the key of noise and draws; it is created if it does not exist. Without it, both follow from
+              `seed`, so that a run can be repeated: anyone who knows the seed can remove the noise. A secret key is
+              also hashed with the sum itself, so that no two sums ever share their noise; a round that is repeated
+              after a crash gets the same noise if its sum is the same.
+`seed`        the run's seed, unless set.
+`per_round`   m, the run's clients per round, unless set.
+`clients`     N, the run's clients, unless set.
 
 Deviations: the clip is over all uploads together, not per layer. Running statistics are refused. The noise is in
 floating point (64 bits, then rounded to the model's type), with the small leaks that this causes (Mironov, CCS 2012).

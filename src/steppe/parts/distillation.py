@@ -3,11 +3,15 @@
 KL     Hinton et al., 2015, arXiv:1503.02531; as a proximal loss in FedSoL, Lee et al., CVPR 2024, arXiv:2308.12532
 NTD    FedNTD, Lee et al., NeurIPS 2022, arXiv:2106.03097
 
-    q = softmax(z_x / τ),   p = softmax(z_w / τ)            z_x, z_w: logits of the global and the local model
-    penalty = weight · mean over the batch of Σ_c q_c (log q_c − log p_c)
+    q = softmax(z_x / τ),   p = softmax(z_w / τ)        z_x, z_w: logits of the global and the local model
+    penalty = b mean( Σ_c q_c (log q_c − log p_c) )     the mean over the batch, the sum over classes c; b is `weight`
 
-`not_true` leaves each example's own class out of both softmaxes. FedNTD has weight = β τ², FedSoL's KL no τ².
-It keeps nothing and sends nothing; one forward pass of the teacher per batch serves every gradient of the step.
+FedNTD has b = β τ², FedSoL's KL no τ². It keeps nothing and sends nothing; one forward pass of the teacher per batch
+serves every gradient of the step.
+
+`weight`     b, the weight of the penalty.
+`tau`        τ, the temperature.
+`not_true`   leave each example's own class out of both softmaxes, as FedNTD does.
 
 Deviations: Σ(p − q), which is 0, is added. Both its value and its gradient vanish, but automatic
 differentiation then forms p − q before anything else, so that w = x gives exactly 0 where the two models'

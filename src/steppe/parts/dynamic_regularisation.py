@@ -1,21 +1,22 @@
 """Dynamic regularisation of FedDyn (Acar et al., ICLR 2021, arXiv:2111.04263): a dual for each client.
 
     direction = g(w) − h_i + α (w − x)
-    h_i ← h_i − α Δ_i,                  Δ_i = w_i − x
-    h   ← h − (α/N) Σ_{i∈S} Δ_i         over all N clients, uniformly: always the mean of all h_i
-    x   ← x + Δ̄ − h/α
+    h_i ← h_i − α Δ_i
+    h ← h − (α/N) Σ_{i∈S} Δ_i           over all N clients, uniformly: always the mean of all h_i
+    Δ̄ ← Δ̄ − h/α
 
 The client keeps h_i; only models are sent. FedSpeed, FedSMOO, FedLESAM-D and FedGMT share it.
 
 One sign for all papers: h_i has the sign of a gradient. (FL-Simulator stores Σ Δ_i = −h_i/α, FedSpeed ĝ_i = h_i,
 FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 
+`alpha`  α, the strength of the pull; its inverse scales the dual on the server.
 `over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
          w_i − h_i/α (FedSpeed and FedGMT as printed, where weights are uniform; other weights hold for both);
          N/n times stronger. A norm bound cuts these duals too, and they do not vanish: use all with it. divided: as
          all, but the server divides its share once more by the number of active clients (FedGloSS as released).
 `prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − x), of the FL-SAM code. none: FedGMT.
-`order`  textbook: the pull α (w − x) is clipped with the gradient. official: g − h_i − α x is clipped and α w
+`order`  textbook: the pull α (w − x) is clipped with the gradient. official: g(w) − h_i − α x is clipped and α w
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
          the first step for a ResNet-18. What is clipped at c cannot balance a pull longer than c, so with a clip the
          official order keeps ‖x‖ within c/α: the optimum is found only if it lies there.

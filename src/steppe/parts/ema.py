@@ -1,8 +1,10 @@
 """An exponential moving average of the global models, on the server, evaluated in their place.
 
-    e ← keep · e + (1−keep) · x         x the new global model, e⁰ = x⁰
+    e ← k e + (1−k) x                   x the new global model; e = x⁰ at first; k is `keep`
 
 Training continues from x; only e is evaluated. Nothing more is sent.
+
+`keep`   k, the share of the old average.
 """
 
 from __future__ import annotations

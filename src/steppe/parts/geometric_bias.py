@@ -1,23 +1,23 @@
 """The geometric bias of FedScar (ICML 2026, poster 61241): a dual, and a decaying memory of each client's drift.
 
-    b_i ← keep · b_i                              for all clients, every round, active or not
-    b_i ← b_i + s_i unit(x − w_i)                 for the active; w_i its own last model, s_i = 0 the first time
+    b_i ← k b_i + s_i unit(x − w_i)               w_i its own last model; s_i = 0 the first time; k is `keep`
     w⁰ = x + b_i                                  where the client begins
-    direction = g(w) + prox(w − a_i) + β (h_i + b_i) + (b̄ − b_i),        b̄ the mean of all N clients' b
-    h_i ← h_i + (w_i − w⁰)                        w_i now the new local model
-    x ← Σ p_i w_i + β · (mean over all N of h − b),      s_i ← α
+    direction = g(w) + r(w) + β (h_i + b_i) + b̄ − b_i,   b̄ = (1/N) Σ_i b_i
+    r(w) = (β/2) unit(w − a_i)                    see `prox` and `anchor`
+    h_i ← h_i + w_i − w⁰,   Δ̄ ← Δ̄ + (β/N) Σ_i (h_i − b_i)      w_i now the new local model; all N clients
 
-`prox`     norm: (β/2) unit(w − a_i), as released. square: β (w − a_i), as printed. none.
+Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From poster and code, not the paper.
+
+`alpha`    α, the length of what is added to a client's bias.
+`keep`     k, the share of the bias that stays after a round.
+`beta`     β, the weight of dual, bias and pull.
+`scale`    const: s_i = α. var: s_i = (α/N) Σ_c ‖Δ_c − Δ̄‖ over clients c ever active, Δ_c their last displacements.
+`prox`     norm: as above, as released. square: r(w) = β (w − a_i), as printed. none: no pull.
 `anchor`   a_i: last, the client's own last model (w⁰ the first time), as released; global, x; start, w⁰.
-`scale`    const: s_i = α. var: s_i = (α/N) Σ over clients ever active of ‖Δ_c − Δ̄‖, Δ_c their last displacements.
-`variant`  official: as above; b̄ needs the states of the clients that will reply, on the server, before they do (the
-           released code holds all states), so a round with missing replies is repeated without those clients. lagged:
-           b̄ of the previous round, which a real federation can know; two more vectors are uploaded.
+`variant`  official: as above; the server needs the states of the clients that will reply, as the released code has, so
+           a round with missing replies is repeated. lagged: b̄ of the round before; two more vectors are uploaded.
 
-The client keeps h_i, b_i, w_i and the round of its last activity, from which b_i's decay is computed later; the
-server keeps the two means. b̄ is broadcast with x. SAM may be used inside, with ε = 1e-7 as released.
-From the poster and the released code (github.com/Ultraman6/FedScar); the paper's text could not be read. Deviations:
-unit(0) is 0; with `var` the server remembers s for 1024 rounds, and a client that was away for longer gets a newer one.
+Deviations: unit(0) is 0; with `var` the server remembers s_i for 1024 rounds; a client away for longer gets a newer.
 """
 
 from __future__ import annotations

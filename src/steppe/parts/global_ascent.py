@@ -1,10 +1,13 @@
 """The server-side ascent of FedGloSS (Caldarola et al., CVPR 2025, arXiv:2412.03752): clients begin at the worst point.
 
-    sent:     x̃ = x + ρ unit(−Δ̄ of the round before)        nothing to ascend along in the first round
-    server:   x ← x + Δ̄ + …                                  Δ̄ the mean of w_i − x̃; the perturbation is taken back
+    x̃ = x − ρ unit(Δ̄_last)              what is sent; Δ̄_last of the round before, 0 in the first round
+    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the perturbation is taken back
 
 One vector is sent down and one up; a client keeps nothing. FedGloSS puts SAM inside it and the dual of FedDyn
-(α = 1/β) around it, measured from x̃. `ramp`: the radius grows linearly from 1e-3 over this many rounds.
+(α = 1/β) around it, measured from x̃.
+
+`rho`    ρ, the radius of the server's ascent.
+`ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds; 0 keeps it constant.
 
 Deviations: the released ramp of the server's radius reads the clients' list by mistake, so it follows neither
 radius; here each radius ramps to its own value. The released client moves its anchor in every epoch; here it

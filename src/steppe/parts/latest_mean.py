@@ -1,6 +1,6 @@
 """The mean of all clients' latest models, including stale ones, evaluated in place of the global model.
 
-    m ← m + (1/N) Σ_{i∈S} (w_i − w_i of its round before)          x⁰ stands for a client that has not taken part
+    m ← m + (1/N) Σ_{i∈S} (w_i − w_i^{last})        w_i^{last} of its round before; x⁰ if it has not taken part
 
 The early FedSMOO scripts and the code of MAN (arXiv:2512.08314) report this mean. It acts like weight averaging and
 raises accuracy by some points, so compare it only with itself. Training does not depend on it. The client keeps its

@@ -2,6 +2,10 @@
 
     direction = g(w + ρ unit(x_old − x))           constant during a round: towards an older global model is uphill
 
+`paper` and `paper_init` keep x_old on the client and send nothing; the others keep nothing and send the direction down.
+
+`rho`          ρ, the radius of the ascent.
+`variant`      which x_old, and which norm:
 `paper`        x_old is the model that the client received when it was last active; no perturbation the first time.
 `paper_init`   the same, with x_old = x⁰ the first time (the paper's text allows either).
 `last_round`   x_old is the global model of the round before, the same for all: the intention of the released code.
@@ -9,8 +13,6 @@
 `official`     as the code runs: the flat update is indexed by the number of the tensor, so all entries of tensor j move
                by the one number (x_old − x)[j] / Σ_j |(x_old − x)[j]|, over the first numbers of the first tensors.
                The radius then has little to do with ρ (about 54 ρ on a ResNet-18): the published ρ do not carry over.
-
-The first two keep x_old on the client and send nothing; the others keep nothing and send the direction down.
 
 Deviations: ε = 1e-7 in every norm, as in the code; the paper has none.
 """

@@ -1,15 +1,16 @@
 """Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948), first order: descend with the gradient one step ahead.
 
-    w̃ = w − γ g(w; b₁),      w ← w − β g(w̃; b₂)
+    w̃ = w − γ (g(w; b₁) + λ w)          b₁, b₂: two batches per step; λ the optimiser's weight decay
+    direction = g(w̃; b₂)
 
-Each step takes two batches. γ is the round's learning rate unless set; β is constant while the round's rate
-decays. It keeps nothing and sends nothing.
+It keeps nothing and sends nothing. `FixedRate` then gives the outer step a constant rate.
 
-`shared`   False (clean): the inner move has weight decay but no momentum and no clipping; the outer one is the
-local optimiser's. True (official): as in the FedSoL code, one optimiser object makes both moves, so that its
-momentum contains the inner gradients; this part then goes around the optimiser.
+`inner_lr`   γ, the rate of the inner step; the round's learning rate if not set.
+`shared`     False (clean): the inner move has weight decay but no momentum and no clipping; the outer one is the
+             local optimiser's. True (official): as in the FedSoL code, one optimiser object makes both moves, so that
+             its momentum contains the inner gradients; this part then goes around the optimiser.
 
-Deviations: a round has E·⌈B/E⌉ steps, B batches in an epoch of the client, so about two passes over its data
+Deviations: a round has E ⌈B/E⌉ steps, B batches in an epoch of the client, so about two passes over its data
 whatever the number of epochs E, as in that code. First order only; the paper also has the Hessian term.
 """
 
@@ -62,7 +63,12 @@ class LookAhead(Part):
 
 @dataclass(frozen=True)
 class FixedRate(Part):
-    """A fixed local learning rate instead of the round's; goes around the optimiser."""
+    """A fixed local learning rate instead of the round's, around the optimiser (Fallah et al., NeurIPS 2020).
+
+        direction = (β/η) g(w)              so that w ← w − β g(w), whatever the round's rate η
+
+    `lr`   β, the rate of every step.
+    """
 
     name = "fixed_rate"
     citation = LookAhead.citation

@@ -1,22 +1,27 @@
 """The interpolated perturbation of FedGF (Lee & Yoon, ICML 2024, PMLR 235): SAM towards the server's worst point.
 
-    p = w + ρ unit(g(w)),      p ← (1−c) p + c x̃,      direction = g(p)      the same batch for both gradients
-
-    D = mean over the active of ‖w_i − x‖,      c = share of the last `window` rounds with D > threshold
-    x̃ = x' + ρ_g unit(x − x')                   x' the new global model: towards the old one is uphill
+    p = (1−c) (w + ρ unit(g(w))) + c x̃            x̃ and c come from the server
+    direction = g(p)                              the same batch for both gradients
+    d = mean_{i∈S}(‖w_i − x‖)                     a plain mean, whatever the models' weights
+    c ← mean(1[d > T])                            over the last `window` rounds; T is `threshold`
+    x̃ ← x' + ρ_g unit(x − x')                     x' the new global model: towards the old one is uphill
 
 The further clients drift, the more they use the federation's sharpness instead of their own: c = 0 is FedSAM, as in
 the first round; with c = 1 all gradients of a round are taken at x̃. Points are mixed, not perturbations, so for a
 client far from x̃ the gradient is taken far away. x̃ and c are broadcast, the scalar ‖w_i − x‖ is uploaded; a client
-keeps nothing. D is a plain mean, whatever the models' weights.
+keeps nothing. From the released code (github.com/hwan-sig/Official-FedGF); only the paper's abstract could be read.
 
-From the released code (github.com/hwan-sig/Official-FedGF); of the paper only the abstract could be read.
+`rho`          ρ, the radius of the client's ascent.
+`rho_global`   ρ_g, the radius of the server's ascent; ρ if not set.
+`threshold`    T, the drift above which a round counts as diverging: the length of a whole update, so it depends on
+               model, rate and steps. Set it near the `drift` of a run's records.
+`window`       the number of last rounds that decide about c.
+
+Limits: if every round exceeds the threshold, c stays 1 and all steps of a round use gradients at one point, which fails
+at a large rate (digits, rate 0.1, drift 1.1: 29 %, compared with FedSAM's 90 %).
 
 Deviations: ε of unit(g) is 1e-16 as released; x̃ = x' where the model did not move (the code divides by zero). The
 code has no default threshold, and its script passes one under another name; 0.2 is our reading, for its rate of 0.01.
-It is the length of a whole update, so it depends on model, rate and steps: set it near the `drift` of a run's records.
-If every round exceeds it, c stays 1 and all steps of a round use gradients at one point, which fails at a large rate
-(digits, rate 0.1, drift 1.1: 29 %, compared with FedSAM's 90 %).
 """
 
 from __future__ import annotations

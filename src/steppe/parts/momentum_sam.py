@@ -1,24 +1,29 @@
 """FedWMSAM (Li et al., NeurIPS 2025, arXiv:2511.22080): SAM along a personal momentum, at one gradient per step.
 
-    D_i = M + α/(1−α) · (c − c_i)                  fixed during the round
-    direction = α g(w + e_b) + (1−α) D_i           in step b = 0 … K−1
-    d_i = −Δ_i / (K η),    c_i ← c_i − c + d_i     Δ_i = w_i − x
-    M ← mean d_i,    c ← c + (n/N) (mean d_i − c)  uniform means over the n active of N clients
-    α ← (1−adapt) α + adapt · clamp(mean over the active of v_i, 0.1, 0.9)
+    m_i = m + α / (1−α) (c − c_i)                  fixed during the round
+    direction = α g(w + ρ unit(e)) + (1−α) m_i     in step b = 0, …, K−1
+    e = x + b m_i − w                              `paper`: uphill, since m_i is like a gradient; 0 in the first step
+    d_i = −Δ_i / (K η),   c_i ← c_i − c + d_i
+    m ← s mean_{i∈S}(d_i)                          uniform means over the n active of N clients; s is `scale`
+    c ← c + (n/N) (mean_{i∈S}(d_i) − c)
+    α ← (1−κ) α + κ clamp(mean_{i∈S}(v_i))         between 0.1 and 0.9; κ is `adapt`, v_i see `aligned`
 
-`kind`   paper: e_b = ρ unit(x + b D_i − w). Uphill, since D_i is like a gradient; without η it is nearly along D_i.
-         text: e_b = ρ unit(w − (x − η b D_i)), away from where the momentum would have led, as the text says.
-         official: as the code runs, δ = x + b D_i − w enters with the other sign (it descends) and is indexed by the
-         number of the tensor: all entries of tensor j move by −ρ δ[j] / Σ_j |δ[j]|.
-`aligned`  v_i = 1 + cos(−Δ_i, M), so that α grows where clients agree with the momentum, as the paper says. False, as
-         released: 1 + cos(Δ_i, M), which has the opposite effect. v_i = 0 where a norm is 0, as in the first round.
-`scale`  multiplies M. The code uses the round's learning-rate decay here; 1 leaves it out.
+m, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the server derives m and c from the updates.
 
-M, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the server derives M and c from the updates.
+`rho`      ρ, the radius of the ascent.
+`alpha`    α, the share of the client's own gradient at first.
+`adapt`    κ, how fast α follows the clients' agreement; 0 keeps it.
+`scale`    s multiplies m. The code uses the round's learning-rate decay here; 1 leaves it out.
+`kind`     paper: as above; without η, e is nearly along m_i. text: e = w − (x − η b m_i), away from where the momentum
+           would have led, as the text says. official: as the code runs, e enters with the other sign (it descends) and
+           is indexed by the number of the tensor: all entries of tensor j move by −ρ e[j] / Σ_j |e[j]|.
+`aligned`  v_i = 1 + cos(−Δ_i, m), so that α grows where clients agree with the momentum, as the paper says. False, as
+           released: 1 + cos(Δ_i, m), which has the opposite effect. v_i = 0 where a norm is 0, as in the first round.
 
-Deviations: M as printed (Δ̄/η, then x − M) climbs, so M has the sign of a gradient everywhere, as in the code. The
-authors keep all c_i on the server and send only D_i; here clients keep them: one more vector is sent, same numbers.
-K_i is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
+Deviations: m as printed (Δ̄/η, then x − m) climbs, so m has the sign of a gradient everywhere, as in the code. The
+authors keep all c_i on the server and send only m_i; here clients keep them: one more vector is sent, same numbers.
+K is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
+
 Limits: α scales the gradient but not the optimiser's weight decay λ, so what is optimised has the decay λ/α. With
 `norm_bound` the optimum stays the same, but v_i is one of the bounded uploads: a limit below 1 slows the last rounds
 down, and α follows it.

@@ -1,13 +1,19 @@
 """kNN-Per (Marfoq et al., ICML 2022, arXiv:2111.09360): mix the model's prediction with the nearest local examples'.
 
-    knn(c) = Σ_{j: y_j = c} s_j / Σ_j s_j,     s_j = exp(−‖f − f_j‖² / (dim · scale)),   j: the k nearest
-    prediction = weight · knn + (1 − weight) · model
+    prediction(c) = b knn(c) + (1−b) model(c)                  for each class c; b is `weight`
+    knn(c) = (Σ_{j: y_j = c} s_j) / (Σ_j s_j)                  over the k nearest examples j
+    s_j = exp(−‖f − f_j‖² / (d σ))                             d features; σ is `scale`
 
 f: features of the global model, f_j those of the client's own training examples. Training is FedAvg: this part
 only defines how a client predicts afterwards (`evaluate/personal.py`).
 
-`of`   probabilities: the model's softmax, as in the paper. logits: raw logits, as in the FedSoL code (switched off
-there). k = 5, weight = 0.5 and scale = 1 come from that code; the authors tune weight and scale per client.
+`k`        the number of neighbours.
+`weight`   b, the neighbours' share of the prediction.
+`scale`    σ, the width of the kernel.
+`of`       probabilities: the model's softmax, as in the paper. logits: raw logits, as in the FedSoL code (switched off
+           there).
+
+Deviations: the authors tune weight and scale per client; here all clients have the same.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """The global Nesterov momentum of FedNSAM (Liu et al., 2026, arXiv:2602.23827), in three interpretations.
 
-The server keeps a momentum m, 0 at first, and looks ahead along it:
-
-    m ← γ m + Δ̄,   x ← x + m            Δ̄ the mean of w_i − (where the clients began)
-
-`NesterovStart` clients begin at x + γ m, which is what is sent: one vector down. With SAM inside it is FedNSAM as its
-               code intends. `accumulate=False` is the code as released: it uses the mean in place of the old
-               momentum, so m = Δ̄ in the first round, (1+γ) Δ̄ after it, and nothing accumulates.
-`NesterovSAM`  direction = g(w + γ m − ρ unit(m)), from w = x: m is a descent, so −m ascends. One gradient per step;
-               x and m are sent. It fits the abstract better than the released code does.
+The server keeps a momentum m, 0 at first, and looks ahead along it. `NesterovStart` moves where clients begin; with SAM
+inside it is FedNSAM as its code intends, or as released. `NesterovSAM` looks ahead in every step, at one gradient.
 
 Not confirmed by the paper's text, which could not be read: all three come from the abstract and the released code.
 Deviations: γ and ρ are settings; the released client has 0.85 and 0.05 hard-coded. ε of unit(m) is 1e-7.
@@ -28,6 +21,19 @@ from steppe.core.scopes import Aggregation, LocalStep, Oracle, ServerTurn
 
 @dataclass(frozen=True)
 class NesterovStart(Part):
+    """Clients begin ahead along the global momentum (Liu et al., 2026).
+
+        x̃ = x + γ m                         what is sent, and where the clients begin
+        Δ̄ = Σ_{i∈S} p_i (w_i − x̃)
+        m ← γ m + Δ̄,   Δ̄ ← m
+
+    One vector is sent down; a client keeps nothing.
+
+    `gamma`        γ, the share of the old momentum.
+    `accumulate`   False is the code as released: it uses the mean in place of the old momentum, so m = Δ̄ in the first
+                   round, (1+γ) Δ̄ after it, and nothing accumulates.
+    """
+
     name = "nesterov_start"
     citation = """@misc{fednsam,
       title = {{FedNSAM}: Consistency of Local and Global Flatness for Federated Learning},
@@ -56,6 +62,17 @@ class NesterovStart(Part):
 
 @dataclass(frozen=True)
 class NesterovSAM(Part):
+    """Each gradient is taken ahead along the global momentum, and uphill of it (Liu et al., 2026).
+
+        direction = g(w + γ m − ρ unit(m))      from w = x: m is a descent, so −m ascends
+        m ← γ m + Δ̄,   Δ̄ ← m
+
+    One gradient per step; x and m are sent. It fits the abstract better than the released code does.
+
+    `rho`     ρ, the radius of the ascent.
+    `gamma`   γ, the share of the old momentum.
+    """
+
     name = "nesterov_sam"
     citation = NesterovStart.citation
     addable = True

@@ -1,16 +1,17 @@
 """Normalised averaging of FedNova (Wang et al., NeurIPS 2020, arXiv:2007.07481).
 
-    d_i = −Δ_i / (η a_i),      a_i: the client's steps, corrected for momentum
-    x ← x − η · (Σ p_i a_i) · Σ p_i d_i
+    d_i = −Δ_i / (η a_i)                                     a_i: the client's steps, corrected for momentum
+    Δ̄ ← −η (Σ_{i∈S} p_i a_i) (Σ_{i∈S} p_i d_i)               η cancels
 
 Directions are averaged, not distances, so that clients with more steps do not have more influence. Two
-scalars are uploaded (a_i and 1/a_i). The learning rate cancels.
+scalars are uploaded (a_i and 1/a_i).
 
 `correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d a running
-mean of them by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part. This is the mean over all
-clients only while all take part; otherwise it assumes that the absent ones are like d. The client keeps d_i, and d is
-broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a client that takes part again subtracts its
-own old average gradient, g(w) − d_i; its configuration enables this.
+               mean of them by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part. This is the
+               mean over all clients only while all take part; otherwise it assumes that the absent ones are like d.
+               The client keeps d_i, and d is broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a
+               client that takes part again subtracts its own old average gradient, g(w) − d_i; its configuration
+               enables this.
 
 Limits: d_i contains its own correction, so it swings from one of the client's rounds to the next. With `ccvr` it
 neither grows nor fades, and a bias stays. `official` with all clients in every round diverges at any learning rate:

@@ -1,11 +1,16 @@
 """A local optimiser of the user's own: a function on flat vectors, the outermost part.
 
-    d ← clip_c(oracle(w)) + λ w          as in `sgd.py`
-    w ← w − η rule(d, w, memory, k)      k = 0, 1, …, the number of the step in its round
+    d = clip_c(g(w)) + λ w              as in `sgd.py`
+    direction = rule(d, w, M, k)        k = 0, 1, …, the number of the step in its round; M is `memory`
 
-`memory` is a dict of vectors that the rule reads and writes, such as memory["m"]; they are 0 at the start of every
+The memory is a dict of vectors that the rule reads and writes, such as memory["m"]; they are 0 at the start of every
 round, are never uploaded, and are found by calling the rule once. Under an executor that batches clients the rule runs
 under vmap: it must not look at values (`if`, `.item()`) and must not write in place.
+
+`function`   the name of the rule, for the records.
+`memory`     the names of the vectors that the rule remembers.
+`decay`      λ, the weight decay.
+`clip`       c, the largest norm of the direction before decay; none if not set.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
     h_i ← h_i + (x' − w_i) / (η K)                x' the next global model; the rest as in `geometric_bias.py`
 
-Kept to show the effect of the printed rule. Deviations: a client learns x' only when it is active again, and uses the
-model that it then receives, which is the same if all are active.
+Kept to show the effect of the printed rule. All settings are those of `geometric_bias`.
+
+Deviations: a client learns x' only when it is active again, and uses the model that it then receives, which is the
+same if all are active.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 This is the gradient of loss + (μ/2)‖w − x‖² over all trainable parameters. The term is zero in the first step of a
 round. It keeps nothing and sends nothing. It is added to the oracle, not to the loss: the numbers are the same, and
 automatic differentiation is not needed.
+
+`mu`   μ, the strength of the pull.
 """
 
 from __future__ import annotations

@@ -1,28 +1,25 @@
 """FedSoL (Lee et al., CVPR 2024, arXiv:2308.12532): ascend along a proximal loss, then descend on the local one.
 
-    g_p = ∇L_p(w),      ε = ρ λ ⊙ g_p / (‖g_p‖ + 1e-12),      direction = g(w + ε)
+    ε = ρ λ ⊙ g_p / (‖g_p‖ + 1e-12),   g_p = ∇L_p(w)
+    direction = g(w + ε)
 
 L_p is the proximal term of any other part: its penalty, or what it adds to the oracle (FedProx, SCAFFOLD, FedDyn,
-FedNova: these need no pass of the model). It never enters the update itself; its states and messages are updated as
-usual. Any factor on L_p cancels.
+FedNova: no pass of the model). It never enters the update; its states and messages are as usual. Factors cancel.
 
+`rho`     ρ, the radius of the ascent.
+`of`      the part whose term is L_p.
 `on`      all, head or body: the parameters that are moved and over which ‖g_p‖ is taken. For the head alone the
           features do not change, so one pass of the body serves both gradients.
-`radius`  with D = w − x, for each tensor separately:
-          adaptive: λ = |D| / ‖D‖ over axis 0 (the outputs), as in the released code
-          layer: λ = |D| / ‖D‖ over the whole tensor, as printed (Eq. 11); √fan-in smaller
-          fixed: λ = 1
-`first_step`  safe: no ascent where g_p is rounding noise, that is, in the first step of a round if the term is
-          flat at x (distillation), and below a norm of 1e-6 (1e-12 in double precision). official: the guard alone,
-          which at w = x turns noise into an ascent of length ρ.
+`radius`  with v = w − x, for each tensor separately: adaptive, λ = |v| / ‖v‖ over axis 0 (the outputs), as in the
+          released code; layer, λ = |v| / ‖v‖ over the whole tensor, as printed (Eq. 11), √fan-in smaller; fixed, λ = 1.
+`first_step`  safe: no ascent where g_p is rounding noise, that is, in a round's first step if the term is flat at x
+          (distillation), and below a norm of 1e-6 (1e-12 in float64). official: as released, noise becomes an ascent.
 
-ρ = 1 with the adaptive radius is the released configuration; Table 4 has ρ = 2. It does not give the paper's accuracy:
-on CIFAR-10 it is outside the band in all six columns of Table 1. The head alone with ρ = 1.5 is inside in four of the
-five columns in which it was run (docs/reproductions/fedsol-table1.md). Terms other than KL are in the paper's Table 7
-but not in the code: here they are the gradient that the method itself adds. Ablations A2, A4 and A6 (Table 6) are
-below; the others are compositions, see `algorithms.py`.
+Deviations: ρ = 1 with the adaptive radius is the released configuration; Table 4 has ρ = 2. It does not give the
+paper's accuracy (docs/reproductions/fedsol-table1.md); the head alone with ρ = 1.5 does in most columns. Terms other
+than KL are in the paper's Table 7 but not in the code: here they are the gradient that the method itself adds.
 
-With FedDyn's term nothing pulls a client back, so its h_i grows by α‖Δ_i‖ per round (quadratics: 34 after 500 rounds).
+Limits: with FedDyn's term nothing pulls a client back, so its h_i grows by α‖Δ_i‖ per round (quadratics: 34 after 500).
 The model and the mean of the h_i stay bounded, but h_i soon outweighs α(w − x): the ascent hardly changes any more.
 """
 
@@ -125,11 +122,14 @@ for _name in ("server_state", "client_state", "round_state", "prepare", "send", 
 
 @dataclass(frozen=True)
 class ProximalAblation(ProximalAscent):
-    """Ablations by the authors that are not compositions of parts.
+    """Ablations by the authors that are not compositions of parts (Lee et al., CVPR 2024, Table 6).
 
-    a2: g(w) + β g_p(w + ε)
-    a4: g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))
-    a6: g(w + ε) + β g_p(w)
+        direction = g(w) + β g_p(w + ε)                   a2
+        direction = g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))        a4
+        direction = g(w + ε) + β g_p(w)                   a6
+
+    `kind`   which of the three.
+    `beta`   β, the weight of the proximal gradient.
     """
 
     kind: Literal["a2", "a4", "a6"] = "a2"

@@ -1,14 +1,17 @@
 """The learning-rate cycle of FedSWA (Liu et al., ICML 2025, arXiv:2507.20016): the rate falls during each round.
 
-    w ← w − η_k m,      η_k = η · first · ((1 − k/K) + (k/K) · end),      k = 0 … K−1, anew in every round
+    direction = f ((1 − k/K) + (k/K) ρ) g(w)      k = 0, …, K−1, anew in every round; f is `first`, ρ is `end`
 
-m is the local optimiser's direction; K is the client's own number of steps, so the last step is still above `end`. It
+It scales the local optimiser's direction; K is the client's own number of steps, so the last step is still above ρ. It
 keeps nothing and sends nothing. FedSWA adds a server learning rate above 1, and FedMoSWA also control variates with
-their own momentum. `first` = `end` = 1 changes nothing. With `shape` = cosine, (1 − cos π k/K)/2 stands for k/K; the
-key `local_schedule` of a run is this part, too.
+their own momentum. The key `local_schedule` of a run is this part, too.
+
+`end`     ρ, the rate that the round ends near, as a share of the run's.
+`first`   f, the rate that the round begins with, as a share of the run's; 1 with `end` 1 changes nothing.
+`shape`   linear: as above. cosine: (1 − cos(π k/K)) / 2 stands for k/K.
 
 With local momentum the buffer is scaled, not what enters it, as under a schedule of PyTorch. Parts that divide a
-displacement by the number of steps (SCAFFOLD, FedNova, FedCM) use Σ η_k/η instead of K, also with momentum.
+displacement by the number of steps (SCAFFOLD, FedNova, FedCM) use Σ_k η_k/η instead of K, also with momentum.
 
 Deviations: the authors' paper could not be read; the rule and end = 0.1 come from two consistent accounts. The
 released code has first = 2 and end = 0 hard-coded (`fedswa variant=official`).

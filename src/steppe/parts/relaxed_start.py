@@ -1,11 +1,13 @@
 """The relaxed start of FedInit (Sun et al., NeurIPS 2023, arXiv:2306.05706): start slightly beyond the global model.
 
     w⁰ = x + β (x − w_i)                w_i the client's own last model, x⁰ before its first round
-
-`official`   the server adds the mean of w_i − w⁰ to x, as FL-Simulator does. `paper`: x is the mean of the w_i.
+    Δ_i = w_i − w⁰                      `official`; for `paper`, w_i − x: then x is the mean of the w_i
 
 The client keeps w_i; nothing more is sent unless another part must tell the server where its clients started. Duals,
 control variates and FedDyn's pull are measured from w⁰; FedProx still pulls towards x.
+
+`beta`      β, how far beyond the global model a client starts.
+`variant`   what is uploaded: official, as FL-Simulator does, or paper.
 """
 
 from __future__ import annotations

@@ -3,11 +3,6 @@
 Median, trimmed mean    Yin et al., ICML 2018, arXiv:1803.01498
 Krum, multi-Krum        Blanchard et al., NeurIPS 2017, arXiv:1703.02757
 
-    median          for each coordinate separately; the mean of the two middle values if n is even
-    trimmed mean    for each coordinate, without its k smallest and k largest values, k = ⌈cut · n⌉
-    Krum            score_i = Σ of ‖v_i − v_j‖² over the n − bad − 2 nearest j;  the reply with the lowest score,
-                    or the mean of the `keep` lowest (multi-Krum)
-
 Every client has the same weight, because its sample count is only a claim. The rule applies to all uploads, not to
 the update alone, so that a client cannot poison SCAFFOLD's variates behind a normal update. If the algorithm uses the
 sum over all N clients, n/N times the robust value replaces it. An attack from one side still moves a median slightly;
@@ -49,7 +44,13 @@ def trimmed(rows: Tensor, cut: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TrimmedMean(Part):
-    """Robust aggregation: the mean of each coordinate's middle values (Yin et al., ICML 2018)."""
+    """Robust aggregation: the mean of each coordinate's middle values (Yin et al., ICML 2018).
+
+        Δ̄ = 1/(n − 2 k) Σ_{j=k+1}^{n−k} Δ_{(j)}      for each coordinate: Δ_{(j)} the j-th smallest of the n values
+        k = ⌈q n⌉                                    q is `cut`
+
+    `cut`   q, the share of values that is left out on each side.
+    """
 
     name = "trimmed_mean"
     citation = """@inproceedings{median,
@@ -68,7 +69,12 @@ class TrimmedMean(Part):
 
 @dataclass(frozen=True)
 class Median(Part):
-    """Robust aggregation: the median of each coordinate (Yin et al., ICML 2018)."""
+    """Robust aggregation: the median of each coordinate (Yin et al., ICML 2018).
+
+        Δ̄ = median_{i∈S}(Δ_i)               for each coordinate; the mean of the two middle values if n is even
+
+    It has no settings.
+    """
 
     name = "median"
     citation = TrimmedMean.citation
@@ -81,7 +87,14 @@ class Median(Part):
 
 @dataclass(frozen=True)
 class Krum(Part):
-    """Robust aggregation: the reply nearest to the others', or the mean of several (Blanchard et al., NeurIPS 2017)."""
+    """Robust aggregation: the reply nearest to the others', or the mean of several (Blanchard et al., NeurIPS 2017).
+
+        q_i = Σ_{j∈B_i} ‖v_i − v_j‖²         B_i: the n − f − 2 replies nearest to v_i; f is `bad`
+        Δ̄ = (1/m) Σ_{i∈M} Δ_i                M: the m replies with the lowest scores q_i; m is `keep`
+
+    `bad`    f, the number of clients that may send anything.
+    `keep`   m, the number of replies that are averaged; more than 1 is multi-Krum.
+    """
 
     name = "krum"
     citation = """@inproceedings{krum,

@@ -4,16 +4,7 @@ SAM     Foret et al., ICLR 2021, arXiv:2010.01412; in a federation FedSAM, Qu et
         arXiv:2206.02618, and Caldarola et al., ECCV 2022, arXiv:2203.11834.
 ASAM    Kwon et al., ICML 2021, arXiv:2102.11600; FedASAM, Caldarola et al.
 
-    ε = ρ · T² g(w) / (‖T g(w)‖ + eps)       one norm over all parameters
-    direction = g(w + ε)                      the same batch for both gradients
-
-SAM has T = 1. ASAM scales with the weights, so that rescaling a layer changes nothing: T = |w| on every
-tensor (`official`, as in the FedSoL code), or T = |w| + η on tensors named "weight" and 1 on the others
-(`paper`). It keeps nothing, sends nothing and needs two gradients.
-
-`mix`    SAM's direction is (1−mix) g(w) + mix g(w + ε): the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
-         arXiv:2302.10429). 1 is SAM, 0 the plain gradient; both cost two gradients.
-`ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 keeps it constant.
+It keeps nothing, sends nothing and needs two gradients, both on the same batch.
 
 Deviations: the ascent gradient is neither clipped nor decayed (as in all released programs). eps is 1e-12 as
 in the FedSoL code; FL-Simulator uses 1e-7, the ASAM authors 1e-16.
@@ -33,6 +24,18 @@ from steppe.core.scopes import LocalStep, Oracle
 
 @dataclass(frozen=True)
 class SAM(Part):
+    """Descend along the gradient at the worst nearby point (Foret et al., ICLR 2021).
+
+        δ = ρ g(w) / (‖g(w)‖ + ε)            one norm over all parameters
+        direction = g(w + δ)                the same batch for both gradients
+
+    `rho`    ρ, the radius of the ascent.
+    `eps`    ε, added to the norm.
+    `mix`    λ of the direction (1−λ) g(w) + λ g(w + δ), the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
+             arXiv:2302.10429). 1 is SAM, 0 the plain gradient; both cost two gradients.
+    `ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 keeps it constant.
+    """
+
     name = "sam"
     citation = """@inproceedings{sam,
       title = {Sharpness-Aware Minimization for Efficiently Improving Generalization},
@@ -61,6 +64,20 @@ def ramped(rho: float, ramp: int, now: Tensor) -> float | Tensor:
 
 @dataclass(frozen=True)
 class ASAM(Part):
+    """Adaptive SAM: a perturbation in units of the weights (Kwon et al., ICML 2021).
+
+        δ = ρ T² ⊙ g(w) / (‖T ⊙ g(w)‖ + ε)   one norm over all parameters
+        T = |w| + η_a                       on the tensors that `on` names, 1 on the others; η_a is `eta`
+        direction = g(w + δ)                the same batch for both gradients
+
+    Rescaling a layer changes nothing.
+
+    `rho`   ρ, the radius of the ascent.
+    `eta`   η_a, added to |w|, so that parameters at 0 are moved too.
+    `on`    all: every tensor, as in the FedSoL code. weight: tensors named so, as in the paper.
+    `eps`   ε, added to the norm.
+    """
+
     name = "asam"
     citation = """@inproceedings{asam,
       title = {{ASAM}: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning of Deep Neural Networks},

@@ -1,16 +1,9 @@
 """Server optimisers: the clients' mean update as a pseudo-gradient.
 
-FedAvgM    Hsu et al., 2019, arXiv:1909.06335:      v ← β v + Δ̄,   x ← x + η_g v
-FedAdam, FedYogi, FedAdagrad    Reddi et al., ICLR 2021, arXiv:2003.00295:
+FedAvgM    Hsu et al., 2019, arXiv:1909.06335
+FedAdam, FedYogi, FedAdagrad    Reddi et al., ICLR 2021, arXiv:2003.00295
 
-    m ← β₁ m + (1−β₁) Δ̄
-    adam:     v ← β₂ v + (1−β₂) Δ̄²
-    yogi:     v ← v − (1−β₂) Δ̄² sign(v − Δ̄²)
-    adagrad:  v ← v + Δ̄²
-    x ← x + η_g m / (√v + τ)             no bias correction
-
-Everything stays on the server. `paper` starts v at τ² with τ = 1e-3; FL-Simulator (`official`) at 0 with
-τ = 1e-2, where τ outweighs √v on real networks, so that it is in effect momentum with learning rate η_g/τ.
+Everything stays on the server; nothing more is sent.
 """
 
 from __future__ import annotations
@@ -28,6 +21,15 @@ from steppe.core.scopes import Aggregation
 
 @dataclass(frozen=True)
 class ServerMomentum(Part):
+    """A learning rate and momentum on the server (Hsu et al., 2019).
+
+        v ← β v + Δ̄                         v = 0 at first
+        Δ̄ ← η_g v
+
+    `lr`         η_g, the server's learning rate.
+    `momentum`   β, the share of the old momentum; 0 keeps none.
+    """
+
     name = "server_momentum"
     citation = """@misc{fedavgm,
       title = {Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification},
@@ -50,6 +52,23 @@ class ServerMomentum(Part):
 
 @dataclass(frozen=True)
 class ServerAdaptive(Part):
+    """An adaptive rule on the server (Reddi et al., ICLR 2021).
+
+        m ← β₁ m + (1−β₁) Δ̄                 for each coordinate; m = 0 at first
+        v ← β₂ v + (1−β₂) Δ̄²                adam
+        v ← v − (1−β₂) Δ̄² sign(v − Δ̄²)      yogi
+        v ← v + Δ̄²                          adagrad
+        Δ̄ ← η_g m / (√v + τ)                no bias correction
+
+    `kind`    adam, yogi or adagrad.
+    `lr`      η_g, the server's learning rate.
+    `beta1`   β₁, the share of the old first moment.
+    `beta2`   β₂, the share of the old second moment.
+    `tau`     τ, added to the root.
+    `v0`      the value of v at first: τ² in the paper, 0 in FL-Simulator. There τ = 1e-2 outweighs √v on real networks,
+              so that the rule is in effect momentum with learning rate η_g/τ.
+    """
+
     name = "server_adaptive"
     citation = r"""@inproceedings{fedadam,
       title = {Adaptive Federated Optimization},

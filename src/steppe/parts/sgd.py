@@ -1,15 +1,19 @@
 """Local SGD, the outermost part: clip, decay, momentum.
 
-    d ← clip_c(oracle(w)) + λ w          clip_c(v) = v · min(1, c / (‖v‖ + 1e-6)), over all parameters together
-    m ← μ m + d                          m starts at 0 in every round and is never uploaded
-    w ← w − η m
+    d = clip_c(g(w)) + λ w              clip_c(v) = v min(1, c / (‖v‖ + 1e-6)), over all parameters together
+    m ← μ m + d                         m starts at 0 in every round and is never uploaded
+    direction = m                       so that w ← w − η m
 
 The decay is outside the clip and coupled (it enters the momentum), as in PyTorch's SGD after
 `clip_grad_norm_`, and acts on the unperturbed w, even if the oracle takes the gradient elsewhere (SAM).
 
-The FedSMOO code (github.com/woodenchild95/FL-Simulator) clips before it adds the proximal pull α·w: a part
+The FedSMOO code (github.com/woodenchild95/FL-Simulator) clips before it adds the proximal pull α w: a part
 passes such a coefficient in `s.decay`, which is added to λ here. A part that adds its pull to the oracle
 instead gets the textbook order, with the pull inside the clip.
+
+`momentum`   μ, the share of the old momentum.
+`decay`      λ, the weight decay.
+`clip`       c, the largest norm of the direction before decay; none if not set.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""Stochastic weight averaging on the server (Izmailov et al., UAI 2018; in a federation Caldarola et al., ECCV 2022,
-arXiv:2203.11834): evaluate a mean of late global models.
+"""Stochastic weight averaging on the server (Izmailov et al., UAI 2018): evaluate a mean of late global models.
 
-    from round a = ⌊start · T⌋ on, after every round t > a with (t − a) mod cycle = 0:   m ← (n m + x) / (n+1),  n ← n+1
+    m ← (n m + x) / (n + 1),   n ← n + 1          after each round t > a where (t − a) mod c = 0; a = ⌊q T⌋
 
-m is evaluated once it contains a model, and x before that. Training continues from x. Nothing more is sent.
+In a federation: Caldarola et al., ECCV 2022, arXiv:2203.11834. m is evaluated once it contains a model, and x before
+that. Training continues from x. Nothing more is sent.
+
+`start_at`   q, the share of all rounds after which averaging starts.
+`cycle`      c, the rounds between two models that are averaged.
+`rounds`     T, the run's rounds, unless set.
 
 Deviations: the authors also cycle the clients' learning rate within a cycle; that belongs to the recipe's schedule and
-is not part of this file. T is `rounds`, which the simulator sets.
+is not part of this file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
 """The trajectory term of FedGMT (Li et al., ICML 2025, PMLR 267): learn from a running mean of the global models.
 
-    loss + weight · τ² · KL( softmax(z_e/τ) ‖ softmax(z_w/τ) )      a mean over the batch; z_e, z_w logits at e and at w
-    e ← keep · e + (1−keep) · x                                     e⁰ = x⁰, x the new global model
+    penalty = b τ² KL(q, p)                                 a mean over the batch; b is `weight`
+    q = softmax(z_e / τ),   p = softmax(z_w / τ)            z_e, z_w: logits at e and at w
+    e ← k e + (1−k) x                                       x the new global model; e = x⁰ at first; k is `keep`
 
 e lags behind x along the descent, so the gap between the two stands for the sharpness that SAM estimates, at the cost
 of one forward pass of e per batch. e is broadcast with x; a client keeps nothing.
 
-`on`   server: as above. client: every client keeps its own e and updates it with the model it receives, in the rounds
-       in which it is active (FedGMT-v2): nothing more is sent, and with all clients active the result is the same.
+`weight`   b, the weight of the penalty.
+`tau`      τ, the temperature.
+`keep`     k, the share of the old running mean.
+`on`       server: as above. client: every client keeps its own e and updates it with the model it receives, in the
+           rounds in which it is active (FedGMT-v2): nothing more is sent, and with all clients active the result is
+           the same.
 
 Deviations: e predicts in evaluation mode (dropout off, running statistics fixed). The paper updates e when a
 client receives x, the code on the server: the same, given e⁰ = x⁰.

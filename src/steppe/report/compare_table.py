@@ -9,7 +9,7 @@ from typing import Any
 
 from steppe.core.metric import Metric
 from steppe.report.formats import format_bytes
-from steppe.report.seeds import Paired, compare_pairs, mean_and_spread
+from steppe.report.seeds import Paired, compare_pairs, compute_spread
 
 # What a narrow terminal leaves out, in this order.
 SPARE = ("best", "passes", "loss", "time", "last ten", "FLOPs", "traffic")
@@ -48,11 +48,11 @@ def make_lines(points: Sequence[Any]) -> list[Line]:
 def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any],
                against_first: Paired | None) -> Line:  # fmt: skip
     def over(key: str) -> tuple[float, float]:
-        return mean_and_spread([float(s[key]) for s in summaries])
+        return compute_spread([float(s[key]) for s in summaries])
 
     simulated = over("simulated_seconds")[0] if all("simulated_seconds" in s for s in summaries) else None
     names = [name for name in summaries[0].get("metrics", {}) if all(name in s.get("metrics", {}) for s in summaries)]
-    metrics = {name: mean_and_spread([float(s["metrics"][name]["last"]) for s in summaries]) for name in names}
+    metrics = {name: compute_spread([float(s["metrics"][name]["last"]) for s in summaries]) for name in names}
     return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
                 over("seconds")[0], cost["bytes_down"] + cost["bytes_up"], cost["gradients"], cost["forwards"],
                 cost["flops"], against_first, simulated, fmean(s.get("missing", 0) for s in summaries),
@@ -62,6 +62,7 @@ def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Map
 def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "") -> str:
     """Say what the columns mean and, where there are several seeds, what differs between them."""
     unit, points = (" in %", " in points") if metric.percent else ("", "")
+    unit += ", lower is better," if metric.lower else ""
     legend = {
         "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set",
         "− first": f"− first: difference of `last` from the first row{points}, ± standard error over seeds",

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from steppe import data as datasets
-from steppe.config import OWN, Config, keys
+from steppe.config import OWN, Config, list_keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
 from steppe.data import Data, Partition
@@ -20,9 +20,10 @@ from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
 from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
-from steppe.report.seeds import mean_and_spread
+from steppe.report.seeds import compute_spread, describe_variation
 from steppe.runs.folder import RunFolder
 
+SHOWN = 20_000  # clients up to which a page shows who holds what
 Axis = Literal["round", "bytes", "gradients", "simulated"]
 
 
@@ -161,15 +162,20 @@ class Group:
 
     def average(self, key: str) -> tuple[float, float]:
         """Return mean and sample standard deviation of a number of the summary."""
-        return mean_and_spread([float(r.summary[key]) for r in self.runs])
+        return compute_spread([float(r.summary[key]) for r in self.runs])
 
     def average_metric(self, name: str) -> tuple[float, float]:
         """Return the same of one of several metrics of the final model."""
-        return mean_and_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
+        return compute_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
 
     @property
     def seeds(self) -> int:
         return len(self.runs)
+
+    @property
+    def variation(self) -> str:
+        """What differs from seed to seed, in words."""
+        return describe_variation(self.runs[0].config, [r.folder.initial for r in self.runs])
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -274,7 +280,7 @@ class Comparison:
     def differences(self) -> dict[str, list[Any]]:
         """The keys of the protocol in which the runs differ."""
         found = {}
-        for key in (key for key in Config.model_fields if key in keys("recipe")):
+        for key in (key for key in Config.model_fields if key in list_keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
             if len(values) > 1:
                 found[key] = values
@@ -289,7 +295,7 @@ class Comparison:
         found: dict[str, tuple[np.ndarray, tuple[str, ...] | None]] = {}
         for run in self.runs:
             split = run.partition
-            if split is None or split.hash in found:
+            if split is None or split.hash in found or len(split.clients) > SHOWN:
                 continue
             data = run.data
             if data and data.classes and max(int(c.max()) for c in split.clients) < len(data.train_targets):
@@ -298,7 +304,8 @@ class Comparison:
 
     @cached_property
     def partitions(self) -> dict[str, Partition]:
-        return {run.partition.hash: run.partition for run in self.runs if run.partition is not None}
+        splits = [run.partition for run in self.runs if run.partition is not None]
+        return {split.hash: split for split in splits if len(split.clients) <= SHOWN}
 
 
 @lru_cache(4)

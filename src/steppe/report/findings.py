@@ -7,7 +7,7 @@ from typing import Any
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import describe_variation, mean_and_spread, pair_differences
+from steppe.report.seeds import compute_spread, pair_differences
 
 
 def write_headline(c: Comparison) -> str:
@@ -36,12 +36,12 @@ def write_summary(c: Comparison) -> str:
     second, sentences = c.ranking[1], []
     pairs = pair_differences(best.by_seed, second.by_seed)
     if len(pairs) > 1:
-        mean, spread = mean_and_spread(pairs)
+        mean, spread = compute_spread(pairs)
         ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
                          f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"
                          f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
-                         f"seeds ({describe_variation(best.runs[0].config)}).")  # fmt: skip
+                         f"seeds ({best.variation}).")  # fmt: skip
     elif min(best.seeds, second.seeds) == 1:
         sentences.append("With a single seed nothing is known about the spread, so the difference may be chance.")
     return " ".join([*sentences, _compare_cost(best, second)])
@@ -91,7 +91,7 @@ def describe_setting(c: Comparison) -> str:
     kept = [text for key, text in parts.items() if key not in c.differences]
     seeds = sorted({g.seeds for g in c.groups})
     count = pluralize(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    varied = [describe_variation(config)] if seeds[-1] > 1 else []
+    varied = [max(c.groups, key=lambda g: g.seeds).variation] if seeds[-1] > 1 else []
     return " · ".join([describe_data(run), *kept, count, *varied])
 
 

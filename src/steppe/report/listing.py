@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 
 from steppe.algorithms import CATALOGUE
-from steppe.config import RECIPES, Config, assign
+from steppe.config import RECIPES, Config, parse_option
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.errors import SteppeError, quote
@@ -22,7 +22,7 @@ from steppe.models import MODELS, build, describe
 from steppe.parts.sgd import SGD
 from steppe.references import ALGORITHMS, installed
 from steppe.references import PARTS as REGISTERED_PARTS
-from steppe.registry import PARTS, find_entry, find_part, make, parse_addition, settings_of
+from steppe.registry import PARTS, find_entry, find_part, list_settings, make_algorithm, parse_addition
 from steppe.settings import split_algorithm
 
 PLACES = {
@@ -106,7 +106,7 @@ def _entry(function: Any) -> dict[str, Any]:
             about = ((module.__doc__ if module else "") or "").strip().splitlines()
     entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
     hints = read_hints(function)
-    for name, default in settings_of(function).items():
+    for name, default in list_settings(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
         if get_origin(hints.get(name)) is Literal:
             entry.setdefault("choices", {})[name] = list(get_args(hints[name]))
@@ -120,7 +120,7 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
         with torch.device("meta"):  # sizes are enough, so no memory is needed
             task = Task(build(model, classes, shape))
             example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
-        base = cost(make("fedavg", SGD()), task, example)
+        base = cost(make_algorithm("fedavg", SGD()), task, example)
         rows = [_cost_row(name, task, example, base, sets, add) for name in names or CATALOGUE]
     except RuntimeError as error:  # too large for torch, or too small for the model
         reason = str(error).splitlines()[0]
@@ -130,11 +130,11 @@ def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], cla
 
 def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
     name, own_sets, parts = split_algorithm(text)
-    given = dict(assign(word, settings_of(find_entry(name))) for word in (*own_sets, *sets))
+    given = dict(parse_option(word, list_settings(find_entry(name))) for word in (*own_sets, *sets))
     if given.get("dtype", "float32") != "float32":
         raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
     settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}
-    algorithm = make(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
+    algorithm = make_algorithm(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
     return make_cost_row(text, algorithm, task, example, base)
 
 

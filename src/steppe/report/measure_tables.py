@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steppe.report.formats import Number, format_number
-from steppe.report.seeds import mean_and_spread
+from steppe.report.seeds import compute_spread
 
 Content = Mapping[str, Any]  # of analysis.json
 
@@ -174,7 +174,7 @@ def read_profile(content: Content, which: Profile) -> dict[str, Number]:
 def average_seeds(each: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
     """Take mean and standard deviation over the seeds that have a number; a single one keeps its own uncertainty."""
     found = {h: [one[h] for one in each if h in one] for h in dict.fromkeys(h for one in each for h in one)}
-    return {h: several[0] if len(several) == 1 else mean_and_spread([v for v, _ in several])
+    return {h: several[0] if len(several) == 1 else compute_spread([v for v, _ in several])
             for h, several in found.items()}  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steppe.algorithms import CATALOGUE
-from steppe.config import OWN, Config, keys, resolve
+from steppe.config import OWN, Config, list_keys, resolve
 from steppe.core.errors import SteppeError
 from steppe.data import Partition
 from steppe.data.partition import parse
@@ -134,7 +134,7 @@ def find_settings(config: Config) -> dict[str, Any]:
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
     own = {"loss"} if str(config.loss).startswith(OWN) else set()
     own |= {"metrics"} if any(m.startswith(OWN) for m in config.metrics) else set()
-    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *keys("onlooker")}
+    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *list_keys("onlooker")}
     return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
 
 

@@ -13,7 +13,7 @@ from steppe.report import measure_tables
 from steppe.report.compare_table import format_loss
 from steppe.report.comparison import Axis, Comparison, Curve
 from steppe.report.formats import capitalize, format_bytes, format_count, format_number, pluralize
-from steppe.report.seeds import mean_and_spread
+from steppe.report.seeds import compute_spread
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def make_personal(c: Comparison) -> Table | None:
         cells = []
         for e in epochs:
             found = [r.summary["personal"][str(e)]["mean"] for r in g.runs if str(e) in r.summary.get("personal", {})]
-            cells.append(c.metric.pair(*mean_and_spread(found), len(found)) if found else "–")
+            cells.append(c.metric.pair(*compute_spread(found), len(found)) if found else "–")
         rows.append([g.label, *cells])
     heads = ["without fine-tuning" if e == 0 else f"after {pluralize(e, 'epoch')}" for e in epochs]
     return Table("Clients' own models", ["algorithm", *heads], rows,

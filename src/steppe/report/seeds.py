@@ -25,15 +25,18 @@ from typing import Any
 from steppe.config import OWN
 from steppe.core.errors import SteppeError
 from steppe.data.partition import parse
+from steppe.jobs.points import Point
 
 
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+def compute_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the sample standard deviation, which is 0 for a single value."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def describe_variation(config: Mapping[str, Any]) -> str:
+def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] = ()) -> str:
     """Say what differs from seed to seed, and what all seeds share.
+
+    `initial` has the recorded hash of each run's initial model, by which models of the user's own are compared.
 
     >>> run = {"model": "cnn", "vary": None, "partition": "lda(0.3)", "clients": 20, "per_round": 5}
     >>> describe_variation({**run, "vary": "all"})
@@ -43,19 +46,27 @@ def describe_variation(config: Mapping[str, Any]) -> str:
     """
     everything = config.get("vary") == "all"
     drawn = is_drawn(config["partition"]) and config.get("partition_seed") is None
-    own = config["model"].startswith(OWN)
+    unknown = config["model"].startswith(OWN) and (not initial or None in initial)
     varied = {
-        **({} if own else {"the initial model": True}),
+        "the initial model": not config["model"].startswith(OWN) or len(set(initial)) > 1,
         "the batches": True,
         "the partition": everything and drawn,
         "the clients' schedule": everything and config.get("sampling_seed") is None,
     }
+    if unknown:
+        del varied["the initial model"]
     if config["per_round"] == config["clients"]:  # nobody is chosen
         del varied["the clients' schedule"]
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
     words += f"; all share {join_words(shared)}" if shared else ""
-    return words + ("; the initial model differs if it was given as a class" if own else "")
+    return words + ("; whether they vary the initial model was not recorded" if unknown else "")
+
+
+def describe_points(points: Sequence[Point]) -> str:
+    """Say the same about a comparison or a sweep: about the point with the most runs."""
+    most = max(points, key=lambda p: len(p.results))
+    return describe_variation(most.config.model_dump(), most.initial)
 
 
 def is_drawn(partition: str) -> bool:
@@ -107,13 +118,13 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pai
     error = stdev(each) / sqrt(n)
     # Differences of equal numbers may differ in their last bit: that is no spread either.
     spread = error > 1e-12 * max(map(abs, [*ours.values(), *theirs.values()]))
-    return Paired(n, mean, error, student_p(mean / error, n - 1) if spread else None)
+    return Paired(n, mean, error, compute_student_p(mean / error, n - 1) if spread else None)
 
 
-def student_p(t: float, freedom: int) -> float:
+def compute_student_p(t: float, freedom: int) -> float:
     """P(|T| ≥ |t|) for Student's T.
 
-    >>> round(student_p(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
+    >>> round(compute_student_p(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
     True
     """
     return 1.0 if t == 0 else incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)

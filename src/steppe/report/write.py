@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from steppe.core.errors import SteppeError, nearest
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.write_aside import write_aside
 from steppe.report.reading import read
 from steppe.runs.folder import expecting_intact
@@ -20,7 +20,7 @@ def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None
     kind = kind or {"htm": "html", "markdown": "md"}.get(suffix, suffix) or "html"
     for option, value, known in (("--format", kind, FORMATS), ("--figure-format", picture, PICTURES)):
         if value not in known:
-            raise SteppeError(f"{option} {value}: there is no such format{nearest(value, known)}")
+            raise SteppeError(f"{option} {value}: there is no such format{suggest_name(value, known)}")
     with expecting_intact(", ".join(map(str, runs))):
         comparison = read(runs)
         if kind == "html":

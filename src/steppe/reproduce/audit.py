@@ -7,33 +7,35 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.reproduce import league, league_page, publish, recipes, rows
-from steppe.reproduce.recipes import INDEPENDENT, Cell, recipe_hash
+from steppe.reproduce import league, league_page, publish, recipes, rows, survey, survey_page
+from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
 
 
-def complaints(results: Path, tables: Path, page: Path) -> list[str]:
+def find_complaints(results: Path, tables: Path) -> list[str]:
     """Sentences about rows that trace to no recipe, and about tables that are not what the rows say."""
-    known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read(path)]
-    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, _cells())]
+    known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read_rows(path)]
+    cells = _cells(known)
+    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, cells)]
     if told:
         return told
-    made = publish.everything(known)
+    made = publish.render_all(known)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
     wanted = {tables / name: text for name, text in made.items()}
     wanted |= {tables.parent / name: text for name, text in above.items()}
-    pages = league_page.texts(known, folder=f"{tables.name}/")
-    wanted |= {page if name == "league.md" else tables / name: text for name, text in pages.items()}
+    pages = survey_page.render_files(known, folder=f"{tables.name}/") | league_page.render_files(known)
+    wanted |= {(tables.parent if name.endswith(".md") else tables) / name: text for name, text in pages.items()}
     return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 
 
-def _cells() -> dict[str, list[Cell]]:
+def _cells(known: list[rows.Row]) -> dict[str, list[Cell]]:
     """Return every recipe there is, by its hash."""
     found: dict[str, list[Cell]] = {}
-    tables = [c for name in recipes.names() for c in recipes.table(name).cells]
-    for cell in [*tables, *(c for e in league.entrants() for c in (*e.tuning, *e.final))]:
+    tables = [c for name in recipes.list_tables() for c in recipes.load_table(name).cells]
+    surveyed = [c for e in survey.list_entrants() for c in (*e.tuning, *e.final)]
+    for cell in [*tables, *surveyed, *league.list_cells([r for r in known if "recipe" in r])]:
         found.setdefault(cell.hash, []).append(cell)
     return found
 
@@ -54,7 +56,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
         ran = Config.model_validate({**row["config"], "data_folder": None})
     except ValueError as error:
         return [*told, f"its configuration is not valid: {error}"]
-    if recipe_hash(ran) != row["recipe"]:
+    if hash_recipe(ran) != row["recipe"]:
         told.append("its configuration is not the recipe's")
     recipe = mine[0].config.model_dump(mode="json")
     changed = [k for k, v in row["config"].items() if k not in INDEPENDENT | {"settings"} and recipe.get(k) != v]
@@ -67,13 +69,15 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 def _follow(row: rows.Row) -> bool:
     """Return whether all numbers that tables and the league's choice are made of come from the row's curves."""
     curve = row["accuracy"]
-    wanted = recipes.statistics(curve)
+    wanted = recipes.summarize_curve(curve)
     if "validation" in row:
         wanted["validation_mean_of_last_ten"] = fmean(row["validation"][-10:])
+    if "running_mean" in row:
+        wanted["running_mean_of_last_ten"] = fmean(row["running_mean"][-10:])
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())
 
 
-def check(results: Path, tables: Path, page: Path) -> None:
-    told = complaints(results, tables, page)
+def check_rows(results: Path, tables: Path) -> None:
+    told = find_complaints(results, tables)
     if told:
         raise SteppeError("\n".join(told))

@@ -15,7 +15,7 @@ from steppe.engine.build import build_algorithm
 from steppe.models import build
 
 NOT_TRACED: dict[str, Any] = {"partition": "iid", "partition_seed": None, "rounds": 1, "seed": 0, "measure": [],
-                              "validation": 0.0}  # fmt: skip
+                              "validation": 0.0, "judged_on": "test", "running_mean": None}  # fmt: skip
 
 
 def trace_costs(config: Config) -> Cost:
@@ -32,7 +32,7 @@ def _trace(text: str) -> Cost:
     return cost(build_algorithm(config), task, batch)
 
 
-def relative_costs(config: Config) -> dict[str, float]:
+def compare_costs(config: Config) -> dict[str, float]:
     """Traffic and FLOPs as multiples of FedAvg's, and passes per step."""
     mine = trace_costs(config)
     base = trace_costs(config.model_copy(update={"algorithm": "fedavg", "settings": {}, "add": []}))

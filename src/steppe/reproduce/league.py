@@ -1,129 +1,239 @@
-"""One league: every method under one protocol, tuned on held-out training data, then tested once.
+"""The league: arms that are tuned alike on held-out data, then judged on the same blocks (tables/league.toml).
 
-`league_page` shows the result.
+What to run next follows from the rows that are there, so a command may be stopped and started again.
+`league_page` shows the outcome.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from statistics import fmean, stdev
+from functools import cache
+from math import sqrt
 from typing import Any
 
-from steppe.reproduce.costs import relative_costs
-from steppe.reproduce.missing_runs import CellJob, runs_for
-from steppe.reproduce.recipes import Cell, check_globs, check_scale, configuration, layered, read
-from steppe.reproduce.rows import Row, value
+from steppe.reproduce.costs import compare_costs, trace_costs
+from steppe.reproduce.missing_runs import CellJob
+from steppe.reproduce.recipes import Cell, check_globs, check_scale, make_config, merge_layers, read_table_file
+from steppe.reproduce.rows import Row, find_statistic, has_statistic
 
-TUNED, TESTED = "validation_mean_of_last_ten", "mean_of_last_ten"
+NAME = "league"
+MEAN, MODEL = "running_mean_of_last_ten", "mean_of_last_ten"  # of the running mean, and of the global model itself
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A method in one column: its candidates for tuning, and for the test."""
+class Candidate:
+    """A value on an arm's axis; `other`: with what the fourth candidate has instead of the usual momentum."""
 
-    column: str
-    method: str
-    title: str
-    composition: bool
-    tuning: tuple[Cell, ...]
-    final: tuple[Cell, ...]
-
-    @property
-    def id(self) -> str:
-        return f"{self.column}/{self.method}"
+    at: float
+    other: bool = False
 
 
-def entrants(scale: str = "paper") -> list[Entrant]:
-    content = read("league")
-    made = []
-    for column in content["column"]:
-        for method in content["method"]:
-            cells: dict[str, list[Cell]] = {"tuning": [], "final": []}
-            for candidate in method["candidates"]:
-                for stage, several in cells.items():
-                    values = layered(content["setting"], column["set"], {"algorithm": method["algorithm"]}, candidate,
-                                     content[stage])  # fmt: skip
-                    label = f"{method['id']}/{_label(candidate)}" + ("/tuning" if stage == "tuning" else "")
-                    config = configuration(values, scale, f"league: {method['id']}")
-                    statistic = TUNED if stage == "tuning" else TESTED
-                    several.append(Cell("league", column["id"], label, None, config, statistic))
-            made.append(Entrant(column["id"], method["id"], method["title"], method.get("composition", False),
-                                tuple(cells["tuning"]), tuple(cells["final"])))  # fmt: skip
-    return made
+class Arm:
+    """A method of the league: its candidates, and its runs."""
+
+    def __init__(self, content: dict[str, Any], scale: str) -> None:
+        self.content, self.scale = content, scale
+        self.id, self.title = content["id"], content["title"]
+        self.ours, self.tier = content.get("ours", False), content.get("tier", 1)
+        self.axis = content["axis"]
+        self._cells: dict[tuple[Candidate, str], Cell] = {}
+
+    def cell(self, candidate: Candidate, column: dict[str, Any] | None) -> Cell:
+        """Return the recipe of a candidate: in a column, or (None) for tuning."""
+        league = read_league()
+        place = "tuning" if column is None else column["id"]
+        if (candidate, place) not in self._cells:
+            tuning = league["tuning"]
+            where = find_column(tuning["column"]) if column is None else column
+            shared = {"rounds": league["rounds"], "running_mean": league["keep"]}
+            layers = [league["setting"], where["set"], shared, *([tuning["set"]] if column is None else []),
+                      *self._layers(candidate)]  # fmt: skip
+            config = make_config(merge_layers(*layers), self.scale, f"league: {self.id}")
+            row = f"{self.id}/{self.name(candidate)}"
+            self._cells[candidate, place] = Cell(NAME, place, row, None, config, MEAN)
+        return self._cells[candidate, place]
+
+    def name(self, candidate: Candidate) -> str:
+        """Name a candidate by what distinguishes it from the arm's others."""
+        key = self.axis["key"].rpartition(".")[2]
+        rest = self._other() if candidate.other else {}
+        at = {key: candidate.at} | rest
+        if key == "lr" and "lr" in rest:
+            at["lr"] = self._rate(candidate)
+        return ",".join(f"{k}={v:g}" for k, v in at.items())
+
+    def _other(self) -> dict[str, Any]:
+        return self.content.get("fourth") or {"momentum": 0.0, "lr": 0.1}
+
+    def _rate(self, candidate: Candidate) -> float:
+        return candidate.at * (10 if candidate.other and "fourth" not in self.content else 1)
+
+    def _layers(self, candidate: Candidate) -> Iterator[dict[str, Any]]:
+        content, (kind, _, rest) = self.content, self.axis["key"].partition(".")
+        add = content.get("add", [])
+        if kind == "add":
+            part, _, setting = rest.partition(".")
+            add = [_changed(text, setting, candidate.at) if text.startswith(part) else text for text in add]
+        yield {"algorithm": content["algorithm"], "settings": content.get("settings", {}), "add": add}
+        yield content.get("set", {})
+        yield self._other() if candidate.other else {}
+        if kind == "settings":
+            yield {"settings": {rest: candidate.at}}
+        elif kind != "add":
+            yield {kind: self._rate(candidate) if kind == "lr" else candidate.at}
+
+    def score(self, candidate: Candidate, rows: Sequence[Row]) -> float | None:
+        """Return the score on held-out data; −1 where the training broke down, None where it was not run."""
+        seed, recipe = read_league()["tuning"]["seed"], self.cell(candidate, None).hash
+        found = [
+            -1.0 if "failed" in r else find_statistic(r, MEAN)
+            for r in rows
+            if r["recipe"] == recipe and r["seed"] == seed
+        ]
+        return next((f for f in reversed(found) if f is not None), None)
+
+    def tried(self, rows: Sequence[Row]) -> tuple[dict[Candidate, float | None], bool]:
+        """Return the candidates with their scores so far, and whether all five were run."""
+        low, middle, high = self.axis["values"]
+        scores = {c: self.score(c, rows) for c in (*map(Candidate, (low, middle, high)), Candidate(middle, True))}
+        known = {c: s for c, s in scores.items() if s is not None}
+        if len(known) < len(scores):
+            return scores, False
+        fifth = self._fifth(known)
+        scores[fifth] = self.score(fifth, rows)
+        return scores, scores[fifth] is not None
+
+    def _fifth(self, scores: dict[Candidate, float]) -> Candidate:
+        """Extend the axis if its best is at an end; otherwise go between the best and its better neighbour."""
+        low, middle, high = self.axis["values"]
+        on_axis = {at: scores[Candidate(at)] for at in (low, middle, high)}
+        best = max(on_axis, key=lambda at: on_axis[at])
+        other = max(scores, key=lambda c: scores[c]).other
+        if best == middle:
+            neighbour = max((low, high), key=lambda at: on_axis[at])
+            return Candidate(float(f"{sqrt(middle * neighbour):.2g}"), other)
+        return Candidate(self.axis["beyond"][0 if best == low else 1], other)
+
+    def choose(self, rows: Sequence[Row]) -> Candidate | None:
+        """Return the best candidate on held-out data; None while one of the five was not run, or if all failed."""
+        scores, complete = self.tried(rows)
+        known = {c: s for c, s in scores.items() if s is not None and s >= 0}
+        return max(known, key=lambda c: known[c]) if complete and known else None
+
+    def is_at_edge(self, chosen: Candidate, rows: Sequence[Row]) -> bool:
+        """Return whether nothing further out was tried than the chosen value: its best may lie beyond."""
+        values = [c.at for c in self.tried(rows)[0]]
+        return chosen.at in (min(values), max(values))
 
 
-def chosen(globs: list[str], scale: str = "paper") -> list[Entrant]:
-    """Return the entrants whose column/method matches any of the patterns."""
+def _changed(text: str, setting: str, at: float) -> str:
+    """
+    >>> _changed("server_ascent:rho=0.3,keep=0.9", "rho", 1.0)
+    'server_ascent:rho=1,keep=0.9'
+    """
+    name, _, settings = text.partition(":")
+    own = {k: v for k, _, v in (s.partition("=") for s in settings.split(",") if s)} | {setting: f"{at:g}"}
+    return f"{name}:" + ",".join(f"{k}={v}" for k, v in own.items())
+
+
+@cache
+def read_league() -> dict[str, Any]:
+    return read_table_file(NAME)
+
+
+@cache
+def list_arms(scale: str = "paper") -> tuple[Arm, ...]:
     check_scale(scale)
-    everyone = entrants(scale)
-    check_globs(globs, [e.id for e in everyone])
-    return [e for e in everyone if not globs or any(fnmatchcase(e.id, g) for g in globs)]
+    return tuple(Arm(content, scale) for content in read_league()["arm"])
 
 
-def _label(candidate: dict[str, Any]) -> str:
+def find_column(name: str) -> dict[str, Any]:
+    return next(c for c in read_league()["column"] if c["id"] == name)
+
+
+def choose_ours(rows: Sequence[Row], scale: str = "paper") -> Arm | None:
+    """Return the arm of ours with the best score on held-out data; None while one of them is not tuned."""
+    scores = {}
+    for arm in (a for a in list_arms(scale) if a.ours):
+        tried, complete = arm.tried(rows)
+        if not complete:
+            return None
+        scores[arm] = max(s for s in tried.values() if s is not None)
+    return max(scores, key=lambda a: scores[a])
+
+
+def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine: dict[str, object]) -> list[CellJob]:
+    """Find the runs that are missing and already known: more follow from their results.
+
+    Tuning comes first; then block by block, each with all arms of the first tier; then the others.
     """
-    >>> _label({"settings": {"rho": 0.1}, "add": ["man:weight=0.15", "ema"]})
-    'rho=0.1,man:weight=0.15,ema'
-    """
-    own = {**candidate.get("settings", {}), **{k: v for k, v in candidate.items() if k not in ("settings", "add")}}
-    return ",".join([*(f"{k}={v}" for k, v in own.items()), *candidate.get("add", [])])
+    league, arms = read_league(), list_arms(scale)
+    check_globs(globs, [f"{c['id']}/{a.id}" for c in league["column"] for a in arms])
+    ours = choose_ours(rows, scale)
+    there: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        there.setdefault((row["recipe"], row["seed"]), []).append(row)
+    jobs: dict[tuple[str, int], CellJob] = {}
+
+    def want(cell: Cell, seed: int, stage: tuple[int, ...], measure: Sequence[str] = ()) -> None:
+        key = cell.hash, seed
+        if key not in jobs and not any(has_statistic(r, cell.statistic) for r in there.get(key, [])):
+            config = cell.config.model_copy(update={"seed": seed, "measure": list(measure), **machine})
+            jobs[key] = CellJob(config, f"{NAME} {cell.id}, seed {seed}", None, stage, (cell,))
+
+    for arm in arms:
+        columns = [(i, c) for i, c in enumerate(league["column"])
+                   if not globs or any(fnmatchcase(f"{c['id']}/{arm.id}", g) for g in globs)]  # fmt: skip
+        if not columns:
+            continue
+        later = 2 * (arm.tier - 1)
+        for candidate in arm.tried(rows)[0]:
+            want(arm.cell(candidate, None), league["tuning"]["seed"], (later,))
+        chosen = arm.choose(rows)
+        if chosen is None or (arm.ours and ours is None):
+            continue
+        later = 2 if arm.ours and arm is not ours else later
+        for place, column in columns:
+            for block in range(1, column["blocks"] + 1):
+                measured = block <= league["measure"]["blocks"]
+                names = league["measure"]["names"] if measured and scale == "paper" else []
+                want(arm.cell(chosen, column), block, (later + 1, place, block), names)
+    return sorted(jobs.values(), key=lambda j: j.stage)
 
 
-def tuning(chosen: Sequence[Entrant], rows: Sequence[Row], machine: dict[str, object]) -> list[CellJob]:
-    """Find the runs that are needed before anything can be chosen; one seed."""
-    return runs_for([c for e in chosen for c in e.tuning], rows, 1, machine)
+def list_cells(rows: Sequence[Row]) -> list[Cell]:
+    """Return every recipe that a row of the league may have: of all candidates that the rows lead to."""
+    columns = read_league()["column"]
+    return [a.cell(c, column) for a in list_arms() for c in a.tried(rows)[0] for column in (None, *columns)]
 
 
-def finals(chosen: Sequence[Entrant], rows: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
-    """Find the missing runs of the chosen candidates, where tuning is complete."""
-    best = [choice(e, rows) for e in chosen]
-    return runs_for([e.final[i] for e, i in zip(chosen, best, strict=True) if i is not None], rows, seeds, machine)
-
-
-def choice(entrant: Entrant, rows: Sequence[Row]) -> int | None:
-    """Return the best candidate on held-out data; None while one of them was not tried, or if all failed."""
-    scores = [_tuned(c, rows) for c in entrant.tuning]
-    if any(s is None for s in scores) or max(s for s in scores if s is not None) < 0:
-        return None
-    return max(range(len(scores)), key=lambda i: scores[i] or -1.0)
-
-
-def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """Return the score on held-out data; −1 where the training broke down."""
-    mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
-    found = [-1.0 if "failed" in r else value(r, TUNED) for r in mine]
-    return next((f for f in reversed(found) if f is not None), None)
-
-
-def standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
-    """List every entrant with its results so far; costs are traced and always known."""
+def find_standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
+    """List every arm in every column with its results by block, in percent; costs are traced and always known."""
     found = []
-    for e in entrants(scale):
-        best = choice(e, rows)
-        cell = e.final[best if best is not None else 0]
-        mine = {r["seed"]: r for r in rows if best is not None and r["recipe"] == cell.hash}
-        good = [r for r in mine.values() if "failed" not in r]
-        costs = relative_costs(cell.config)
+    by_recipe: dict[str, list[Row]] = {}
+    for row in rows:
+        by_recipe.setdefault(row["recipe"], []).append(row)
+    for arm in list_arms(scale):
+        chosen = arm.choose(rows)
+        for column in read_league()["column"]:
+            cell = arm.cell(chosen or Candidate(arm.axis["values"][1]), column)
+            mine = {r["seed"]: r for r in by_recipe.get(cell.hash, []) if 1 <= r["seed"] <= column["blocks"]}
+            mine = mine if chosen else {}
 
-        def mean(statistic: str, scale: float = 1.0, good: list[Row] = good) -> float | None:
-            values = [scale * v for r in good if (v := value(r, statistic)) is not None]
-            return round(fmean(values), 4) if values else None
+            def by_block(statistic: str, factor: float = 1.0, mine: dict[int, Row] = mine) -> dict[int, float]:
+                return {
+                    b: factor * v for b, r in sorted(mine.items()) if (v := find_statistic(r, statistic)) is not None
+                }
 
-        values = [100 * r[TESTED] for r in good]
-        found.append({
-            "column": e.column, "method": e.method, "title": e.title, "composition": e.composition,
-            "tuned": {c.row.split("/")[1]: _percent(_tuned(c, rows)) for c in e.tuning},
-            "chosen": None if best is None else cell.row.split("/")[1], "recipe": cell.hash, "seeds": sorted(mine),
-            "failed": [r["failed"] for r in mine.values() if "failed" in r],
-            "accuracy": mean(TESTED, 100), "std": round(stdev(values), 4) if len(values) > 1 else None,
-            "last": mean("last", 100), "best": mean("best", 100), "lambda1": mean("measures.lambda1.lambda1"),
-            "trace": mean("measures.trace.value"), **{k: round(v, 3) for k, v in costs.items()},
-            "seconds": round(sum(r["seconds"]["total"] / max(r.get("processes", 1), 1) for r in mine.values()), 1),
-        })  # fmt: skip
+            found.append({
+                "column": column["id"], "arm": arm.id, "title": arm.title, "ours": arm.ours, "tier": arm.tier,
+                "chosen": arm.name(chosen) if chosen else None, "recipe": cell.hash,
+                "failed": sorted(b for b, r in mine.items() if "failed" in r),
+                "mean": by_block(MEAN, 100), "model": by_block(MODEL, 100),
+                "lambda1": by_block("measures.lambda1.lambda1"), "trace": by_block("measures.trace.value"),
+                **compare_costs(cell.config), "kept": trace_costs(cell.config).kept,
+                "seconds": {b: r["seconds"]["total"] / max(r.get("processes", 1), 1) for b, r in sorted(mine.items())},
+            })  # fmt: skip
     return found
-
-
-def _percent(value_: float | None) -> float | None:
-    return None if value_ is None else -1.0 if value_ < 0 else round(100 * value_, 2)

@@ -1,190 +1,157 @@
-"""The league as a page: the table, a picture, and sentences that follow from the numbers."""
+"""The league as a page: what was chosen, the table of each column, the contrasts, and what was not run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-from steppe.report.report_tables import Table as Printed
+from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
-from steppe.report.texts import render_markdown_table as markdown_table
-from steppe.reproduce.league import standings
-from steppe.reproduce.recipes import read
+from steppe.report.texts import render_markdown_table
+from steppe.reproduce.intervals import Interval, compare_blocks, estimate
+from steppe.reproduce.league import choose_ours, find_column, find_standings, list_arms, read_league
 from steppe.reproduce.rows import Row
-from steppe.reproduce.verdicts import spearman
 
-CHEAP = {"bytes_x": 1.005, "flops_x": 1.335}  # no more than FedAvg's bytes, and 1.33 times its FLOPs
-CHANCE = 10.0  # % of ten classes
 Standing = dict[str, Any]
 
 
-def printed(found: Sequence[Standing], column: str, title: str) -> Printed:
-    """Those that were run, best first; the others by name."""
-    mine = _ranked(found, column)
-    head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
-            "seconds"]  # fmt: skip
+def make_tables(rows: Sequence[Row], scale: str = "paper") -> list[Table]:
+    """Return the table of tuning, and one of each column that has a run."""
+    found = find_standings(rows, scale)
+    columns = [_make_column(found, c) for c in read_league()["column"]]
+    return [t for t in (make_tuning(rows, scale), *columns) if t.rows]
+
+
+def make_tuning(rows: Sequence[Row], scale: str = "paper") -> Table:
+    """Return the candidates of each arm with their scores on held-out data, in the order of the axis."""
+    made = []
+    for arm in list_arms(scale):
+        scores, _ = arm.tried(rows)
+        if all(s is None for s in scores.values()):
+            continue
+        chosen = arm.choose(rows)
+        in_order = sorted(scores.items(), key=lambda pair: (pair[0].other, pair[0].at))
+        told = "; ".join(f"{arm.name(c)}: {_score(s)}" for c, s in in_order)
+        edge = "" if chosen is None else "yes" if arm.is_at_edge(chosen, rows) else "no"
+        made.append([arm.title, told, arm.name(chosen) if chosen else "not all run", edge])
+    return Table("Tuning", ["arm", "candidates, % of held-out data", "chosen", "at the edge"], made)
+
+
+def _score(value: float | None) -> str:
+    return "not run" if value is None else "failed" if value < 0 else f"{100 * value:.2f}"
+
+
+def _make_column(found: Sequence[Standing], column: dict[str, Any]) -> Table:
+    ran = [f for f in found if f["column"] == column["id"] and (f["mean"] or f["failed"])]
+    ran.sort(key=lambda f: -(e.mean if (e := estimate(f["mean"].values())) else -1.0))
+    head = ["arm", "chosen", "+ EMA, %", "global model, %", "EMA gains", "λ1", "trace", "bytes", "FLOPs",
+            "vectors kept per client", "seconds per run"]  # fmt: skip
     rows = []
-    for f in mine:
-        spread = f" ± {f['std']:.2f}" if f["std"] is not None else ""
-        passes = f"{f['gradients']}" + (f" + {f['forwards']} fwd" if f["forwards"] else "")
-        rows.append([f["title"] + (" *" if f["composition"] else ""), f["chosen"],
-                     "failed" if f["accuracy"] is None else f"{f['accuracy']:.2f}{spread}",
-                     *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
-                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
-                     f"{f['seconds']:.1f}"])  # fmt: skip
-    missing = [f["title"] for f in found if f["column"] == column and f not in mine]
-    return Printed(title, head, rows, f"Not run: {', '.join(missing)}." if missing else "")
+    for f in ran:
+        gain = compare_blocks(f["mean"], f["model"])
+        failed = f"; failed: {len(f['failed'])}" if f["failed"] else ""
+        costs = [f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", f"{f['kept']:.2g}", _show(f["seconds"])]
+        title = f["title"] + (" *" if f["ours"] else "")
+        rows.append([title, f["chosen"], _show(f["mean"]) + failed, _show(f["model"]), f"{gain}" if gain else "",
+                     _show(f["lambda1"]), _show(f["trace"]), *costs])  # fmt: skip
+    return Table(column["title"], head, rows)
 
 
-def _ranked(found: Sequence[Standing], column: str) -> list[Standing]:
-    ran = [f for f in found if f["column"] == column and f["seeds"]]
-    return sorted(ran, key=lambda f: -1.0 if f["accuracy"] is None else f["accuracy"], reverse=True)
+def _show(by_block: dict[int, float]) -> str:
+    return str(estimate(by_block.values()) or "")
 
 
-def verdict(found: Sequence[Standing], column: str) -> str:
-    """Does anything cheap beat everything?"""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
-    if not ran:
-        return "Nothing was run in this column."
-    cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
-    top, of = ran[0], sum(f["column"] == column for f in found)
-    ours = sum(f["composition"] for f in ran)
-    told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
-            f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
-    if not cheap:
-        return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
-    best = cheap[0]
-    if best is top:
-        kind = "a composition of ours" if best["composition"] else "a published method"
-        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
-    return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
-                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: nothing that "
-                   "cheap beats all others here.")  # fmt: skip
+def compare_arms(found: Sequence[Standing], column: str, ours: str) -> dict[str, Interval]:
+    """Return the named contrasts of a column: the running mean of ours minus that of each, by block."""
+    mean = {f["arm"]: f["mean"] for f in found if f["column"] == column}
+    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in read_league()["contrasts"]}
+    return {other: pair for other, pair in pairs.items() if pair is not None}
 
 
-def reading(found: Sequence[Standing], column: str) -> list[str]:
-    """Return what else the numbers say, and how far they carry."""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
-    told = []
-    published = next((f for f in ran if not f["composition"]), None)
-    ours = [f for f in ran if f["composition"]]
-    if published and ours:
-        better = sum(f["accuracy"] > published["accuracy"] for f in ours)
-        told.append(f"The best published method is {published['title']} ({published['accuracy']:.2f} %); {better} of "
-                    f"{len(ours)} compositions are above it. They were tuned with the same budget, but so many of them "
-                    "make the best one on the test set a choice by the test set; by held-out data the choice is "
-                    + _held_out(ours) + ".")  # fmt: skip
-    told += _running_mean(ran)
-    measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * CHANCE]
-    if len(measured) > 3:
-        accuracy = [f["accuracy"] for f in measured]
-        of = {k: spearman(accuracy, [f[k] for f in measured]) or 0.0 for k in ("lambda1", "trace")}
-        told.append(f"Among the {len(measured)} with more than {2 * CHANCE:.0f} %, accuracy and sharpness have a rank "
-                    f"correlation of {of['lambda1']:+.2f} (λ1) and {of['trace']:+.2f} (trace); −1 would mean that the "
-                    "flatter of two final models is always the more accurate.")  # fmt: skip
-    if ran and max(len(f["seeds"]) for f in ran) == 1:
-        told.append("One seed each: a difference of a point or two may be chance, most of all without EMA, where "
-                    "single rounds swing (compare the best round with the mean of the last ten).")  # fmt: skip
+def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say which arm is ours, and what the named contrasts are in each column that has them."""
+    ours, league = choose_ours(rows, scale), read_league()
+    if ours is None:
+        return ["Not every arm of ours is tuned, so none is chosen and there is no contrast yet."]
+    told = [f"By held-out data, ours is {ours.title}."]
+    titles = {a.id: a.title for a in list_arms(scale)}
+    found = find_standings(rows, scale)
+    for column in league["column"]:
+        for other, pair in compare_arms(found, column["id"], ours.id).items():
+            told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
     return told
 
 
-def _running_mean(ran: Sequence[Standing]) -> list[str]:
-    """Return what EMA does by itself, so that nobody takes it for the merit of what it was put on."""
-    by_name = {f["method"]: f for f in ran}
-    pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
-    if not pairs:
-        return []
-    gains = ", ".join(f"{plain['title']} {ema['accuracy'] - plain['accuracy']:+.2f}" for plain, ema in pairs)
-    return [f"EMA, and nothing else but what tuning then chooses, changes the accuracy of {gains} points. What "
-            "compositions gain by it is no merit of their other parts; published methods have none."]  # fmt: skip
+def _signed(pair: Interval) -> str:
+    blocks = f"{pair.count} block{'s' if pair.count > 1 else ''}"
+    if pair.ends is None:
+        return f"{pair.mean:+.2f} points, {blocks}, no interval"
+    return f"{pair.mean:+.2f} points, interval {pair.ends[0]:+.2f} to {pair.ends[1]:+.2f}, {blocks}"
 
 
-def _held_out(some: Sequence[Standing]) -> str:
-    first = max(some, key=lambda f: max(f["tuned"].values()))
-    return f"{first['title']} ({first['accuracy']:.2f} %)"
+def _judge(pair: Interval) -> str:
+    worth = read_league()["worth"]
+    if not pair.excludes_zero:
+        return "not decided"
+    if pair.mean < 0:
+        return "ours loses"
+    return "ours wins" if pair.mean >= worth else f"ours is ahead, by less than {worth:g} points"
 
 
-def picture(found: Sequence[Standing], column: str, title: str) -> str:
-    """Return an SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
-    left, width, line, top = 210, 470, 22, 62
-    low = 10 * int(min(f["accuracy"] for f in ran) // 10)
-    high = 10 * int(max(f["best"] for f in ran) // 10 + 1)
-    bottom = top + line * len(ran)
-
-    def x(value: float) -> float:
-        return round(left + width * (value - low) / (high - low), 1)
-
-    def text(at: float, y: float, words: str, anchor: str = "start", colour: str = "#222") -> str:
-        return f'<text x="{at}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
-
-    parts = [text(12, 22, f"{title}: test accuracy, %"),
-             f'<circle cx="{left + 6}" cy="38" r="4.5" fill="#0072B2"/>' + text(left + 16, 42, "published"),
-             f'<circle cx="{left + 96}" cy="38" r="4.5" fill="#D55E00"/>' + text(left + 106, 42, "composition"),
-             text(left + 200, 42, "filled: last ten rounds; hollow: best round"),
-             *(text(left + width + at, 42, words, "end") for at, words in ((50, "λ1"), (110, "bytes"), (170, "FLOPs"))),
-             *(f'<path d="M{x(v)} {top - 8}V{bottom - 8}" stroke="#ddd"/>' + text(x(v), bottom + 10, str(v), "middle")
-               for v in range(low, high + 1, 10))]  # fmt: skip
-    for place, f in enumerate(ran):
-        y = top + line * place + 4
-        colour = "#D55E00" if f["composition"] else "#0072B2"
-        at, best = x(f["accuracy"]), x(f["best"])
-        costs = ((50, "" if f["lambda1"] is None else f"{f['lambda1']:.0f}"), (110, f"{f['bytes_x']:.2f}×"),
-                 (170, f"{f['flops_x']:.2f}×"))  # fmt: skip
-        parts += [text(left - 10, y + 4, f["title"], "end"), f'<path d="M{at} {y}H{best}" stroke="{colour}"/>',
-                  f'<circle cx="{best}" cy="{y}" r="4" fill="#fff" stroke="{colour}"/>',
-                  f'<circle cx="{at}" cy="{y}" r="4.5" fill="{colour}"/>',
-                  *(text(left + width + where, y + 4, words, "end") for where, words in costs)]  # fmt: skip
-    size = f'width="{left + width + 190}" height="{bottom + 24}" viewBox="0 0 {left + width + 190} {bottom + 24}"'
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui, sans-serif" font-size="12">\n'
-            '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n")  # fmt: skip
+def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say for every column which arms have fewer blocks than planned; arms that never ran together."""
+    found, told = find_standings(rows, scale), []
+    for column in read_league()["column"]:
+        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in found if f["column"] == column["id"]}
+        few = [f"{title} ({n} of {column['blocks']})" for title, n in counts.items() if 0 < n < column["blocks"]]
+        none = [title for title, n in counts.items() if n == 0]
+        if len(none) == len(counts):
+            told.append(f"{column['title']}: no arm.")
+        elif few or none:
+            parts = [", ".join(few)] if few else []
+            parts += ["not " + ", ".join(none)] if none else []
+            told.append(f"{column['title']}: {'; '.join(parts)}.")
+    return told
 
 
-def markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
-    content = read("league")
-    tuning, final = content["tuning"], content["final"]
-    parts = [f"# {content['title']}", md(
-        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
-        "passes. Each method has three candidates (src/steppe/reproduce/tables/league.toml), tried for "
-        f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
-        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients anew, so a "
-        "candidate is tuned on another draw of the partition than it is judged on. The chosen one is trained on all "
-        "training data for "
-        f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
-        "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
-        "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce league"]  # fmt: skip
-    tiny = "This is the tiny scale, on the embedded digits: the numbers are those of a toy, and nothing is judged."
-    notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
-    parts.append(notes if scale == "paper" else tiny)
-    for column in content["column"]:
-        table = printed(found, column["id"], column["title"])
-        parts.append(f"## {md(table.title)}")
-        if scale == "paper":
-            parts.append(md(verdict(found, column["id"])))
-            parts += map(md, reading(found, column["id"]) if table.rows else [])
-        if table.rows:
-            parts.append(markdown_table(table))
-        if _pictured(found, column["id"]):
-            parts.append(f"![accuracy of each method, and what it costs]({folder}{_file(column['id'])})")
-        parts += [md(table.note)] if table.note else []
+def describe(scale: str = "paper") -> str:
+    """Say how arms are tuned and judged, from the league's own file."""
+    league = read_league()
+    tuning, titles = league["tuning"], {a.id: a.title for a in list_arms(scale)}
+    contrasts = ", ".join(f"ours − ({titles[c]} + EMA)" for c in league["contrasts"])
+    return (
+        "The FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a column says "
+        f"otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the initial "
+        "model, the batches, the draw of the partition and the schedule of the clients, the same for all arms. + EMA "
+        f"is the running mean of the global models (keep = {league['keep']:g}), which every run scores beside the "
+        "global model itself. Each arm has five candidates: three on an axis of its own, one with local momentum 0 "
+        "(with a clip, where the paper has no momentum), and one that follows from these, beyond the axis if its best "
+        f"is at an end. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
+        f"{find_column(tuning['column'])['title']}, on a partition of their own, for as many rounds as they are "
+        "judged on, and chosen by the running mean's accuracy on the rest; the test set is not looked at. All columns "
+        "use what was chosen there. Accuracies are means of the last ten rounds on the test set. Every number is a "
+        "mean over blocks ± half of its 95 % interval (Student's t), with the number of blocks in brackets; "
+        f"differences are paired by block. Named before the runs: {contrasts}; a win is at least {league['worth']:g} "
+        "points and an interval without 0. λ1 and trace are the global model's after the last round, on at most 5,000 "
+        "training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of one H200, shared; * marks "
+        "arms of ours."
+    )  # fmt: skip
+
+
+def render_markdown(rows: Sequence[Row], scale: str = "paper") -> str:
+    parts = [f"# {read_league()['title']}", md(describe(scale)), "    steppe reproduce league",
+             "All methods of the catalogue, with one seed each, are in [the survey](survey.md)."]  # fmt: skip
+    if scale != "paper":
+        parts.append("This is the tiny scale, on the embedded digits: the numbers are those of a toy.")
+    tables = make_tables(rows, scale)
+    if tables:
+        parts += ["## Outcome", "\n".join(f"- {md(s)}" for s in write_outcome(rows, scale))]
+    for table in tables:
+        parts += [f"## {md(table.title)}", render_markdown_table(table)]
+    missing = list_missing(rows, scale)
+    parts += ["## Not run", "\n".join(f"- {md(line)}" for line in missing)] if missing else []
     return "\n\n".join(parts) + "\n"
 
 
-def _pictured(found: Sequence[Standing], column: str) -> bool:
-    return any(f["column"] == column and f["accuracy"] is not None for f in found)
-
-
-def _file(column: str) -> str:
-    return f"league-{column}.svg"
-
-
-def texts(rows: Sequence[Row], scale: str = "paper", folder: str = "",
-          kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
-    """Its files: the page, its pictures (in `folder`, seen from the page), and with `json` everything for programs."""
-    found = standings(rows, scale)
-    pictures = {_file(c["id"]): picture(found, c["id"], c["title"]) for c in read("league")["column"]
-                if _pictured(found, c["id"])}  # fmt: skip
-    facts = {"league.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n"} if "json" in kinds else {}
-    return {"league.md": markdown(found, scale, folder), **pictures, **facts}
+def render_files(rows: Sequence[Row], scale: str = "paper") -> dict[str, str]:
+    return {"league.md": render_markdown(rows, scale)}

@@ -10,8 +10,8 @@ from pathlib import Path
 from steppe.config import Config
 from steppe.jobs.job import Job
 from steppe.reproduce.costs import estimate_work
-from steppe.reproduce.recipes import Cell, recipe_hash, select, shortened, table
-from steppe.reproduce.rows import Row, answers
+from steppe.reproduce.recipes import Cell, add_shortened, hash_recipe, load_table, select_cells
+from steppe.reproduce.rows import Row, has_statistic
 
 TRACED = ("bytes_x", "flops_x")  # statistics that need no training
 UNKNOWN = "unknown"  # a statistic that the paper does not define well enough to compute
@@ -26,32 +26,34 @@ class CellJob(Job):
 
     @property
     def recipe(self) -> str:
-        return recipe_hash(self.config)
+        return hash_recipe(self.config)
 
     @cached_property
     def weight(self) -> float:
         return estimate_work(self.config)
 
 
-def needed(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Sequence[Row],
+def find_missing_runs(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Sequence[Row],
            machine: dict[str, object]) -> list[CellJob]:  # fmt: skip
     """Find the runs of these tables that no row answers yet."""
-    every = [cell for name in names for cell in table(name, scale).cells]
-    chosen = [c for c in select(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
-    return runs_for(chosen, known, seeds, machine)
+    every = [cell for name in names for cell in load_table(name, scale).cells]
+    chosen = [c for c in select_cells(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
+    return find_runs_of_cells(chosen, known, seeds, machine)
 
 
-def runs_for(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]) -> list[CellJob]:
+def find_runs_of_cells(
+    cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]
+) -> list[CellJob]:
     """Find the runs that these cells need. Cells with the same recipe share one. Seed by seed, then table by table."""
     there: dict[tuple[str, int], list[Row]] = {}
-    for row in shortened(known, cells):
+    for row in add_shortened(known, cells):
         there.setdefault((row["recipe"], row["seed"]), []).append(row)
     places = list(dict.fromkeys(c.table for c in cells))
     waiting: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         for seed in range(seeds):
             key = cell.hash, seed
-            if not any(answers(r, cell.statistic) for r in there.get(key, [])):
+            if not any(has_statistic(r, cell.statistic) for r in there.get(key, [])):
                 waiting.setdefault(key, []).append(cell)
     return [CellJob(_join(several, seed, machine), f"{several[0].table} {several[0].id}, seed {seed}", None,
                     (seed, min(places.index(c.table) for c in several)), tuple(several))

@@ -18,10 +18,10 @@ from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_latex_document as document
 from steppe.report.texts import render_latex_table as tabular
 from steppe.report.texts import render_markdown_table as markdown_table
-from steppe.reproduce.costs import relative_costs
+from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.missing_runs import UNKNOWN
-from steppe.reproduce.recipes import Published, Table, names
-from steppe.reproduce.recipes import table as named
+from steppe.reproduce.recipes import Published, Table, list_tables
+from steppe.reproduce.recipes import load_table as named
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import (
     FAILED,
@@ -30,10 +30,10 @@ from steppe.reproduce.verdicts import (
     NOT_RUN,
     OUTSIDE,
     Finding,
-    comparisons,
-    explanations,
-    find,
-    ranks,
+    compare_claimed,
+    compare_with_paper,
+    correlate_ranks,
+    find_explanations,
 )
 
 MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: ""}
@@ -60,38 +60,38 @@ thead th { border-bottom: 2px solid #888; }
 """
 
 
-def costs(table: Table) -> dict[str, dict[str, float]]:
+def trace_table_costs(table: Table) -> dict[str, dict[str, float]]:
     """Return what the cells of a cost table say, which needs no training."""
     asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
-    return {c.hash: relative_costs(c.config) for c in asked}
+    return {c.hash: compare_costs(c.config) for c in asked}
 
 
-def findings(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Finding]:
+def judge_table(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Finding]:
     """Compare every cell with the paper; at the tiny scale nothing is judged."""
-    found = find(table, rows, costs(table))
+    found = compare_with_paper(table, rows, trace_table_costs(table))
     if scale == "paper":
         return found
     return [replace(f, verdict=NOT_JUDGED if f.seeds else NOT_RUN, also=dict.fromkeys(f.also, "")) for f in found]
 
 
-def summary(table: Table, found: Sequence[Finding]) -> str:
+def summarize(table: Table, found: Sequence[Finding]) -> str:
     """Return one sentence of counts."""
     main = [f for f in found if not f.cell.of]
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
     for statistic in [s for s in table.also if any(f.also[s] for f in main)]:
         told += f"; by the {NAMES[statistic]} {sum(f.also[statistic] == INSIDE for f in main)} inside"
-    return f"{len(main)} cells: {told}; {seconds(found):.0f} seconds of the device"
+    return f"{len(main)} cells: {told}; {sum_seconds(found):.0f} seconds of the device"
 
 
-def seconds(found: Sequence[Finding]) -> float:
+def sum_seconds(found: Sequence[Finding]) -> float:
     """Of the device; cells that share a run share its time."""
     return sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
 
 
-def claim(table: Table, found: Sequence[Finding]) -> str:
+def judge_claim(table: Table, found: Sequence[Finding]) -> str:
     """Return whether what the paper says holds in our rows: the order, and how large the margin is."""
-    if not (pairs := comparisons(table, found)):
+    if not (pairs := compare_claimed(table, found)):
         return ""
     nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
     same, paper, ours = sum(o > nothing for _, o in pairs), *(fmean(side) for side in zip(*pairs, strict=True))
@@ -101,21 +101,21 @@ def claim(table: Table, found: Sequence[Finding]) -> str:
     told = (f"Claim of the paper: {table.claim}. In our hands it {holds}: {same} of {len(pairs)} comparisons that it "
             f"prints so, and that were run, come out so, {by.format(f'{ours:.2f}')} on average where the paper has "
             f"{paper:.2f}.")  # fmt: skip
-    order = [r["spearman"] for r in ranks(table, found) if r["spearman"] is not None]
+    order = [r["spearman"] for r in correlate_ranks(table, found) if r["spearman"] is not None]
     if order:
         told += (f" Rank correlation of all methods with the paper's order: at least 0.9 in "
                  f"{sum(o >= 0.9 for o in order)} of {len(order)} rankings, the lowest {min(order):+.2f}.")  # fmt: skip
     return told
 
 
-def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
+def make_tables(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
     """Return the whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
     parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
         mine = [f for f in found if f.cell.column == column and not f.cell.of]
         parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
-    order = ranks(table, found) if scale == "paper" else []
+    order = correlate_ranks(table, found) if scale == "paper" else []
     if order:
         rows = [[table.columns[r["column"]] + (f", {r['group']}" if r["group"] else ""), f"{r['methods']} of {r['of']}",
                  _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
@@ -123,7 +123,7 @@ def printed(table: Table, found: Sequence[Finding], scale: str = "paper") -> lis
         head = ["column", "methods", "Spearman", "Kendall"]
         parts.append(Printed("Order of the methods compared with the paper's", head, rows, note))
     if misses := [f for f in found if not f.cell.of and f.verdict == OUTSIDE]:
-        explained = explanations(table, found)
+        explained = find_explanations(table, found)
         rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
                  _found_out(table, f, explained, found)] for f in misses]  # fmt: skip
         note = "Recipes that were tried were chosen after the miss was seen; a cell's verdict does not change by them."
@@ -198,12 +198,12 @@ def _signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
-def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str]:
+def write_introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str]:
     """Paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
-    told = [claim(table, found)] if scale == "paper" and comparisons(table, found) else []
-    told += [f"Source: {table.source}.", f"{summary(table, found)}."]
+    told = [judge_claim(table, found)] if scale == "paper" and compare_claimed(table, found) else []
+    told += [f"Source: {table.source}.", f"{summarize(table, found)}."]
     origins = sorted({o for f in found for o in f.origins})
     told += [f"Run on {'; '.join(origins)}."] if origins else []
     if scale != "paper":
@@ -221,15 +221,19 @@ def introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str
     return told
 
 
-def command(table: Table, scale: str, glob: str = "") -> str:
+def format_command(table: Table, scale: str, glob: str = "") -> str:
     return " ".join(["steppe reproduce", table.name, *([f"--cells '{glob}'"] if glob else []),
                      *(["--scale", scale] if scale != "paper" else [])])  # fmt: skip
 
 
-def markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    parts = [f"# {md(table.title)}", *map(md, introduction(table, found, scale)), f"    {command(table, scale)}"]
+def render_markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+    parts = [
+        f"# {md(table.title)}",
+        *map(md, write_introduction(table, found, scale)),
+        f"    {format_command(table, scale)}",
+    ]
     parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _notes(table, scale)) else []
-    for part in printed(table, found, scale):
+    for part in make_tables(table, found, scale):
         parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
     return "\n\n".join(parts) + "\n"
 
@@ -239,19 +243,20 @@ def _notes(table: Table, scale: str) -> tuple[str, ...]:
     return table.notes if scale == "paper" else ()
 
 
-def latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [*introduction(table, found, scale), *_notes(table, scale)]
+def render_latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+    told = [*write_introduction(table, found, scale), *_notes(table, scale)]
     return document(
-        table.title, [*map(tex, told), *(tabular(part) for part in printed(table, found, scale) if part.rows)]
+        table.title, [*map(tex, told), *(tabular(part) for part in make_tables(table, found, scale) if part.rows)]
     )
 
 
-def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
+def render_html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """Return a page without any script, and without anything to load."""
-    body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in introduction(table, found, scale)),
-            f"<pre>{escape(command(table, scale))}</pre>",
+    above = write_introduction(table, found, scale)
+    body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in above),
+            f"<pre>{escape(format_command(table, scale))}</pre>",
             "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in _notes(table, scale)) + "</ul>"]  # fmt: skip
-    for part in printed(table, found, scale):
+    for part in make_tables(table, found, scale):
         head = "".join(f'<th scope="col">{escape(c)}</th>' for c in part.columns)
         rows = "".join(f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(v)}</td>" for v in rest)
                        + "</tr>" for first, *rest in part.rows)  # fmt: skip
@@ -264,12 +269,12 @@ def html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
             + "\n".join(body) + "\n</main>\n</body>\n</html>\n")  # fmt: skip
 
 
-def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, Any]:
+def collect_facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, Any]:
     """Everything, for programs."""
     return {
         "table": table.name, "title": table.title, "source": table.source, "scale": scale, "statistic": table.statistic,
-        "unit": table.unit, "notes": list(table.notes), "summary": summary(table, found),
-        "ranks": ranks(table, found) if scale == "paper" else [],
+        "unit": table.unit, "notes": list(table.notes), "summary": summarize(table, found),
+        "ranks": correlate_ranks(table, found) if scale == "paper" else [],
         "cells": [{
             "cell": f.cell.id, "column": f.cell.column, "row": f.cell.row, "recipe": f.cell.hash,
             **({"tried_for": f.cell.of, "why": f.cell.why} if f.cell.of else {}), "statistic": f.cell.statistic,
@@ -277,12 +282,13 @@ def facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[
             "difference": _rounded(f.difference), "band": _rounded(f.band), "verdict": f.verdict, "also": f.also,
             "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
             "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
-            "origins": f.origins, "command": command(table, scale, f.cell.id), "changes": changes(f.cell.config),
+            "origins": f.origins, "command": format_command(table, scale, f.cell.id),
+            "changes": find_changes(f.cell.config),
         } for f in found],
     }  # fmt: skip
 
 
-def changes(config: Config) -> dict[str, Any]:
+def find_changes(config: Config) -> dict[str, Any]:
     """Return the recipe: what differs from the library's defaults."""
     usual = {k: f.get_default(call_default_factory=True) for k, f in Config.model_fields.items()}
     return {k: v for k, v in config.model_dump(mode="json").items() if v != usual[k]}
@@ -296,18 +302,18 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def texts(table: Table, found: Sequence[Finding], scale: str = "paper",
+def render_files(table: Table, found: Sequence[Finding], scale: str = "paper",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
     """Return the table's files by name, of these kinds."""
-    made = {"md": markdown, "tex": latex, "html": html, "json": _json}
+    made = {"md": render_markdown, "tex": render_latex, "html": render_html, "json": _json}
     return {f"{table.name}.{kind}": made[kind](table, found, scale) for kind in kinds}
 
 
 def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
-    return json.dumps(facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(collect_facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
 
 
-def index(found: dict[str, list[Finding]]) -> str:
+def render_index(found: dict[str, list[Finding]]) -> str:
     """Return all tables with their counts; those without any run have no page of their own."""
     lines = []
     for name, several in found.items():
@@ -315,7 +321,7 @@ def index(found: dict[str, list[Finding]]) -> str:
         ran = [f for f in main if f.seeds]
         counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED)}
         doubtful = sum(f.verdict == OUTSIDE and f.cell.id in t.doubtful for f in main)
-        explained = sum(id_ not in t.doubtful for id_ in explanations(t, several))
+        explained = sum(id_ not in t.doubtful for id_ in find_explanations(t, several))
         why = {f.cell.id: _unreachable(f) for f in main if not f.seeds and _unreachable(f)}
         numbers = (
             len(main),
@@ -328,7 +334,7 @@ def index(found: dict[str, list[Finding]]) -> str:
         )
         seeds = " or ".join(map(str, sorted({len(f.seeds) for f in ran})))
         lines.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, *map(str, numbers),
-                      ", ".join(dict.fromkeys(why.values())), seeds, f"{seconds(several):.0f}"])  # fmt: skip
+                      ", ".join(dict.fromkeys(why.values())), seeds, f"{sum_seconds(several):.0f}"])  # fmt: skip
     head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
             "left to run", "not reachable", "why not", "seeds per cell", "GPU seconds"]  # fmt: skip
     table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
@@ -361,14 +367,16 @@ def has_page(found: Sequence[Finding]) -> bool:
     return any(f.seeds for f in found)
 
 
-def everything(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str, str]:
+def render_all(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str, str]:
     """Return all files of the folder of tables, from rows at the paper's scale."""
-    found = {name: findings(named(name), rows) for name in names()}
-    pages = {k: v for name, f in found.items() if has_page(f) for k, v in texts(named(name), f, kinds=kinds).items()}
-    return {**pages, "README.md": index(found)}
+    found = {name: judge_table(named(name), rows) for name in list_tables()}
+    pages = {
+        k: v for name, f in found.items() if has_page(f) for k, v in render_files(named(name), f, kinds=kinds).items()
+    }
+    return {**pages, "README.md": render_index(found)}
 
 
-def write(files_: dict[str, str], out: Path) -> list[Path]:
+def write_files(files_: dict[str, str], out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files_.items():
         write_aside(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]

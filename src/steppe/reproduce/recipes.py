@@ -21,15 +21,15 @@ from importlib.resources import files
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from steppe.config import Config, keys, resolve
-from steppe.core.errors import SteppeError, nearest
-from steppe.registry import catalogue_settings
+from steppe.config import Config, list_keys, resolve
+from steppe.core.errors import SteppeError, suggest_name
+from steppe.registry import list_catalogue_settings
 
 if TYPE_CHECKING:
     from steppe.reproduce.rows import Row
 
 # Keys on which the trained model does not depend, apart from chance.
-INDEPENDENT = keys("seed", "machine", "evaluation", "onlooker")
+INDEPENDENT = list_keys("seed", "machine", "evaluation", "onlooker")
 # The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        return recipe_hash(self.config)
+        return hash_recipe(self.config)
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,18 @@ class Table:
         return tuple(c for c in self.cells if not c.of)
 
 
-def names() -> list[str]:
+def list_tables() -> list[str]:
     """Return all tables, in order of their names."""
     found = (p.name.removesuffix(".toml") for p in (files(__package__) / "tables").iterdir())
-    return sorted(n for n in found if n != "league" and not n.startswith("_"))
+    return sorted(n for n in found if n not in ("league", "survey") and not n.startswith("_"))
 
 
 @cache
-def table(name: str, scale: str = "paper") -> Table:
-    if name not in names():
-        raise SteppeError(f"there is no table {name!r}{nearest(name, names())}")
+def load_table(name: str, scale: str = "paper") -> Table:
+    if name not in list_tables():
+        raise SteppeError(f"there is no table {name!r}{suggest_name(name, list_tables())}")
     check_scale(scale)
-    content = read(name)
+    content = read_table_file(name)
     rows = [dict(r) for r in content["row"]]
     by_id = {r["id"]: r for r in rows}
     tried = [{**by_id[of], "id": id_, "of": of, "why": t["why"], "over": t.get("set", {}), "only": t.get("only")}
@@ -144,10 +144,10 @@ def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
 
 def check_scale(scale: str) -> None:
     if scale not in SCALES:
-        raise SteppeError(f"--scale {scale}: there is no such scale{nearest(scale, SCALES)}")
+        raise SteppeError(f"--scale {scale}: there is no such scale{suggest_name(scale, SCALES)}")
 
 
-def read(name: str) -> dict[str, Any]:
+def read_table_file(name: str) -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "tables" / f"{name}.toml").read_text("utf-8"))
 
 
@@ -161,13 +161,14 @@ def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) 
             continue  # the paper leaves it empty, or it is not tried here
         layers = (content.get("setting", {}), column.get("set", {}), row.get("set", {}), row.get("over", {}),
                   only[column["id"]])  # fmt: skip
-        values = layered(*layers)
+        values = merge_layers(*layers)
         statistic = row.get("statistic") or column.get("statistic") or content["statistic"]
-        yield Cell(name, column["id"], row["id"], parse(text), configuration(values, scale, f"{name}: {row['id']}"),
-                   statistic, row.get("of", ""), row.get("why", ""))  # fmt: skip
+        config = make_config(values, scale, f"{name}: {row['id']}")
+        yield Cell(name, column["id"], row["id"], parse_number(text), config, statistic,
+                   row.get("of", ""), row.get("why", ""))  # fmt: skip
 
 
-def layered(*layers: dict[str, Any]) -> dict[str, Any]:
+def merge_layers(*layers: dict[str, Any]) -> dict[str, Any]:
     """Later keys win; settings are joined, unless an algorithm is named anew."""
     values: dict[str, Any] = {}
     for layer in layers:
@@ -176,7 +177,7 @@ def layered(*layers: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def configuration(values: dict[str, Any], scale: str, source: str) -> Config:
+def make_config(values: dict[str, Any], scale: str, source: str) -> Config:
     """Return a cell's configuration; at the tiny scale with the digits' data, model and schedule."""
     everyone = values.get("per_round") == "all"
     if scale == "tiny":
@@ -189,10 +190,13 @@ def configuration(values: dict[str, Any], scale: str, source: str) -> Config:
     return resolve(values, source)
 
 
-def parse(text: str) -> Published | None:
-    """
-    >>> parse("64.13 ± 0.46"), parse("10.00 failed").failed, parse("500+").at_least, parse("?")
-    (Published(value=64.13, std=0.46, failed=False, at_least=False), True, True, None)
+def parse_number(text: str) -> Published | None:
+    """Read a number as the paper prints it; None stands for a number that is only in a picture.
+
+    >>> parse_number("64.13 ± 0.46"), parse_number("?")
+    (Published(value=64.13, std=0.46, failed=False, at_least=False), None)
+    >>> parse_number("10.00 failed").failed, parse_number("500+").at_least
+    (True, True)
     """
     if text == "?":
         return None
@@ -204,14 +208,14 @@ def _printed(value: float) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:.1f}"
 
 
-def recipe_hash(config: Config) -> str:
+def hash_recipe(config: Config) -> str:
     """Eight digits that name what is trained: everything that differs from the defaults, without machine and seed.
 
     Keys and settings that are added to the library later, with a default that changes nothing, leave it as it is.
     """
     fields = Config.model_fields
     usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
-    own = catalogue_settings(config.algorithm)
+    own = list_catalogue_settings(config.algorithm)
     content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
@@ -227,7 +231,7 @@ def _numbers(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
+def add_shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
     """Return the rows, and before them what longer runs say about cells with fewer rounds.
 
     A rate that does not look at the last round (no cosine) makes the first rounds of both the same. Measures and
@@ -247,17 +251,17 @@ def _cut(row: Row, rounds: int) -> Row:
     kept: Row = {
         k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row
     }
-    return {**kept, "recipe": recipe_hash(Config.model_validate(config)), "config": config, "accuracy": curve,
-            "rounds": rounds, **statistics(curve), "seconds": {"total": 0.0}}  # fmt: skip
+    return {**kept, "recipe": hash_recipe(Config.model_validate(config)), "config": config, "accuracy": curve,
+            "rounds": rounds, **summarize_curve(curve), "seconds": {"total": 0.0}}  # fmt: skip
 
 
-def statistics(curve: list[float]) -> dict[str, float]:
+def summarize_curve(curve: list[float]) -> dict[str, float]:
     """Return what tables compare, of a curve of accuracies."""
     return {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
             "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
 
 
-def select(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:
+def select_cells(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:
     """Cells whose id matches any of the patterns; tried recipes only if they are asked for."""
     cells = list(cells)
     check_globs(globs, [c.id for c in cells])

@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from steppe.config import renamed, resolve
+from steppe.config import rename_old, resolve
 
 Row = dict[str, Any]
 HERE = Path(__file__).parent
@@ -21,7 +21,7 @@ def find_ours() -> Path:
     return HERE / "results" if (HERE / "results").is_dir() else HERE.parents[2] / "results"
 
 
-def append(path: Path, row: Row) -> None:
+def append_row(path: Path, row: Row) -> None:
     """Write one line at once, so that a crash leaves at most the last line torn; a torn line stays alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
@@ -34,7 +34,7 @@ def append(path: Path, row: Row) -> None:
         os.fsync(file.fileno())
 
 
-def read(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """Return the rows of a file; torn lines are left out."""
     rows = []
     for line in path.read_text("utf-8").splitlines() if path.exists() else []:
@@ -47,24 +47,24 @@ def read(path: Path) -> list[Row]:
 
 def _renamed(row: Row) -> Row:
     """Return a row of an earlier version under the names of today, so that it answers the same cell."""
-    config = renamed(row.get("config", {}))
+    config = rename_old(row.get("config", {}))
     if config == row.get("config", {}):
         return row
-    from steppe.reproduce.recipes import recipe_hash  # which imports this file
+    from steppe.reproduce.recipes import hash_recipe  # which imports this file
 
-    return {**row, "config": config, "recipe": recipe_hash(resolve(config))}
+    return {**row, "config": config, "recipe": hash_recipe(resolve(config))}
 
 
-def known(folders: Iterable[Path], scale: str = "paper") -> list[Row]:
+def read_folders(folders: Iterable[Path], scale: str = "paper") -> list[Row]:
     """Return all rows of these folders at a scale, oldest first."""
     places = dict.fromkeys(p.resolve() for folder in folders for p in sorted(folder.glob("*.jsonl")))
-    return [row for path in places for row in read(path) if row.get("scale", "paper") == scale]
+    return [row for path in places for row in read_rows(path) if row.get("scale", "paper") == scale]
 
 
-def value(row: Row, statistic: str) -> float | None:
+def find_statistic(row: Row, statistic: str) -> float | None:
     """A statistic of a row: `last`, `mean_of_last_ten`, `personal.5`, `measures.lambda1.values.0`; None: not there.
 
-    >>> value({"personal": {"5": {"mean": 0.9}}}, "personal.5.mean"), value({"last": 0.5}, "best")
+    >>> find_statistic({"personal": {"5": {"mean": 0.9}}}, "personal.5.mean"), find_statistic({"last": 0.5}, "best")
     (0.9, None)
     """
     found: Any = row
@@ -78,6 +78,6 @@ def value(row: Row, statistic: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def answers(row: Row, statistic: str) -> bool:
+def has_statistic(row: Row, statistic: str) -> bool:
     """Return whether a run need not be made again for this statistic: it is there, or the run failed."""
-    return "failed" in row or value(row, statistic) is not None
+    return "failed" in row or find_statistic(row, statistic) is not None

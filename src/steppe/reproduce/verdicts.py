@@ -8,8 +8,8 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from steppe.reproduce.recipes import Cell, Table, shortened
-from steppe.reproduce.rows import Row, answers, value
+from steppe.reproduce.recipes import Cell, Table, add_shortened
+from steppe.reproduce.rows import Row, find_statistic, has_statistic
 
 BAND = 1.5  # points, or two of the paper's standard deviations if that is more
 INSIDE, OUTSIDE, FAILED, NOT_RUN, NOT_JUDGED = (
@@ -52,13 +52,15 @@ class Finding:
         return None if self.ours is None or paper is None else self.ours - paper.value
 
 
-def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] | None = None) -> list[Finding]:
+def compare_with_paper(
+    table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] | None = None
+) -> list[Finding]:
     """Return every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe.
 
     A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
     """
     by_recipe: dict[str, dict[int, list[Row]]] = {}
-    for row in shortened(rows, table.cells):
+    for row in add_shortened(rows, table.cells):
         by_recipe.setdefault(row["recipe"], {}).setdefault(row["seed"], []).append(row)
     own = {(c.column, c.row): c.hash for c in table.main}
     spread = _spread(table, by_recipe)
@@ -68,7 +70,7 @@ def find(table: Table, rows: Iterable[Row], costs: dict[str, dict[str, float]] |
             continue
         mine: dict[int, Row] = {}
         for seed, several in sorted(by_recipe.get(cell.hash, {}).items()):
-            good = [r for r in several if answers(r, cell.statistic)]
+            good = [r for r in several if has_statistic(r, cell.statistic)]
             if good:
                 mine[seed] = good[-1]
         if costs and cell.hash in costs:  # known without training
@@ -83,7 +85,7 @@ def _spread(table: Table, by_recipe: dict[str, dict[int, list[Row]]]) -> dict[st
     values: dict[str, list[float]] = {}
     for cell in table.cells:
         for row in by_recipe.get(cell.hash, {}).get(0, [])[-1:] if cell.row in table.draws else []:
-            if (v := value(row, cell.statistic)) is not None:
+            if (v := find_statistic(row, cell.statistic)) is not None:
                 values.setdefault(cell.column, []).append(100 * v)
     return {column: stdev(several) for column, several in values.items() if len(several) > 2}
 
@@ -92,7 +94,7 @@ def _finding(table: Table, cell: Cell, rows: dict[int, Row], spread: float) -> F
     scale = 100.0 if table.unit == "%" else 1.0
 
     def over(statistic: str) -> list[float]:
-        return [scale * v for r in rows.values() if (v := value(r, statistic)) is not None]
+        return [scale * v for r in rows.values() if (v := find_statistic(r, statistic)) is not None]
 
     failed = [r["failed"] for r in rows.values() if "failed" in r]
     band = _band(table, cell)
@@ -129,7 +131,7 @@ def _verdict(table: Table, cell: Cell, values: list[float], failed: list[str], b
     return INSIDE if values and not failed and abs(fmean(values) - paper.value) <= band + 1e-9 else OUTSIDE
 
 
-def ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
+def correlate_ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
     """For each column (and group of rows): how well our order of the methods agrees with the paper's."""
     told = []
     for column in table.columns:
@@ -146,7 +148,7 @@ def ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
     return told
 
 
-def comparisons(table: Table, found: Sequence[Finding]) -> list[tuple[float, float]]:
+def compare_claimed(table: Table, found: Sequence[Finding]) -> list[tuple[float, float]]:
     """The paper's margin and ours wherever it has the first row of its claim above the second, and both were run.
 
     Differences of accuracies, ratios of anything else.
@@ -163,7 +165,7 @@ def comparisons(table: Table, found: Sequence[Finding]) -> list[tuple[float, flo
     return told
 
 
-def explanations(table: Table, found: Sequence[Finding]) -> dict[str, Finding]:
+def find_explanations(table: Table, found: Sequence[Finding]) -> dict[str, Finding]:
     """Cells that are outside, with the first of the recipes the table names for it that is inside."""
     tried = {(f.cell.column, f.cell.of, f.cell.row): f for f in found if f.cell.of and f.verdict == INSIDE}
     outside = [f.cell for f in found if not f.cell.of and f.verdict == OUTSIDE]

@@ -24,7 +24,7 @@ from steppe.runs.client_store import DiskStore, Store, TornError, flatten_states
 from steppe.runs.tensor_files import save_file
 
 KEPT = 2
-FORMAT = 2
+FORMAT, READ = 3, (2, 3)  # 2: client states on disk had a row for every client
 CLIENTS = "clients.safetensors"
 
 
@@ -91,8 +91,9 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["format"] != FORMAT:
-            raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads {FORMAT}.")
+        if manifest["format"] not in READ:
+            raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads "
+                              f"{' and '.join(map(str, READ))}.")  # fmt: skip
         if manifest.pop("digest") != _digest_of(manifest) or path.name != f"round-{manifest['round']:06d}":
             raise SteppeError(f"The checkpoint {path} is damaged: its manifest was changed.")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -6,7 +6,6 @@ Both stores read and write one row per client. `commit` makes the rows written s
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from collections.abc import Callable, Sequence
@@ -74,64 +73,73 @@ class MemoryStore:
 
 
 class DiskStore:
-    """A store in one sparse, memory-mapped file with three slots per client.
+    """A store in one file with three slots for each client that has taken part, in the order of their first time.
 
     Writes go to a slot that neither of the last two checkpoints uses, so a crash at any moment leaves their rows
-    intact. The file occupies disk space only for rows that exist. A checkpoint holds each row's slot and checksum.
+    intact. The file is sparse: a slot that was never used takes no disk space. A checkpoint holds each row's client,
+    place, slot and checksum. Nothing here grows with the clients that have never taken part.
     """
 
     SLOTS = 3
 
-    def __init__(self, fresh: Fresh, path: Path, clients: int) -> None:
-        self.fresh, self.clients, self.path = fresh, clients, path
+    def __init__(self, fresh: Fresh, path: Path) -> None:
+        self.fresh, self.path = fresh, path
         self.like = fresh()
         self.width = count_bytes(self.like)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self.file = path.open("r+b")  # not append mode, which would write every row at the end
-        self.file.truncate(max(1, self.SLOTS * clients * self.width))
-        self.map = mmap.mmap(self.file.fileno(), 0)
         self.reset()
 
     def reset(self) -> None:
         """Forget all states."""
-        self.current = np.full(self.clients, -1, dtype=np.int8)  # -1: no state yet
+        self.place: dict[int, int] = {}  # of each client that has a state
+        self.ahead = 0  # the next free place
+        self.current = np.empty(0, np.int8)  # the slot of each place; -1: none
         self.committed = self.before = self.current.copy()  # the slots of the last two checkpoints
-        self.sums = np.zeros(self.clients, dtype=np.int64)
+        self.sums = np.empty(0, np.int64)
 
     def gather(self, ids: Sequence[int]) -> list[States]:
         """Return the states of these clients; a client without one gets a fresh state."""
-        rows = [unpack(self._raw(i), self.like) if self.current[i] >= 0 else self.fresh() for i in ids]
-        self._forget()
-        return rows
+        return [unpack(self._raw(i), self.like) if i in self.place else self.fresh() for i in ids]
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
         """Write the states of these clients to free slots."""
+        for i in ids:
+            if i not in self.place:
+                self.place[i], self.ahead = self.ahead, self.ahead + 1
+        self._make_room(self.ahead)
         for i, state in zip(ids, states, strict=True):
-            slot = next(k for k in range(self.SLOTS) if k not in (self.committed[i], self.before[i]))
+            place = self.place[i]
+            slot = next(k for k in range(self.SLOTS) if k not in (self.committed[place], self.before[place]))
             raw = pack(state)
-            self._write(raw, (self.SLOTS * i + slot) * self.width)
-            self.current[i], self.sums[i] = slot, zlib.crc32(raw)
-        self._forget()
+            self._write(raw, (self.SLOTS * place + slot) * self.width)
+            self.current[place], self.sums[place] = slot, zlib.crc32(raw)
+
+    def _make_room(self, places: int) -> None:
+        """Lengthen the tables; by doubling, so that a round costs what its clients cost."""
+        if (more := places - len(self.current)) > 0:
+            none = np.full(max(more, len(self.current)), -1)
+            for name in ("current", "committed", "before", "sums"):
+                table = getattr(self, name)
+                setattr(self, name, np.concatenate([table, none.astype(table.dtype)]))
 
     def _write(self, raw: bytes, at: int) -> None:
-        """Write through the file: a full disk then raises an error. With mapped memory it would kill the process."""
+        """Write to the file itself: a full disk then raises an error. With mapped memory it would kill the process."""
         while raw:
             done = os.pwrite(self.file.fileno(), raw, at)
             raw, at = raw[done:], at + done
 
-    def _forget(self) -> None:
-        """Release mapped pages, because the process would otherwise grow by every row that it ever touched."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)  # the mapping is shared, so written data stay in the file
-
     def _raw(self, client: int) -> bytearray:
-        at = (self.SLOTS * client + int(self.current[client])) * self.width
-        return bytearray(self.map[at : at + self.width])
+        place = self.place[client]
+        at, raw = (self.SLOTS * place + int(self.current[place])) * self.width, bytearray()
+        while more := os.pread(self.file.fileno(), self.width - len(raw), at + len(raw)):
+            raw += more
+        return raw
 
     def known(self) -> list[int]:
         """Return the clients that have a state."""
-        return np.flatnonzero(self.current >= 0).tolist()
+        return sorted(self.place)
 
     def gather_state(self, part: str, name: str) -> Tensor:
         """Return one state of all clients that have one, stacked."""
@@ -141,20 +149,39 @@ class DiskStore:
         """Return what a checkpoint must hold; from now on its slots are not overwritten."""
         os.fsync(self.file.fileno())
         self.before, self.committed = self.committed, self.current.copy()
-        return {"slots": torch.from_numpy(self.current.copy()), "sums": torch.from_numpy(self.sums.copy())}
+        places = np.fromiter(self.place.values(), np.int64, len(self.place))
+        held = {"clients": np.fromiter(self.place, np.int64, len(self.place)), "places": places,
+                "slots": self.current[places], "sums": self.sums[places]}  # fmt: skip
+        return {name: torch.from_numpy(values) for name, values in held.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Restore the slots of a checkpoint, and check every row's checksum."""
-        self.current[:], self.sums[:] = tensors["slots"].numpy(), tensors["sums"].numpy()
-        for client in self.known():
-            if zlib.crc32(self._raw(client)) != self.sums[client]:
+        clients, places, slots, sums = _read_tables(tensors)
+        self.reset()
+        self.place = dict(zip(clients.tolist(), places.tolist(), strict=True))
+        self.ahead = int(places.max(initial=-1)) + 1
+        self._make_room(self.ahead)
+        self.current[places], self.sums[places] = slots, sums
+        for client, place in self.place.items():
+            if zlib.crc32(self._raw(client)) != self.sums[place]:
                 raise TornError(f"the state of client {client} in {self.path.name} does not match its checksum")
-        self._forget()
-        self.before, self.committed = self.committed, self.current.copy()
+        self.committed = self.current.copy()
 
     def spare(self, tensors: dict[str, Tensor]) -> None:
         """Protect the slots of the earlier checkpoint."""
-        self.before = tensors["slots"].numpy().copy()
+        _, places, slots, _ = _read_tables(tensors)
+        self._make_room(int(places.max(initial=-1)) + 1)
+        self.before[:] = -1
+        self.before[places] = slots
+
+
+def _read_tables(tensors: dict[str, Tensor]) -> tuple[np.ndarray, ...]:
+    """Return clients, places, slots and checksums. Earlier versions had a row for every client, at its own number."""
+    held = {name: values.numpy() for name, values in tensors.items()}
+    if "clients" not in held:
+        seen = np.flatnonzero(held["slots"] >= 0)
+        return seen, seen, held["slots"][seen], held["sums"][seen]
+    return held["clients"], held["places"], held["slots"], held["sums"]
 
 
 Store = MemoryStore | DiskStore

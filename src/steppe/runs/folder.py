@@ -1,17 +1,4 @@
-"""A run's folder. `RunFolder` is the only reader and writer of its files.
-
-    config.json         the configuration, every key
-    about.json          what the configuration does not contain: parts, model, data, metric, costs (`provenance`)
-    versions.json       software, hardware, commit
-    partition.json      which samples each client holds
-    rounds.jsonl        one record per round, written as the round ends; rounds.csv is the same table at the end
-    checkpoints/        the last two checkpoints
-    clients.bin         the client states, if they are kept on disk
-    best/               the server of the best round, with early stopping
-    model.safetensors   the final model, as a plain state dict, without what is frozen (about.json has its hash)
-    adapter/            the same for peft, if the model is one of peft's
-    result.json         the summary; it exists only if the run has finished
-    analysis.json       measures of the final model, with arrays in analysis/
+"""A run's folder. `RunFolder` is the only reader and writer of its files. `file_schemas.py` says what they contain.
 
 Every file is written under another name and renamed, except rounds.jsonl, which is appended to and flushed per line.
 """
@@ -38,7 +25,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from steppe.config import OWN, Config, keys, resolve
+from steppe.config import OWN, Config, list_keys, resolve
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
 from steppe.core.schedules import OF_ALL_ROUNDS
@@ -95,6 +82,12 @@ class RunFolder:
     def label(self) -> str:
         """Return the name of the folder or, for one of several seeds, of the parent folder."""
         return self.path.parent.name if self.seed_of_several else self.path.name
+
+    @property
+    def initial(self) -> str | None:
+        """Return the hash of the initial model, which earlier versions did not record."""
+        found: str | None = (self.about.get("model") or {}).get("initial")
+        return found
 
     @staticmethod
     def find(places: Iterable[Path]) -> list[RunFolder]:
@@ -254,7 +247,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------------ writing
     def write(self, name: str, content: Any) -> None:
         """Write a JSON file; numbers that are not finite become null."""
-        self._replace(name, json.dumps(nulled(content), indent=1, default=str, allow_nan=False) + "\n")
+        self._replace(name, json.dumps(replace_non_finite(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
         write_aside(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
@@ -311,7 +304,7 @@ class RunFolder:
     def differences(self, config: Config) -> list[str]:
         """List the differences between this configuration and the folder's, apart from the number of rounds."""
         before, now = self.stored, config.model_dump(mode="json")
-        free = {"rounds", *keys("onlooker"), *self.own_by_version_0_1_0(now)}
+        free = {"rounds", *list_keys("onlooker"), *self.own_by_version_0_1_0(now)}
         free |= {"loss", "metrics"} - set(self.read("config.json"))  # they were no keys once; about.json has the loss
         changed = [k for k in now if before.get(k) != now[k] and k not in free]
         return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *self.changed_sources(config)]
@@ -405,7 +398,7 @@ def tabulate(records: Sequence[Record]) -> list[Record]:
     >>> tabulate([{"round": 1, "seconds": {"all": 2.0}, "participants": [3, 5]}])
     [{'round': 1, 'seconds.all': 2.0}]
     """
-    return [{k: v for k, v in _flat(nulled(r)).items() if not isinstance(v, list)} for r in records]
+    return [{k: v for k, v in _flat(replace_non_finite(r)).items() if not isinstance(v, list)} for r in records]
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
@@ -431,15 +424,15 @@ def _analysis(whose: str) -> str:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(nulled(record), allow_nan=False) + "\n"
+    return json.dumps(replace_non_finite(record), allow_nan=False) + "\n"
 
 
-def nulled(content: Any) -> Any:
+def replace_non_finite(content: Any) -> Any:
     """Replace every number that JSON cannot hold by None."""
     if isinstance(content, dict):
-        return {k: nulled(v) for k, v in content.items()}
+        return {k: replace_non_finite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
-        return [nulled(v) for v in content]
+        return [replace_non_finite(v) for v in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import SteppeError, missing, nearest
-from steppe.core.inputs import as_arguments, each_tensor
+from steppe.core.errors import SteppeError, make_missing_error, suggest_name
+from steppe.core.inputs import map_tensors, split_arguments
 from steppe.core.metric import Metric
-from steppe.runs.curves import draw_figure, plot_histories
+from steppe.runs.curves import plot_curves
 from steppe.runs.folder import Record, tabulate
 
 if TYPE_CHECKING:
@@ -103,26 +103,22 @@ class Outcome:
     def frame(self) -> pandas.DataFrame:
         """Return the rounds as a pandas table, as in rounds.csv: nested keys are joined by dots."""
         if find_spec("pandas") is None:
-            raise missing("frame() needs pandas, which is not installed", "pandas",
+            raise make_missing_error("frame() needs pandas, which is not installed", "pandas",
                           "; history has the same records as dictionaries.")  # fmt: skip
         import pandas
 
         rows = tabulate(self.history)
         return pandas.DataFrame(rows).set_index("round") if rows else pandas.DataFrame()
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Plot test metric and loss over the rounds, and return the axes; with a path, write a picture instead."""
+    def plot(self, path: str | Path | None = None, metrics: Sequence[str] = ()) -> Any:
+        """Plot metrics and loss over the rounds, and return the axes; with a path, write a picture instead.
+
+        metrics  what to plot instead: columns of `frame()`, such as "train_loss"
+        """
         if find_spec("matplotlib") is None:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
-        size = (5.5 * (2 + len(self.other_metrics)), 4.2)
-
-        def draw(figure: Any) -> Any:
-            axes = figure.subplots(1, 2 + len(self.other_metrics))
-            plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
-            return axes
-
-        return draw_figure(draw, size, path)
+        return plot_curves({self.algorithm: [self.history]}, [self.metric, *self.other_metrics], metrics, path)
 
     # ---------------------------------------------------------------------------------------------------- exports
     def export(self, path: str | Path, example: Any = None) -> Path:
@@ -133,7 +129,7 @@ class Outcome:
         """
         path = Path(path)
         if path.suffix not in EXPORTS:
-            raise SteppeError(f"export: {path} has no suffix that names a format{nearest(path.suffix, EXPORTS)}")
+            raise SteppeError(f"export: {path} has no suffix that names a format{suggest_name(path.suffix, EXPORTS)}")
         if path.suffix == ".onnx":
             self._check_onnx()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,14 +143,16 @@ class Outcome:
     @staticmethod
     def _check_onnx() -> None:
         if any(find_spec(name) is None for name in ("onnx", "onnxscript")):
-            raise missing("An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing.")
+            raise make_missing_error(
+                "An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing."
+            )
 
     def _export_onnx(self, path: Path, example: Any) -> None:
         given = self.example() if example is None else example
         if given is None:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
-        pair = each_tensor(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
-        positional, named = as_arguments(pair)
+        pair = map_tensors(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
+        positional, named = split_arguments(pair)
         free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
             torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,

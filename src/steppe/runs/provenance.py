@@ -18,8 +18,9 @@ from torch import nn
 import steppe
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
-from steppe.core.losses import name_of, settings_of
+from steppe.core.losses import find_loss_name, find_loss_settings
 from steppe.core.prediction import find_prediction
+from steppe.core.twin import hash_tensors
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
 from steppe.runs.trained import describe_base
@@ -68,6 +69,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     config, task, federation = experiment.config, experiment.task, experiment.federation
     data, split = federation.data, federation.partition
     own_model = config.model.startswith(OWN)
+    named = {} if task.own_loss else {"name": find_loss_name(task.loss_each), **find_loss_settings(task.loss_each)}
     return {
         "format": FORMAT,
         "algorithm": experiment.algorithm.name,
@@ -76,7 +78,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
-                  "own_head": task.own_head, **describe_base(task),
+                  "initial": hash_tensors({"x0": task.x0}), "own_head": task.own_head, **describe_base(task),
                   **({} if task.predict is find_prediction else {"predict": qualified_name(task.predict)}),
                   **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
@@ -84,7 +86,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
         "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
-                 **({} if task.own_loss else {"name": name_of(task.loss_each), **settings_of(task.loss_each)})},
+                 **named},
         "metric": task.metric.record,
         "metrics": [m.record for m in task.metrics],
         "partition": {"rule": split.rule, "hash": split.hash,

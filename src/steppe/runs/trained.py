@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steppe.core.errors import SteppeError, missing
+from steppe.core.errors import SteppeError, make_missing_error
 from steppe.core.task import Task
 from steppe.core.twin import hash_tensors
 
@@ -58,5 +58,7 @@ def _with_adapter(model: nn.Module, where: Path) -> nn.Module:
     try:
         from peft import PeftModel
     except ImportError:
-        raise missing(f"{where} trained an adapter of peft, which is not installed", "transformers") from None
+        raise make_missing_error(
+            f"{where} trained an adapter of peft, which is not installed", "transformers"
+        ) from None
     return PeftModel.from_pretrained(model, str(where / ADAPTER))

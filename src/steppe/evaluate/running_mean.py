@@ -1,0 +1,17 @@
+"""A running mean of the global models as an onlooker: scored beside the model, while training does not depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steppe.core.part import Part
+from steppe.parts.ema import EMA
+
+
+@dataclass(frozen=True)
+class RunningMean(EMA):
+    """The average of `ema`, kept by the server but not evaluated in the place of the model (key `running_mean`)."""
+
+    name = "running_mean"
+    addable = False
+    evaluated = Part.evaluated

@@ -1,0 +1,50 @@
+"""Ascent by the server: a perturbation that is constant within a round is sent as a shifted model. An idea of ours.
+
+    sent:    x̃ = x + ρ unit(back)
+    server:  x ← x + Δ̄ + …               Δ̄ the mean of w_i − x̃: the shift is taken back by measuring from x̃
+
+`rho`    ρ, the radius of the ascent.
+`along`  which way is back. mean: e − x, with e ← keep · e + (1−keep) · x, a running mean of the global models.
+         update: x_old − x, with x_old the global model of the round before.
+`keep`   the share of itself that the running mean keeps per round.
+
+A client at w̃ = w + ρ unit(back) takes g(w + ρ unit(back)): with along = update this is FedLESAM's `last_round` without
+the second vector that it sends (weight decay alone sees the shifted model). The way back to a mean of older models is
+uphill, as FedGMT argues, and less noisy than the last update. A client keeps nothing, and nothing more is sent.
+The first round has no way back, and no shift. ε = 1e-7 in the norm, as in FedLESAM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from steppe.core.part import Part, unit
+from steppe.core.ranges import Amount, Share
+from steppe.core.scopes import Aggregation, ServerTurn
+from steppe.parts.locally_estimated_sam import LocallyEstimatedSAM
+
+
+@dataclass(frozen=True)
+class ServerAscent(Part):
+    name = "server_ascent"
+    citation = LocallyEstimatedSAM.citation
+    addable = True
+    rho: Amount = 0.3
+    along: Literal["mean", "update"] = "mean"
+    keep: Share = 0.9
+
+    def server_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"e": x.clone()} if self.along == "mean" else {"back": torch.zeros_like(x)}
+
+    def send(self, x: Tensor, s: ServerTurn) -> Tensor:
+        return x + self.rho * unit(s.state["e"] - s.x if self.along == "mean" else s.state["back"], 1e-7)
+
+    def settle(self, x: Tensor, s: Aggregation) -> None:
+        if self.along == "mean":
+            s.state["e"] = self.keep * s.state["e"] + (1 - self.keep) * x
+        else:
+            s.state["back"] = s.x - x

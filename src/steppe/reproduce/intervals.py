@@ -1,0 +1,65 @@
+"""Means over blocks with intervals, and differences that are paired by block."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import sqrt
+from statistics import fmean, stdev
+
+from steppe.report.seeds import compute_student_p, pair_differences
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, half the width of its Student interval (None for one block), and the number of blocks."""
+
+    mean: float
+    half: float | None
+    count: int
+
+    def __str__(self) -> str:
+        width = f" ± {self.half:.2f}" if self.half is not None else ""
+        return f"{self.mean:.2f}{width} ({self.count})"
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        return None if self.half is None else (self.mean - self.half, self.mean + self.half)
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.half is not None and abs(self.mean) > self.half
+
+
+def estimate(values: Collection[float], level: float = LEVEL) -> Interval | None:
+    """Return the mean of independent values with its interval; None without values.
+
+    >>> str(estimate([1.0, 2.0, 3.0])), str(estimate([1.0]))
+    ('2.00 ± 2.48 (3)', '1.00 (1)')
+    """
+    n = len(values)
+    if n < 2:
+        return Interval(fmean(values), None, n) if n else None
+    return Interval(fmean(values), find_quantile(level, n - 1) * stdev(values) / sqrt(n), n)
+
+
+def compare_blocks(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Interval | None:
+    """Return the mean of our value minus theirs over the blocks that both have."""
+    return estimate(pair_differences(ours, theirs), level)
+
+
+@cache
+def find_quantile(level: float, freedom: int) -> float:
+    """Return t with P(|T| ≤ t) = level for Student's T.
+
+    >>> round(find_quantile(0.95, 5), 4)
+    2.5706
+    """
+    low, high = 0.0, 1e3
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - compute_student_p(middle, freedom) < level else (low, middle)
+    return high

@@ -1,0 +1,190 @@
+"""The survey as a page: the table, a picture, and sentences that follow from the numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from steppe.report.report_tables import Table as Printed
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.reproduce.recipes import read_table_file
+from steppe.reproduce.rows import Row
+from steppe.reproduce.survey import rank_entrants
+from steppe.reproduce.verdicts import spearman
+
+CHEAP = {"bytes_x": 1.005, "flops_x": 1.335}  # no more than FedAvg's bytes, and 1.33 times its FLOPs
+CHANCE = 10.0  # % of ten classes
+Standing = dict[str, Any]
+
+
+def make_table(found: Sequence[Standing], column: str, title: str) -> Printed:
+    """Those that were run, best first; the others by name."""
+    mine = _ranked(found, column)
+    head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
+            "seconds"]  # fmt: skip
+    rows = []
+    for f in mine:
+        spread = f" ± {f['std']:.2f}" if f["std"] is not None else ""
+        passes = f"{f['gradients']}" + (f" + {f['forwards']} fwd" if f["forwards"] else "")
+        rows.append([f["title"] + (" *" if f["composition"] else ""), f["chosen"],
+                     "failed" if f["accuracy"] is None else f"{f['accuracy']:.2f}{spread}",
+                     *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
+                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
+                     f"{f['seconds']:.1f}"])  # fmt: skip
+    missing = [f["title"] for f in found if f["column"] == column and f not in mine]
+    return Printed(title, head, rows, f"Not run: {', '.join(missing)}." if missing else "")
+
+
+def _ranked(found: Sequence[Standing], column: str) -> list[Standing]:
+    ran = [f for f in found if f["column"] == column and f["seeds"]]
+    return sorted(ran, key=lambda f: -1.0 if f["accuracy"] is None else f["accuracy"], reverse=True)
+
+
+def write_verdict(found: Sequence[Standing], column: str) -> str:
+    """Does anything cheap beat everything?"""
+    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    if not ran:
+        return "Nothing was run in this column."
+    cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
+    top, of = ran[0], sum(f["column"] == column for f in found)
+    ours = sum(f["composition"] for f in ran)
+    told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
+            f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
+    if not cheap:
+        return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
+    best = cheap[0]
+    if best is top:
+        kind = "a composition of ours" if best["composition"] else "a published method"
+        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
+    return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
+                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: nothing that "
+                   "cheap beats all others here.")  # fmt: skip
+
+
+def write_findings(found: Sequence[Standing], column: str) -> list[str]:
+    """Return what else the numbers say, and how far they carry."""
+    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    told = []
+    published = next((f for f in ran if not f["composition"]), None)
+    ours = [f for f in ran if f["composition"]]
+    if published and ours:
+        better = sum(f["accuracy"] > published["accuracy"] for f in ours)
+        told.append(f"The best published method is {published['title']} ({published['accuracy']:.2f} %); {better} of "
+                    f"{len(ours)} compositions are above it. They were tuned with the same budget, but so many of them "
+                    "make the best one on the test set a choice by the test set; by held-out data the choice is "
+                    + _held_out(ours) + ".")  # fmt: skip
+    told += _running_mean(ran)
+    measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * CHANCE]
+    if len(measured) > 3:
+        accuracy = [f["accuracy"] for f in measured]
+        of = {k: spearman(accuracy, [f[k] for f in measured]) or 0.0 for k in ("lambda1", "trace")}
+        told.append(f"Among the {len(measured)} with more than {2 * CHANCE:.0f} %, accuracy and sharpness have a rank "
+                    f"correlation of {of['lambda1']:+.2f} (λ1) and {of['trace']:+.2f} (trace); −1 would mean that the "
+                    "flatter of two final models is always the more accurate.")  # fmt: skip
+    if ran and max(len(f["seeds"]) for f in ran) == 1:
+        told.append("One seed each: a difference of a point or two may be chance, most of all without EMA, where "
+                    "single rounds swing (compare the best round with the mean of the last ten).")  # fmt: skip
+    return told
+
+
+def _running_mean(ran: Sequence[Standing]) -> list[str]:
+    """Return what EMA does by itself, so that nobody takes it for the merit of what it was put on."""
+    by_name = {f["method"]: f for f in ran}
+    pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
+    if not pairs:
+        return []
+    gains = ", ".join(f"{plain['title']} {ema['accuracy'] - plain['accuracy']:+.2f}" for plain, ema in pairs)
+    return [f"EMA, and nothing else but what tuning then chooses, changes the accuracy of {gains} points. What "
+            "compositions gain by it is no merit of their other parts; published methods have none."]  # fmt: skip
+
+
+def _held_out(some: Sequence[Standing]) -> str:
+    first = max(some, key=lambda f: max(f["tuned"].values()))
+    return f"{first['title']} ({first['accuracy']:.2f} %)"
+
+
+def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
+    """Return an SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
+    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    left, width, line, top = 210, 470, 22, 62
+    low = 10 * int(min(f["accuracy"] for f in ran) // 10)
+    high = 10 * int(max(f["best"] for f in ran) // 10 + 1)
+    bottom = top + line * len(ran)
+
+    def x(value: float) -> float:
+        return round(left + width * (value - low) / (high - low), 1)
+
+    def text(at: float, y: float, words: str, anchor: str = "start", colour: str = "#222") -> str:
+        return f'<text x="{at}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
+
+    parts = [text(12, 22, f"{title}: test accuracy, %"),
+             f'<circle cx="{left + 6}" cy="38" r="4.5" fill="#0072B2"/>' + text(left + 16, 42, "published"),
+             f'<circle cx="{left + 96}" cy="38" r="4.5" fill="#D55E00"/>' + text(left + 106, 42, "composition"),
+             text(left + 200, 42, "filled: last ten rounds; hollow: best round"),
+             *(text(left + width + at, 42, words, "end") for at, words in ((50, "λ1"), (110, "bytes"), (170, "FLOPs"))),
+             *(f'<path d="M{x(v)} {top - 8}V{bottom - 8}" stroke="#ddd"/>' + text(x(v), bottom + 10, str(v), "middle")
+               for v in range(low, high + 1, 10))]  # fmt: skip
+    for place, f in enumerate(ran):
+        y = top + line * place + 4
+        colour = "#D55E00" if f["composition"] else "#0072B2"
+        at, best = x(f["accuracy"]), x(f["best"])
+        costs = ((50, "" if f["lambda1"] is None else f"{f['lambda1']:.0f}"), (110, f"{f['bytes_x']:.2f}×"),
+                 (170, f"{f['flops_x']:.2f}×"))  # fmt: skip
+        parts += [text(left - 10, y + 4, f["title"], "end"), f'<path d="M{at} {y}H{best}" stroke="{colour}"/>',
+                  f'<circle cx="{best}" cy="{y}" r="4" fill="#fff" stroke="{colour}"/>',
+                  f'<circle cx="{at}" cy="{y}" r="4.5" fill="{colour}"/>',
+                  *(text(left + width + where, y + 4, words, "end") for where, words in costs)]  # fmt: skip
+    size = f'width="{left + width + 190}" height="{bottom + 24}" viewBox="0 0 {left + width + 190} {bottom + 24}"'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui, sans-serif" font-size="12">\n'
+            '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n")  # fmt: skip
+
+
+def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
+    content = read_table_file("survey")
+    tuning, final = content["tuning"], content["final"]
+    parts = [f"# {content['title']}", md(
+        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
+        "passes. Each method has three candidates (src/steppe/reproduce/tables/survey.toml), tried for "
+        f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
+        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients anew, so a "
+        "candidate is tuned on another draw of the partition than it is judged on. The chosen one is trained on all "
+        "training data for "
+        f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
+        "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
+        "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce survey"]  # fmt: skip
+    tiny = "This is the tiny scale, on the embedded digits: the numbers are those of a toy, and nothing is judged."
+    notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
+    parts.append(notes if scale == "paper" else tiny)
+    for column in content["column"]:
+        table = make_table(found, column["id"], column["title"])
+        parts.append(f"## {md(table.title)}")
+        if scale == "paper":
+            parts.append(md(write_verdict(found, column["id"])))
+            parts += map(md, write_findings(found, column["id"]) if table.rows else [])
+        if table.rows:
+            parts.append(markdown_table(table))
+        if _pictured(found, column["id"]):
+            parts.append(f"![accuracy of each method, and what it costs]({folder}{_file(column['id'])})")
+        parts += [md(table.note)] if table.note else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _pictured(found: Sequence[Standing], column: str) -> bool:
+    return any(f["column"] == column and f["accuracy"] is not None for f in found)
+
+
+def _file(column: str) -> str:
+    return f"survey-{column}.svg"
+
+
+def render_files(rows: Sequence[Row], scale: str = "paper", folder: str = "",
+          kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
+    """Its files: the page, its pictures (in `folder`, seen from the page), and with `json` everything for programs."""
+    found = rank_entrants(rows, scale)
+    pictures = {_file(c["id"]): draw_picture(found, c["id"], c["title"]) for c in read_table_file("survey")["column"]
+                if _pictured(found, c["id"])}  # fmt: skip
+    facts = {"survey.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n"} if "json" in kinds else {}
+    return {"survey.md": render_markdown(found, scale, folder), **pictures, **facts}

@@ -1,0 +1,133 @@
+"""The league: five candidates each, ours by held-out data, blocks in order, paired intervals."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from scipy.stats import t as student
+
+import steppe
+from steppe.reproduce import league, league_page, recipes, rows
+from steppe.reproduce.intervals import compare_blocks, estimate
+from steppe.reproduce.league import Candidate
+
+SEED = recipes.read_table_file("league")["tuning"]["seed"]
+MACHINE = {"device": "cpu", "data_folder": None}
+
+
+def row_of(arm, candidate, seed, accuracy, column=None):
+    cell = arm.cell(candidate, column and league.find_column(column))
+    return {"recipe": cell.hash, "seed": seed, "running_mean_of_last_ten": accuracy,
+            "mean_of_last_ten": accuracy - 0.05, "config": cell.config.model_dump(mode="json"),
+            "seconds": {"total": 10.0}}  # fmt: skip
+
+
+def tuned(arm, best, fifth=0.5):
+    """Rows of tuning in which the best candidate of the axis is the one at this place."""
+    values = arm.axis["values"]
+    scores = [0.6 if k == best else 0.5 - 0.1 * abs(k - best) for k in range(3)]
+    made = [row_of(arm, Candidate(v), SEED, s) for v, s in zip(values, scores, strict=True)]
+    made.append(row_of(arm, Candidate(values[1], True), SEED, 0.3))
+    more = [c for c, s in arm.tried(made)[0].items() if s is None]
+    assert len(more) == 1
+    return [*made, row_of(arm, more[0], SEED, fifth)], more[0]
+
+
+def test_the_fifth_candidate_goes_beyond_an_end_or_between_two():
+    arm = next(a for a in league.list_arms() if a.id == "feddyn")
+    for best, at in ((0, 0.01), (2, 1.0), (1, float(f"{math.sqrt(0.1 * 0.03):.2g}"))):
+        found, fifth = tuned(arm, best)
+        assert fifth == Candidate(at)
+        assert arm.choose(found) == Candidate(arm.axis["values"][best])
+        assert not arm.is_at_edge(arm.choose(found), found)
+    found, fifth = tuned(arm, 2, fifth=0.7)
+    assert (arm.choose(found), arm.is_at_edge(fifth, found)) == (fifth, True)  # still at the edge, and the page says so
+    assert arm.choose(found[:-1]) is None
+
+
+def test_everybody_has_five_different_candidates_tuned_without_the_test_set():
+    for arm in league.list_arms():
+        found, _ = tuned(arm, 1)
+        configs = [arm.cell(c, None).config for c in arm.tried(found)[0]]
+        assert len({recipes.hash_recipe(c) for c in configs}) == 5, arm.id
+        for c in configs:
+            assert (c.judged_on, c.validation, c.rounds, c.vary, c.running_mean) == ("validation", 0.1, 200, "all", 0.9)
+    plain = {"scaffold", "fednsam"}  # published with plain SGD on the clients
+    for arm in (a for a in league.list_arms() if a.id in plain):
+        assert {arm.cell(c, None).config.momentum for c in arm.tried([])[0]} == {0.0}
+
+
+def test_tuning_first_then_whole_blocks():
+    arms = {a.id: a for a in league.list_arms()}
+    first = [a for a in arms.values() if a.tier == 1]
+    assert len(league.find_missing_runs([], "paper", ["*"], MACHINE)) == 4 * len(arms)
+    known = [r for a in first for r in tuned(a, 1, fifth=0.65 if a.id == "curved-dual" else 0.5)[0]]
+    assert league.choose_ours(known).id == "curved-dual"
+    assert league.choose_ours(known[:-1]) is None  # one of ours is not tuned
+    jobs = league.find_missing_runs(known, "paper", ["lda-0.1/*"], MACHINE)
+    begin = [(j.config.seed, j.cells[0].row.split("/")[0]) for j in jobs[:10]]
+    arms_of_a_block = ["fedavg", "feddyn", "fedsol", "fedgmt", "curved-dual"]
+    assert begin == [(block, name) for block in (1, 2) for name in arms_of_a_block]
+    assert all(j.config.judged_on == "test" and not j.config.validation for j in jobs[:30])
+    assert [bool(j.config.measure) for j in jobs[:30]] == [True] * 15 + [False] * 15
+    with pytest.raises(steppe.SteppeError, match=r"lda-0\.1/feddyn"):
+        league.find_missing_runs([], "paper", ["lda-0.1/fedyn"], MACHINE)
+
+
+def test_contrasts_are_paired_by_block():
+    ours, theirs = {1: 60.0, 2: 50.0, 3: 55.5, 7: 90.0}, {1: 59.0, 2: 49.5, 3: 54.0, 8: 1.0}
+    pair = compare_blocks(ours, theirs)
+    half = student.ppf(0.975, 2) * 0.5 / math.sqrt(3)
+    assert (pair.mean, pair.count) == (1.0, 3)
+    assert pair.half == pytest.approx(half)
+    assert estimate([]) is None
+    assert estimate([1.0]).ends is None
+
+
+def test_the_page_says_what_won_and_what_was_not_run():
+    first = [a for a in league.list_arms() if a.tier == 1]
+    known = [r for a in first for r in tuned(a, 1, fifth=0.65 if a.id == "server-ascent" else 0.5)[0]]
+    level = {"fedavg": 0.50, "feddyn": 0.60, "fedsol": 0.64, "fedgmt": 0.62, "server-ascent": 0.62}
+    for a in (a for a in first if a.id in level):
+        for block in (1, 2, 3):
+            wobble = 0.001 * block * (1 if a.id == "feddyn" else -1)
+            known.append(row_of(a, a.choose(known), block, level[a.id] + wobble, "lda-0.1"))
+    told = "\n".join(league_page.write_outcome(known))
+    assert "ours is dual + server ascent + MAN" in told
+    assert "ours − (FedDyn + EMA) = +1.60 points, interval +1.10 to +2.10, 3 blocks: ours wins" in told
+    assert "ours − (FedSoL + EMA) = -2.00 points" in told
+    assert "ours − (FedGMT + EMA) = +0.00 points, interval +0.00 to +0.00, 3 blocks: not decided" in told
+    page = league_page.render_markdown(known)
+    assert "CIFAR-10, LDA(0.1): FedAvg (3 of 6)" in page
+    assert "CIFAR-100, LDA(0.1): no arm." in page
+
+
+def test_the_running_mean_and_what_a_model_is_judged_on():
+    """What a run records feeds the next choice; the running mean is that of the part, and changes nothing else."""
+    keys = {"rounds": 3, "clients": 5, "per_round": 2, "model": "mlp", "progress": False}
+    plain, both = steppe.run("fedavg", **keys), steppe.run("fedavg", running_mean=0.9, **keys)
+    ema = steppe.run("fedavg", add=["ema:keep=0.9"], **keys)
+    for a, b, e in zip(plain.history, both.history, ema.history, strict=True):
+        assert b["running_mean"]["accuracy"] == e["accuracy"]
+        rest = {k: v for k, v in b.items() if k not in ("running_mean", "seconds")}
+        assert rest == {k: v for k, v in a.items() if k != "seconds"}
+    held_out = steppe.run("fedavg", validation=0.2, judged_on="validation", **keys)
+    assert all(r["accuracy"] == r["validation_accuracy"] for r in held_out.history)
+    usual = steppe.run("fedavg", validation=0.2, **keys)
+    assert [r["validation_accuracy"] for r in usual.history] == [r["accuracy"] for r in held_out.history]
+    with pytest.raises(steppe.SteppeError, match="no samples are held out"):
+        steppe.run("fedavg", judged_on="validation", **keys)
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_from_its_rows(steppe):
+    words = ("reproduce", "league", "--scale", "tiny", "--cells", "lda-0.1/fedavg", "--cells", "lda-0.1/feddyn")
+    said = steppe(*words, "--out", "out", "--json")
+    assert said.code == 0, said.err
+    found = {f["arm"]: f for f in json.loads(said.out)["tables"]["league"] if f["column"] == "lda-0.1"}
+    assert len(found["feddyn"]["mean"]) == 6
+    made = rows.read_rows(Path("out/results/league.jsonl"))
+    assert {r["config"]["judged_on"] for r in made if r["seed"] == SEED} == {"validation"}
+    assert steppe(*words, "--out", "out", "--dry-run").out == "nothing is missing\n"
+    assert "Not every arm of ours is tuned" in steppe(*words, "--out", "out").out

@@ -1,0 +1,41 @@
+"""The page about the files of a run's folder, from the tables that describe them."""
+
+from __future__ import annotations
+
+from tools.docs.tables import make_table
+
+from steppe.runs.file_schemas import FILES, TABLES, Key, read_table
+
+HEAD = """# Files of a run
+
+`steppe run --out FOLDER` and `steppe.run(out=FOLDER)` leave one folder per run; a comparison or sweep has a folder
+per point, with one of these per seed (`seed-0`, `seed-1`, …) in it. Every file is written under another name and
+renamed, except `rounds.jsonl`, which is appended to. JSON files have null where a number is not finite. Read a folder
+with [`steppe.load`](api/run.md#steppe.load), or with any program that reads JSON and safetensors.
+
+"""
+
+
+def make_page() -> str:
+    """Return the page."""
+    text = HEAD + make_table(["file", "content"], [[f"`{name}`", what] for name, what in FILES.items()]) + "\n"
+    text += "\nA key with a dot is nested; `[]` is an entry of a list; `<name>` stands for any name.\n"
+    for file, table in TABLES.items():
+        text += (
+            f"\n## {file.replace('<number>', '…')}\n\n{FILES.get(file, '')}\n\n{make_key_table(read_table(table))}\n"
+        )
+    return text
+
+
+def make_key_table(keys: list[Key]) -> str:
+    """Return the table of a file's or message's keys."""
+    return make_table(["key", "type", "meaning"], [[f"`{key.path}`", key.kind, say(key.meaning)] for key in keys])
+
+
+def say(meaning: str) -> str:
+    """Write a meaning as a sentence.
+
+    >>> say("norm of w − x")
+    'Norm of w − x.'
+    """
+    return meaning[0].upper() + meaning[1:] + "."
