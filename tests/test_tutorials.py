@@ -29,7 +29,9 @@ def test_every_tutorial_says_what_one_learns_and_ends_with_exercises() -> None:
         assert headings[-2:] == ["## Exercises", "## Where to go next"], source
         assert f"({source.stem}.md)" in listed and headings[0].removeprefix("# ") in listed, source
         assert any("check" in cell.metadata.get("tags", []) for cell in cells), source  # the text's claims
-        assert not re.search(r"from steppe\.(?!testing)\S+ import|steppe\._|import steppe\.", source.read_text("utf-8")), source
+        assert not re.search(
+            r"from steppe\.(?!testing)\S+ import|steppe\._|import steppe\.", source.read_text("utf-8")
+        ), source
 
 
 def test_a_page_has_pictures_in_the_page_s_colour_and_folded_messages() -> None:
@@ -47,7 +49,7 @@ def test_a_page_has_pictures_in_the_page_s_colour_and_folded_messages() -> None:
     assert page.startswith("# Title\n") and 'href="1-one.ipynb"' in page and 'href="1-one.py"' in page
     assert "```bash\nsteppe list\n```" in page and "<pre>a &lt;b&gt;&#10;&#10;./runs</pre>" in page
     assert page.count("<details>") == 1 and "<pre>round 2 of 2</pre></details>" in page
-    assert 'style=\'fill: currentColor\'' in page and 'width="96"' in page
+    assert "style='fill: currentColor'" in page and 'width="96"' in page
     assert not any(word in page for word in ("metadata", "<style>", tutorials.INK, "\x1b"))
 
 

@@ -63,7 +63,11 @@ def find_tutorials() -> list[Path]:
 
 def hash_dependencies(source: Path) -> str:
     """Return sixteen digits of the tutorial, of this program, of the library, and of what computes the numbers."""
-    files = [source, Path(__file__), *sorted(p for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc")]
+    files = [
+        source,
+        Path(__file__),
+        *sorted(p for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc"),
+    ]
     versions = [sys.version, *(version(name) for name in ("torch", "numpy", "matplotlib", "jupytext", "nbclient"))]
     digest = hashlib.sha256(repr(versions).encode())
     for path in files:
@@ -121,7 +125,9 @@ def write_page(notebook: Any, name: str, plain: bool = False) -> str:
     """Return a notebook as Markdown, with its outputs."""
     head, *rest = [write_cell(cell) for cell in notebook.cells]
     title, _, text = head.partition("\n")
-    said = "This page was built without its outputs." if plain else "Every output on this page was computed by the build."
+    said = (
+        "This page was built without its outputs." if plain else "Every output on this page was computed by the build."
+    )
     downloads = (f'<p class="tutorial-downloads">{said} <a href="{name}.ipynb" download>Download the notebook</a> or <a href="{name}.py" download>the '
                  "script</a>, and run it yourself.</p>")  # fmt: skip
     return "\n\n".join([title, downloads, text.strip(), *rest]) + "\n"
@@ -185,7 +191,9 @@ async def build(sources: list[Path]) -> dict[str, Any]:
             kept.write_text(nbformat.writes(notebook), "utf-8")
         return nbformat.read(kept, as_version=4)
 
-    notebooks = await asyncio.gather(*map(one, sources))
+    notebooks = await asyncio.gather(*map(one, sources), return_exceptions=True)  # what has succeeded is kept
+    for failed in (found for found in notebooks if isinstance(found, BaseException)):
+        raise failed
     return {source.stem: notebook for source, notebook in zip(sources, notebooks, strict=True)}
 
 
