@@ -1,4 +1,4 @@
-"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace` and `partition`, with names and with objects of the caller's own.
+"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace`, `partition`, with names and with the caller's objects.
 
 Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
 interrupted continues when the same call is made once more.

@@ -221,7 +221,7 @@ def test_a_partition_can_be_looked_at_before_it_is_used(tmp_path: Path) -> None:
     used = steppe.run("fedavg", seeded(), blobs(), **{**FEW, "partition": "lda(0.5)"}, partition_seed=3)
     assert used.experiment.federation.partition.hash == split.hash  # type: ignore[union-attr]
     axes = split.plot(blobs()[1], 3)
-    assert axes.get_xlabel() == "client" and axes.get_title() == "lda(0.5), seed 3"
+    assert (axes.get_xlabel(), axes.get_title()) == ("client", "lda(0.5), seed 3")
     split.plot(blobs()[1], 3, tmp_path / "split.png")
     assert (tmp_path / "split.png").stat().st_size > 1000
 

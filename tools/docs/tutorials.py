@@ -4,9 +4,9 @@
     python -m tools.docs.tutorials 5-reading-flatness    # one of them
     STEPPE_TUTORIALS=plain make docs                     # a quick site: pages without outputs, which say so
 
-A source is a script in jupytext's percent format. It runs in a kernel of its own, in an empty folder, on one thread. A cell
-that raises, or a command that fails, ends the build. Executed notebooks are kept in build/tutorials by a hash of all that
-they depend on. Cells tagged `check` assert what the text claims; they run, and are not shown.
+A source is a script in jupytext's percent format. It runs in a kernel of its own, in an empty folder, on one thread. A
+cell that raises, or a command that fails, ends the build. Executed notebooks are kept in build/tutorials by a hash of
+all that they depend on. Cells tagged `check` assert what the text claims; they run, and are not shown.
 
 Pictures are SVG inside the page, and their ink is the page's text colour, so that they can be read in dark mode too.
 Standard error (progress, messages) is folded.
@@ -48,7 +48,8 @@ import matplotlib
 matplotlib.rcParams.update({{
     **{{name: "{INK}" for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}},
     "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "none", "legend.edgecolor": "none",
-    "savefig.transparent": True, "font.size": 10, "svg.hashsalt": "steppe", "figure.dpi": 150, "figure.figsize": (7.5, 3.2),
+    "savefig.transparent": True, "font.size": 10, "svg.hashsalt": "steppe", "figure.dpi": 150,
+    "figure.figsize": (7.5, 3.2),
 }})
 """
 
@@ -63,11 +64,8 @@ def find_tutorials() -> list[Path]:
 
 def hash_dependencies(source: Path) -> str:
     """Return sixteen digits of the tutorial, of this program, of the library, and of what computes the numbers."""
-    files = [
-        source,
-        Path(__file__),
-        *sorted(p for p in (ROOT / "src").rglob("*") if p.is_file() and p.suffix != ".pyc"),
-    ]
+    library = [p for folder in ("src", "results") for p in (ROOT / folder).rglob("*") if p.is_file()]
+    files = [source, Path(__file__), *sorted(p for p in library if p.suffix != ".pyc")]
     versions = [sys.version, *(version(name) for name in ("torch", "numpy", "matplotlib", "jupytext", "nbclient"))]
     digest = hashlib.sha256(repr(versions).encode())
     for path in files:
@@ -92,18 +90,23 @@ async def execute(source: Path) -> Any:
         await client.async_execute(env=environment)
         seconds = float(notebook.cells[-1].outputs[0].data["text/plain"])
         places = {str(Path(folder).resolve()): ".", folder: "."}
-    notebook.cells = [cell for cell in notebook.cells[1:-1] if "check" not in cell.metadata.get("tags", [])]
+    notebook.cells = drop_checks(notebook.cells[1:-1])
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of the day
-        tidy(cell, places)
+        if cell.cell_type == "code":
+            tidy(cell, places)
     print(f"tutorial {source.stem}: {seconds:.0f} s of CPU time", flush=True)
     return notebook
+
+
+def drop_checks(cells: list[Any]) -> list[Any]:
+    return [cell for cell in cells if "check" not in cell.metadata.get("tags", [])]
 
 
 def tidy(cell: Any, places: dict[str, str]) -> None:
     """Join the messages and the pieces of other text; leave out colours, overwritten lines and the folder's place."""
     outputs: list[Any] = []
-    for output in cell.get("outputs", []):
+    for output in cell.outputs:
         name = output.get("name")
         same = [o for o in (outputs if name == "stderr" else outputs[-1:]) if o.get("name") == name]
         if name is not None and same:
@@ -116,20 +119,16 @@ def tidy(cell: Any, places: dict[str, str]) -> None:
             output.text = "\n".join(line.split("\r")[-1].rstrip() for line in text.split("\n"))
             for place, name in places.items():
                 output.text = output.text.replace(place, name)
-    cell.outputs = outputs if cell.cell_type == "code" else cell.get("outputs")
-    if cell.cell_type != "code":
-        del cell["outputs"]
+    cell.outputs = outputs
 
 
 def write_page(notebook: Any, name: str, plain: bool = False) -> str:
     """Return a notebook as Markdown, with its outputs."""
     head, *rest = [write_cell(cell) for cell in notebook.cells]
     title, _, text = head.partition("\n")
-    said = (
-        "This page was built without its outputs." if plain else "Every output on this page was computed by the build."
-    )
-    downloads = (f'<p class="tutorial-downloads">{said} <a href="{name}.ipynb" download>Download the notebook</a> or <a href="{name}.py" download>the '
-                 "script</a>, and run it yourself.</p>")  # fmt: skip
+    said = "This page was built without its outputs." if plain else "All outputs here were computed by the build."
+    downloads = (f'<p class="tutorial-downloads">{said} <a href="{name}.ipynb" download>Download the notebook</a> or '
+                 f'<a href="{name}.py" download>the script</a>, and run it yourself.</p>')  # fmt: skip
     return "\n\n".join([title, downloads, text.strip(), *rest]) + "\n"
 
 
@@ -203,6 +202,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     plain = os.environ.get("STEPPE_TUTORIALS") == "plain"
     notebooks = {s.stem: jupytext.read(s) for s in sources} if plain else asyncio.run(build(sources))
     for name, notebook in notebooks.items():
+        notebook.cells = drop_checks(notebook.cells)
         files.append(File.generated(config, f"tutorials/{name}.md", content=write_page(notebook, name, plain)))
         content = nbformat.writes(notebook).replace(INK, ON_WHITE)
         files.append(File.generated(config, f"tutorials/{name}.ipynb", content=content))

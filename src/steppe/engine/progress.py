@@ -55,7 +55,7 @@ class Progress(logging.Handler):
             from rich.console import Console
 
             console = Console(stderr=True)
-            # Without ipywidgets a notebook has no bars; and colours, which FORCE_COLOR asks for, do not make a terminal.
+            # A notebook needs ipywidgets for a bar, and colours (FORCE_COLOR) do not make a terminal.
             if find_spec("ipywidgets") if console.is_jupyter else sys.stderr.isatty():
                 self._start_bar(console)
         return self

@@ -75,7 +75,7 @@ class Loss:
 
     @classmethod
     def of(cls, result: Any, count: int = 5000, seed: int = 0) -> Loss:
-        """Return the loss of a run's result (`steppe.run`) on a sample of its training data; its model is `result.x`."""
+        """Return the loss on a sample of the training data of a run's result, whose model is `result.x`."""
         experiment = result.experiment
         return cls(experiment.task, of_training_data(experiment.federation, count, seed), result.buffers)
 
