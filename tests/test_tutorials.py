@@ -46,8 +46,8 @@ def test_a_page_has_pictures_in_the_page_s_colour_and_folded_messages() -> None:
     page = tutorials.write_page(notebook, "1-one")
     assert page.startswith("# Title\n")
     assert page.count("<details>") == 1
-    for text in ('href="1-one.ipynb"', 'href="1-one.py"', "```bash\nsteppe list\n```", 'width="96"',
-                 "fill: currentColor", "<pre>a &lt;b&gt;&#10;&#10;./runs</pre>", "<pre>round 2 of 2</pre></details>"):  # fmt: skip
+    shown = ["```bash\nsteppe list\n```", "<pre>a &lt;b&gt;&#10;&#10;./runs</pre>", "<pre>round 2 of 2</pre></details>"]
+    for text in (*shown, 'href="1-one.ipynb"', 'href="1-one.py"', 'width="96"', "fill: currentColor"):
         assert text in page
     assert not any(word in page for word in ("metadata", "<style>", tutorials.INK, "\x1b"))
 

@@ -87,7 +87,11 @@ async def execute(source: Path) -> Any:
         }  # fmt: skip
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{commands}/kernel")
         client = NotebookClient(notebook, km=manager, timeout=600, resources={"metadata": {"path": folder}})
-        await client.async_execute(env=environment)
+        try:
+            await client.async_execute(env=environment)
+        finally:
+            if manager.has_kernel:
+                await manager.shutdown_kernel(now=True)
         seconds = float(notebook.cells[-1].outputs[0].data["text/plain"])
         places = {str(Path(folder).resolve()): ".", folder: "."}
     notebook.cells = drop_checks(notebook.cells[1:-1])
