@@ -40,16 +40,18 @@ def test_a_page_has_pictures_in_the_page_s_colour_and_folded_messages() -> None:
         nbformat.v4.new_output("display_data", {"image/svg+xml": (
             '<?xml version="1.0"?>\n<svg width="9pt" viewBox="0 0 72 36" xmlns="http://www.w3.org/2000/svg">'
             f"<metadata>who</metadata>\n<style>*{{stroke: red}}</style><path style='fill: {tutorials.INK}'/></svg>")}),
+        nbformat.v4.new_output("execute_result", {"text/plain": "<Axes>"}),
     ])  # fmt: skip
-    tutorials.tidy(cell, {"/tmp/x": "."})
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Title\n\nText."), cell])
-    page = tutorials.write_page(notebook, "1-one")
+    check = nbformat.v4.new_code_cell("assert claim", metadata={"tags": ["check"]})
+    title = nbformat.v4.new_markdown_cell("# Title\n\nText.")
+    notebook = nbformat.v4.new_notebook(cells=[title, cell, check], metadata={"folder": "/tmp/x"})
+    page = tutorials.write_page(tutorials.tidy(notebook), "1-one")
     assert page.startswith("# Title\n")
     assert page.count("<details>") == 1
     shown = ["```bash\nsteppe list\n```", "<pre>a &lt;b&gt;&#10;&#10;./runs</pre>", "<pre>round 2 of 2</pre></details>"]
     for text in (*shown, 'href="1-one.ipynb"', 'href="1-one.py"', 'width="96"', "fill: currentColor"):
         assert text in page
-    assert not any(word in page for word in ("metadata", "<style>", tutorials.INK, "\x1b"))
+    assert not any(word in page for word in ("metadata", "<style>", tutorials.INK, "\x1b", "claim", "Axes"))
 
 
 @pytest.mark.slow  # two kernels

@@ -63,10 +63,14 @@ def find_tutorials() -> list[Path]:
 
 
 def hash_dependencies(source: Path) -> str:
-    """Return sixteen digits of the tutorial, of this program, of the library, and of what computes the numbers."""
+    """Return sixteen digits of the tutorial, of the library, and of what computes the numbers."""
     library = [p for folder in ("src", "results") for p in (ROOT / folder).rglob("*") if p.is_file()]
-    files = [source, Path(__file__), *sorted(p for p in library if p.suffix != ".pyc")]
-    versions = [sys.version, *(version(name) for name in ("torch", "numpy", "matplotlib", "jupytext", "nbclient"))]
+    files = [source, *sorted(p for p in library if p.suffix != ".pyc")]
+    versions = [
+        SETUP,
+        sys.version,
+        *(version(name) for name in ("torch", "numpy", "matplotlib", "jupytext", "nbclient")),
+    ]
     digest = hashlib.sha256(repr(versions).encode())
     for path in files:
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
@@ -93,24 +97,26 @@ async def execute(source: Path) -> Any:
             if manager.has_kernel:
                 await manager.shutdown_kernel(now=True)
         seconds = float(notebook.cells[-1].outputs[0].data["text/plain"])
-        places = {str(Path(folder).resolve()): ".", folder: "."}
-    notebook.cells = drop_checks(notebook.cells[1:-1])
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # times of the day
-        if cell.cell_type == "code":
-            tidy(cell, places)
+    notebook.cells, notebook.metadata["folder"] = notebook.cells[1:-1], str(Path(folder).resolve())
     print(f"tutorial {source.stem}: {seconds:.0f} s of CPU time", flush=True)
     return notebook
 
 
-def drop_checks(cells: list[Any]) -> list[Any]:
-    return [cell for cell in cells if "check" not in cell.metadata.get("tags", [])]
+def tidy(notebook: Any) -> Any:
+    """Leave out the checks, times of the day and the folder's place; and of outputs, what is no use on a page."""
+    folder = notebook.metadata.pop("folder", "")
+    notebook.cells = [cell for cell in notebook.cells if "check" not in cell.metadata.get("tags", [])]
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = tidy_outputs(cell.outputs, folder)
+    return notebook
 
 
-def tidy(cell: Any, places: dict[str, str]) -> None:
-    """Join the messages and the pieces of other text; leave out colours, overwritten lines and the folder's place."""
+def tidy_outputs(given: list[Any], folder: str) -> list[Any]:
+    """Join messages and pieces of text; leave out colours, overwritten lines, and the axes that a plot returns."""
     outputs: list[Any] = []
-    for output in cell.outputs:
+    for output in given:
         name = output.get("name")
         same = [o for o in (outputs if name == "stderr" else outputs[-1:]) if o.get("name") == name]
         if name is not None and same:
@@ -120,10 +126,10 @@ def tidy(cell: Any, places: dict[str, str]) -> None:
     for output in outputs:
         if output.output_type == "stream":
             text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.text)
-            output.text = "\n".join(line.split("\r")[-1].rstrip() for line in text.split("\n"))
-            for place, name in places.items():
-                output.text = output.text.replace(place, name)
-    cell.outputs = outputs
+            text = "\n".join(line.split("\r")[-1].rstrip() for line in text.split("\n"))
+            output.text = text.replace(folder, ".") if folder else text
+    drawn = any("image/svg+xml" in output.get("data", {}) for output in outputs)
+    return [o for o in outputs if not (drawn and o.output_type == "execute_result" and list(o.data) == ["text/plain"])]
 
 
 def write_page(notebook: Any, name: str, plain: bool = False) -> str:
@@ -205,8 +211,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     sources = find_tutorials()
     plain = os.environ.get("STEPPE_TUTORIALS") == "plain"
     notebooks = {s.stem: jupytext.read(s) for s in sources} if plain else asyncio.run(build(sources))
-    for name, notebook in notebooks.items():
-        notebook.cells = drop_checks(notebook.cells)
+    for name, notebook in ((name, tidy(notebook)) for name, notebook in notebooks.items()):
         files.append(File.generated(config, f"tutorials/{name}.md", content=write_page(notebook, name, plain)))
         content = nbformat.writes(notebook).replace(INK, ON_WHITE)
         files.append(File.generated(config, f"tutorials/{name}.ipynb", content=content))
