@@ -182,6 +182,8 @@ for name, result in runs.items():
     right.plot(test_loss, lambda1, ".", label=name)
 left.set(xlabel="round", ylabel="λ1")
 right.set(xlabel="test loss", ylabel="λ1", xscale="log")
+right.set_xticks([0.2, 0.5, 1, 2], [0.2, 0.5, 1, 2])
+right.minorticks_off()
 left.legend(frameon=False, fontsize=8)
 for axis in (left, right):
     axis.spines[["top", "right"]].set_visible(False)
@@ -253,6 +255,8 @@ for key, mark in (("sharpness", "o-"), ("adaptive", "s-"), ("loss", "--")):
 for axis in (left, right):
     axis.axvline(1, color="gray", lw=0.8, ls=":")
     axis.set_xlabel("α")
+    axis.set_xticks([0.2, 0.5, 1, 2, 5], [0.2, 0.5, 1, 2, 5])
+    axis.minorticks_off()
     axis.legend(frameon=False, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
 ratio = max(float(f["λ1"].values[0]) for f in found) / min(
