@@ -145,10 +145,10 @@ for noise, result in runs.items():
     )
     right.plot(result.summary["epsilon"], 100 * result.accuracy, "o", markersize=8)
 right.axhline(100 * open_.accuracy, ls="--", color="gray")
-right.annotate("without privacy", (0.2, 100 * open_.accuracy - 4), fontsize=8)
-left.set(xlabel="round", ylabel="ε spent", yscale="log")
+right.annotate("without privacy", (0.4, 100 * open_.accuracy - 4), fontsize=8)
+left.set(xlabel="round", ylabel="ε spent", yscale="log", ylim=(0.05, 1000))
 right.set(xlabel="ε after the last round", ylabel="test accuracy (%)", xscale="log")
-left.legend(frameon=False, fontsize=8)
+left.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
 for axis in (left, right):
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)

@@ -148,7 +148,8 @@ def write_cell(cell: Any) -> str:
     code, language = cell.source, "python"
     if code.startswith("%%bash"):
         code, language = code.removeprefix("%%bash").lstrip("\n"), "bash"
-    return "\n\n".join([f"```{language}\n{code}\n```", *(write_output(output) for output in cell.outputs)])
+    hidden = "hide-code" in cell.metadata.get("tags", [])  # such as that of a drawing which teaches nothing
+    return "\n\n".join(["" if hidden else f"```{language}\n{code}\n```", *map(write_output, cell.outputs)])
 
 
 def write_output(output: Any) -> str:
