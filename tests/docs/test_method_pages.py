@@ -109,7 +109,7 @@ def test_oracles_of_parts_are_chained():
     """SAM inside FedDyn's dual reads as one algorithm: the dual wraps what SAM made of the gradient."""
     text = method_pages._equations(list_methods()["fedspeed"].make())
     assert r"g_{1}(w) = g(w + \delta)" in text
-    assert r"D(w) = g_{1}(w) - h_i + \alpha (w - x)" in text
+    assert r"D(w) = g_{1}(w) - h_i + \alpha (w - w^{0})" in text
 
 
 def test_a_method_cites_its_own_paper_first():
