@@ -92,20 +92,19 @@ def _equations(parts: Sequence[Part]) -> str:
     for part, document, named in zip(shown, documents, names, strict=True):
         role = ", the run's local optimiser" if isinstance(part, SGD) else ""
         blocks.append(f"**{link(part)}**{role}\n\n{sections.equations(document.rows, named)}")
+        blocks += [f"{typeset('L_p')} is the penalty of **{link(inner)}**\n\n"
+                   + sections.equations(describe(type(inner)).rows, {"penalty": "L_p(w)"})
+                   for inner in open_up((part,))[1:]]  # fmt: skip
     last = "D" if any(map(sections.is_in_steps, documents)) else "g"
-    loss = "F_i + R" if any(p.has("penalty") for p in parts) else "F_i"
+    loss = "(F_i + R)" if any(p.has("penalty") for p in parts) else "F_i"
     local = "" if around else "; the [local optimiser](parts/sgd.md) may add clipping, decay and momentum"
     frame = sections.equations([
-        Row([f"g(w) = ∇({loss})(w)", f"w ← w − η {last}(w)"], "in each local step"),
+        Row([f"g(w) = ∇{loss}(w)", f"w ← w − η {last}(w)"], "in each local step"),
         Row(["Δ̄ = Σ_{i∈S} p_i (w_i − x)", "x ← x + Δ̄"], "on the server"),
     ])  # fmt: skip
     told = f"Symbols are those of the [notation](notation.md). Every round{local}:"
-    between = (
-        ["with what the parts define, innermost first; the server applies their rules between its two."]
-        if blocks
-        else []
-    )
-    return "\n\n".join([told, frame, *between, *blocks])
+    between = [f"The parts, innermost first; what they do to {typeset('Δ̄')} comes between the server's two lines."]
+    return "\n\n".join([told, frame, *(between if blocks else []), *blocks])
 
 
 def _variants(method: Method) -> str:
