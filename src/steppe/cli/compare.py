@@ -10,7 +10,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -28,7 +28,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             samples: Samples = 1000,
             jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
                             "process; 1: in this process.")] = 1,
-            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+            on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
     A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema. What --add names is
@@ -69,7 +69,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     first = next(iter(configs.values()))
     try:
         with QueueProgress() as progress:
-            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device), progress))
+            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device, on), progress))
         with Progress(0):
             flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, Out, app
+from steppe.cli.app import Debug, Json, On, Out, app
 from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:
@@ -41,13 +41,14 @@ def reproduce(
     results: Annotated[Path | None, typer.Option("--results", help="The folder of the rows.")] = None,
     formats: Annotated[str, typer.Option("--formats", metavar="KIND,…", help="What to write: md, tex, html, "
                        "json.")] = "md",
-    out: Out = None, as_json: Json = False, debug: Debug = False,
+    on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Compare published tables with ours: run the cells that are missing, then write the tables."""
     from steppe.engine.devices import find_device
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
+    from steppe.jobs.ray_places import count_sharing
     from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, survey, survey_page
     from steppe.reproduce.make_row import make_row
 
@@ -94,10 +95,12 @@ def reproduce(
         lines = [f"{one['recipe']}  {one['run']}" for one in missing] or ["nothing is missing"]
         print(json.dumps(missing, indent=1) if as_json else "\n".join(lines))
         return
-    find_device(device)
+    if on is None:
+        find_device(device)
     failed: dict[str, str] = {}
+    parallel = count_sharing(on) if on else jobs  # processes on one device
     try:
-        with QueueProgress() as progress, Queue(find_places(jobs, device), progress, budget) as queue:
+        with QueueProgress() as progress, Queue(find_places(jobs, device, on), progress, budget) as queue:
             for stage in stages:
                 several = stage()
                 first = {job.label: job.cells[0] for job in several}
@@ -108,7 +111,7 @@ def reproduce(
                         continue
                     cell = first[ended.job.label]
                     row = {"table": cell.table, "cell": cell.id, "scale": scale,
-                           **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
+                           **make_row(ended.job.config, ended.facts), "processes": max(sharing, parallel)}  # fmt: skip
                     rows.append_row(rows_in / f"{cell.table}.jsonl", row)
                     if is_league:  # what to run next follows from what was found
                         more = [job for job in stage() if job.label not in first]
