@@ -30,7 +30,7 @@ PAIRS = {"(": ")", "[": "]", "{": "}", "‖": "‖", "|": "|", "⌈": "⌉", "�
 FENCES = {"(": ("(", ")"), "[": ("[", "]"), "{": (r"\{", r"\}"), "‖": (r"\lVert ", r"\rVert "),
           "|": (r"\lvert ", r"\rvert "), "⌈": (r"\lceil ", r"\rceil "), "⌊": (r"\lfloor ", r"\rfloor ")}  # fmt: skip
 FUNCTIONS = {"unit", "exp", "log", "min", "max", "cos", "sign", "clamp", "softmax", "mean", "median", "clip", "rule",
-             "knn", "model", "prediction", "optimiser", "KL"}  # fmt: skip
+             "knn", "model", "prediction", "optimiser", "normal", "KL"}  # fmt: skip
 PLAIN = {"exp", "log", "min", "max", "cos"}  # functions that LaTeX knows
 TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<number>\d+(?:\.\d+)?(?:e[-−]?\d+)?)|(?P<word>[A-Za-z][a-z]+|KL|[A-Za-z])(?P<accent>[\u0302-\u0304])?"
@@ -49,6 +49,8 @@ def translate(
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
     'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
+    >>> translate("Δ = η_g g", {"g": "g_{1}"})
+    '\\\\Delta = \\\\eta_g g_{1}'
     """
     return _Reader(text, names or {}, words, inline).read()
 
@@ -114,11 +116,11 @@ class _Reader:
         if kind != "number" and self.peek()[1] in ("(", "["):  # an application, since no space stands between
             opening = self.peek()[1]
             self.at += 1
-            name = self.scripts(name + self.group(opening))
+            name = self.scripts(name + self.group(opening, of=name))
         return name
 
     def symbol(self, kind: str, value: str) -> str:
-        if value in self.names:
+        if value in self.names and self.peek()[1] != "_":  # g is renamed, g_p is not
             return self.names[value]
         if kind == "number":
             base, _, power = value.replace("−", "-").partition("e")
@@ -155,13 +157,22 @@ class _Reader:
             self.at += 1
 
     def script(self) -> str:
+        """Read what is lowered or raised; names there are part of a symbol, and not replaced."""
+        outside, self.names = self.names, {}
+        found = self._script()
+        self.names = outside
+        return found
+
+    def _script(self) -> str:
         kind, value, accent = self.peek()
         self.at += 1
         if value == "{":
             if self.peek()[0] == "word" and len(self.peek()[1]) > 1 and self.tokens[self.at + 1][1] == "}":
                 self.at += 2
                 return rf"{{\mathrm{{{self.tokens[self.at - 2][1]}}}}}"
+            outside, self.inline = self.inline, True  # no fractions there
             inside = self.sequence("}")
+            self.inline = outside
             self.at += 1
             return f"{{{inside}}}"
         if kind == "word" and len(value) > 1:
@@ -169,12 +180,13 @@ class _Reader:
         name = self.symbol(kind, value)
         return rf"\{ACCENTS[accent]}{{{name}}}" if accent else name
 
-    def group(self, opening: str) -> str:
+    def group(self, opening: str, of: str = "") -> str:
+        """Read a group; parentheses around one fraction are left out, unless a function is applied to it."""
         inside = self.sequence(PAIRS[opening])
         if self.peek()[1] != PAIRS[opening]:
             self.refuse(opening)
         self.at += 1
-        if opening == "(" and inside.startswith(r"\frac") and _is_one(inside):
+        if opening == "(" and not of and inside.startswith(r"\frac") and _is_one(inside):
             return inside
         left, right = FENCES[opening]
         tall = not self.inline and re.search(r"\\(frac|sum|sqrt)", inside)
@@ -214,7 +226,9 @@ def _bare(latex: str) -> str:
 
 
 # Running text: what is mathematics there is found by its characters.
-SIGNS = re.compile(r"[αβγδεζηλμρστφπθκΔΛℓ∇∞Σ√‖⊙⊗←≤≥∈−⁰¹²³⁴-⁹⁺⁻ᵀᵏᴷᵗ₀-₉\u0302-\u0304]|(?<![A-Za-z])[A-Za-z]_[A-Za-z{0-9]")
+SIGNS = re.compile(
+    r"[αβγδεζηλμρστφπθκΔΛℓ∇∞Σ√‖⊙⊗←≤≥∈−⁰¹²³⁴-⁹⁺⁻ᵀᵏᴷᵗ₀-₉\u0302-\u0304]|(?<![A-Za-z])[A-Za-z](?:_[A-Za-z{0-9]|'(?![A-Za-z]))"
+)
 JOINS = re.compile(r"[=+·/×<>←≤≥∈−⊙≈]+|\d+(\.\d+)?(e[-−]?\d+)?")
 CALL = re.compile(r"(?:[a-zA-Z]|unit|mean|exp|log|cos)\([^()]*\)")
 
