@@ -110,6 +110,7 @@ for name in (
     "new",
     "partition",
     "reproduce",
+    "advise",
     "federate",
 ):
     import_module(f"steppe.cli.{name}")
