@@ -69,15 +69,16 @@ def full_disk(seed: int, budget: float) -> Told:
         while tried < 16 * budget:
             tried += 1
             store, at, left = draw.choice(stores), draw.randrange(1, 6), draw.choice([0, 0, 4, 8])
+            options = {"store": store, "workers": draw.choice([0, 2])}
             with tiny_disk(Path(home, "disk-here")) as disk:
-                child = KILLS.Process(target=run_until_full, args=(disk, at, left, {"store": store}))
+                child = KILLS.Process(target=run_until_full, args=(disk, at, left, options))
                 child.start()
                 child.join(100)
                 full += child.exitcode == RunFailed.exit_code
                 (disk / "filler").unlink(missing_ok=True)
-                again = remains(disk / "run", launch(disk / "run", resume=True, store=store))
+                again = remains(disk / "run", launch(disk / "run", resume=True, **options))
             if child.exitcode not in (0, RunFailed.exit_code) or again != whole[store]:
-                bad.append(f"store {store}, full after round {at} but {left} KiB: exit code {child.exitcode}")
+                bad.append(f"{options}, full after round {at} but {left} KiB: exit code {child.exitcode}")
     return {"tried": tried, "survived": tried - len(bad), "findings": bad, "note": f"{full} ran out of space"}
 
 
@@ -95,7 +96,8 @@ def fuzz(*files: str, examples: int) -> Callable[[int, float], Told]:
         generated = re.findall(r"during generate phase.*?- (\d+) passing, (\d+) failing", done.stdout, re.S)
         passed, failed = (sum(int(pair[i]) for pair in generated) for i in (0, 1))
         found = re.findall(r"^FAILED (\S+)", done.stdout, re.M)
-        return {"tried": passed + failed, "survived": passed, "findings": found}
+        return {"tried": passed + failed, "survived": passed, "findings": found,
+                "examples": int(examples * budget)}  # fmt: skip
 
     return run
 
@@ -182,8 +184,8 @@ def main() -> None:
     for name in asked.only:
         began = time.monotonic()
         told = CAMPAIGNS[name][1](asked.seed, asked.budget)
-        results[name] = {"seed": asked.seed, "date": time.strftime("%Y-%m-%d"), "version": version("steppe"),
-                         "seconds": round(time.monotonic() - began), **told}  # fmt: skip
+        facts = {"seed": asked.seed, "budget": asked.budget, "date": time.strftime("%Y-%m-%d")}
+        results[name] = {**facts, "version": version("steppe"), "seconds": round(time.monotonic() - began), **told}
         print(name, json.dumps(results[name]), flush=True)
         results = {key: results[key] for key in CAMPAIGNS if key in results}
         path.write_text(json.dumps(results, indent=1) + "\n")

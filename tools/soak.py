@@ -6,8 +6,8 @@
 `simulation` kills worker processes with SIGKILL at random moments and resumes each time, all in one process, and
 compares model, records and client states to the bit with an undisturbed run. `federation` starts a real SuperLink and
 real SuperNodes on loopback, with TLS and keys; at random, a node is killed, stopped by a signal, or leaves politely,
-and returns. The model must be the one of a simulation with the clients that were counted. Rounds are played in runs of
---segment rounds, each resumed from the one before, so that a budget in minutes ends with a finished run.
+and returns. The model must be the one of a simulation with the clients that were counted. With --work FOLDER it can be
+ended at any time (by --minutes, Ctrl-C or kill) and continued by the same command; its figures then add up.
 
 Both have a temporary folder of their own and mark their processes, so that leftovers can be counted.
 """
@@ -19,7 +19,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -57,8 +56,8 @@ def command_of(pid: int) -> str:
 class Memory:
     """Resident memory of one process over rounds."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, float]] = []
+    def __init__(self, seen: list[tuple[int, float]] | None = None) -> None:
+        self.seen = seen or []
 
     def look(self, round_: int, pid: int) -> None:
         if (size := resident(pid)) > 0:
@@ -186,71 +185,102 @@ def _signal(pids: list[int], sign: signal.Signals) -> None:
             os.kill(pid, sign)
 
 
-def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, minutes: float = 1e9, segment: int = 50,
-               nodes: int = 2, pause: int = 60) -> dict[str, Any]:  # fmt: skip
+class Enough(Exception):
+    """The time is up."""
+
+
+def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, minutes: float = 1e9, segment: int = 250,
+               nodes: int = 2, pause: int = 60, deadline: float = 60.0) -> dict[str, Any]:  # fmt: skip
     from steppe.config import resolve
     from steppe.core.errors import RunFailed
     from steppe.flower.create import init
-    from steppe.flower.launch import Local
-    from steppe.flower.server_status import read_status
+    from steppe.flower.launch import Local, is_reachable
+    from steppe.runs.folder import RunFolder
 
-    folder = work / "federation"
+    folder, notes = work / "federation", work / "progress.json"
     config = resolve({**SMALL, "clients": nodes, "per_round": nodes, "rounds": segment, "evaluate_every": 1000})
-    init(folder, config, tls=True, name="soak", enough=1, least=1, deadline=120.0)
-    local, until, began = Local(folder), time.monotonic() + 60 * minutes, time.monotonic()
-    memory: dict[str, Memory] = {}
-    local.start_superlink()
-    for client in range(nodes):
-        local.register(client)
-        local.start_node(client)
-    unrest, done, failures = Unrest(local, nodes, seed, pause), 0, 0
+    if not folder.exists():
+        init(folder, config, tls=True, name="soak", enough=1, least=1, deadline=deadline)
+    told = {"sessions": 0, "seconds": 0.0, "resumes": 0, "left": {}, "memory": {}}
+    told |= json.loads(notes.read_text()) if notes.exists() else {}
+    memory = {name: Memory([tuple(pair) for pair in seen]) for name, seen in told["memory"].items()}
+    local, began = Local(folder), time.monotonic()
+    until, run, before = began + 60 * minutes, folder / "run", dict(told)
+    unrest = Unrest(local, nodes, seed + told["sessions"], pause)
+
+    def write_down() -> None:
+        left = {way: before["left"].get(way, 0) + count for way, count in unrest.counts.items()}
+        told.update(left=left, seconds=before["seconds"] + time.monotonic() - began, sessions=before["sessions"] + 1,
+                    memory={name: one.seen for name, one in memory.items()})  # fmt: skip
+        notes.write_text(json.dumps(told))
 
     def look(record: dict[str, Any]) -> None:
         """One line of memory for each process, as long as it lives."""
         print(f"round {record['round']}: {record['clients']} clients, {record['seconds']['all']:.1f} s", flush=True)
-        pids = {"server": read_status(folder / "run").get("pid", 0), "superlink": _python_of(local.superlink)}
-        pids |= {f"node {client}": _python_of(process) for client, process in list(local.nodes.items())}
-        for name, pid in pids.items():
-            memory.setdefault(f"{name}, process {pid}", Memory()).look(record["round"], pid)
+        for name, pid in _find_processes(local, run):
+            memory.setdefault(f"{name}, process {pid} of session {before['sessions']}", Memory()).look(
+                record["round"], pid
+            )
+        if record["round"] % 10 == 0:
+            write_down()
+        if time.monotonic() > until:
+            raise Enough
 
     try:
+        local.start_superlink()
+        for client in range(nodes):
+            local.register(client)
+            local.start_node(client)
         unrest.start()
-        while done < rounds and time.monotonic() < until:
-            target, asked = min(done + segment, rounds), time.time()
-            resume = (folder / "run" / "config.json").exists()
-            local.submit(resume, f"rounds={target}")
+        while (done := len(RunFolder(run).history)) < rounds:
+            asked, resume = time.time(), (run / "config.json").exists()
+            local.submit(resume, f"rounds={min(done - done % segment + segment, rounds)}")
             try:
                 local.follow(look, asked, resume)
-            except RunFailed as error:  # both nodes were away for longer than a deadline
+            except RunFailed as error:  # all nodes were away for longer than `wait`
                 if "good replies" not in str(error) and "are needed" not in str(error):
                     raise
-                failures += 1
+                told["resumes"] += 1
                 print(error, flush=True)
-                continue
-            done = target
-            print(f"{done} rounds, {time.monotonic() - began:.0f} s", flush=True)
+    except Enough:
+        print("the time is up", flush=True)
     finally:
         unrest.over.set()
         unrest.join(120)
         local.stop()
-    spent = round((time.monotonic() - began) / max(done, 1), 2)
-    return {"rounds": done, "nodes": nodes, "seconds_per_round": spent, "left": unrest.counts, "resumes": failures,
-            **_compare(folder, done), "memory": _longest(memory)}  # fmt: skip
+        write_down()
+    done = len(RunFolder(run).history)
+    return {"rounds": done, "rounds_asked": rounds, "nodes": nodes, "seconds": round(told["seconds"]),
+            "seconds_per_round": round(told["seconds"] / max(done, 1), 2), "sessions": told["sessions"],
+            "left": told["left"], "resumes": told["resumes"], **_compare(folder, done), "memory": _longest(memory),
+            "open_ports": [port for port in (local.port, local.control) if is_reachable("127.0.0.1", port)],
+            "waits": _count(run / "server.log", "It is tried again")}  # fmt: skip
 
 
-def _python_of(process: subprocess.Popen[bytes] | None) -> int:
-    """The process of Flower's below a keeper; 0 if there is none."""
+def _find_processes(local: Any, run: Path) -> list[tuple[str, int]]:
+    """The long-lived processes of a federation by their names."""
     from steppe.flower.keeper import find_descendants
+    from steppe.flower.server_status import read_status
 
-    below = find_descendants(process.pid) if process else []
-    return next((p for p in below if "-m steppe.flower.super" in command_of(p)), 0)
+    found = [("server", read_status(run).get("pid", 0))]
+    keepers = [("superlink", local.superlink), *((f"node {c}", p) for c, p in list(local.nodes.items()))]
+    for name, process in keepers:
+        # A forked app has the command of the process that forked it, which comes first.
+        below = {pid: command_of(pid) for pid in find_descendants(process.pid)} if process else {}
+        for kind, more in (("superlink", ""), ("supernode", ""), ("superexec", ", forks")):
+            found += [(name + more, pid) for pid, text in below.items() if f"-m steppe.flower.{kind}" in text][:1]
+    return found
+
+
+def _count(path: Path, text: str) -> int:
+    return path.read_text().count(text) if path.exists() else 0
 
 
 def _longest(memory: dict[str, Memory]) -> dict[str, Any]:
     """Of each kind of process, the one that was seen most often: it had the most time to grow."""
     kinds: dict[str, Memory] = {}
     for name, one in memory.items():
-        kind = name.partition(",")[0]
+        kind = name.partition(", process")[0]
         if kind not in kinds or len(one.seen) > len(kinds[kind].seen):
             kinds[kind] = one
     return {kind: one.told() for kind, one in kinds.items()}
@@ -278,15 +308,15 @@ def _compare(folder: Path, rounds: int) -> dict[str, Any]:
 SOAKS: dict[str, Callable[..., dict[str, Any]]] = {"simulation": simulation, "federation": federation}
 
 
-def soak(kind: str, rounds: int, seed: int, **more: Any) -> dict[str, Any]:
-    """Run a soak in folders of its own; returns its figures."""
+def soak(kind: str, rounds: int, seed: int, work: Path | None = None, **more: Any) -> dict[str, Any]:
+    """Run a soak in folders of its own; return its figures."""
     from importlib.metadata import version
 
     mark = os.environ[MARK] = uuid.uuid4().hex
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="soak-") as home:
-        work, temporary = Path(home, "work"), Path(home, "temporary")
-        work.mkdir()
+        work, temporary = work.resolve() if work else Path(home, "work"), Path(home, "temporary")
+        work.mkdir(exist_ok=True)
         temporary.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         told = SOAKS[kind](rounds, seed, work, temporary, mark, **more)
@@ -303,8 +333,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=int, help="between two disturbances: rounds (simulation), seconds (federation)")
-    parser.add_argument("--minutes", type=float, help="federation: begin no further segment after these")
-    parser.add_argument("--segment", type=int, help="federation: rounds of one run")
+    parser.add_argument("--minutes", type=float, help="federation: end after these")
+    parser.add_argument("--segment", type=int, help="federation: rounds of one run, whose server is one process")
+    parser.add_argument("--deadline", type=float, help="federation: seconds per round")
+    parser.add_argument("--work", type=Path, help="a folder to keep, from which the same command continues")
     parser.add_argument("--out", type=Path)
     given = {k: v for k, v in vars(parser.parse_args()).items() if v is not None}
     out = given.pop("out", None)

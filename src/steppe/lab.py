@@ -39,7 +39,7 @@ from steppe.jobs.search import Search, parse_range
 from steppe.models import build
 from steppe.models.given import UNSET
 from steppe.parts.sgd import SGD
-from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings
+from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings, name_part
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
@@ -68,9 +68,12 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
-        points.append(_point(label, read_call(algorithm, add, mine), own, {}))
+        call = read_call(algorithm, add, mine)
+        with_parts = [name_part(part) for part in ([add] if isinstance(add, str | Part) else add)]
+        points.append(_point("+".join([label, *with_parts]), call, own, {}))
     first = points[0].config
-    title = (f"{', '.join(named)} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
+    labels = ", ".join(p.label for p in points)
+    title = (f"{labels} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
     with keep_caller_state():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +65,7 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
 def complete_algorithm(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
     """Return an algorithm from its parts; a complete one has its optimiser already."""
     if isinstance(given, Algorithm):
-        return given.plus(*add)
+        return replace(given.plus(*add), name="+".join([given.name, *(p.name for p in add)]))
     parts = check_parts(given)
     return assemble(parts, optimiser, add, name or "+".join(p.name for p in parts))
 
@@ -149,6 +150,18 @@ def parse_addition(text: str) -> Part:
         error.keys = ("add",)  # the run's key, whatever the part calls its setting
         raise
     return found[0]
+
+
+def name_part(part: str | Part) -> str:
+    """Return what a part is called everywhere: the name in its class, wherever it comes from.
+
+    >>> name_part("man:weight=0.1"), name_part("own:__main__.LookBack")
+    ('man', 'LookBack')
+    """
+    if isinstance(part, Part):
+        return part.name
+    name = split_name(part)[0]
+    return shorten(part) if name in PARTS or name.startswith(references.OWN) else parse_addition(part).name
 
 
 def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import steppe
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.progress import handle_logs
+from steppe.engine.rounds import simulate
 from steppe.parts.sam import SAM
+from tests.lookback import LookBack, mine
 from tests.scene import Net, blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 16, "partition": "iid",
                        "workers": 0, "progress": False}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class LookBack(steppe.Part):
-    """Mix in the gradient where the round began."""
-
-    name = "look_back"
-    asks = 2
-    rho: float = 0.5
-
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
-        return (1 - self.rho) * grad(w) + self.rho * grad(s.x)
-
-
-def mine(rho: float = 0.2, radius: float = 0.1) -> tuple[steppe.Part, ...]:
-    """SAM inside, a look back outside."""
-    return SAM(radius), LookBack(rho)
 
 
 def tapped() -> torch.nn.Module:
@@ -48,7 +31,7 @@ def tapped() -> torch.nn.Module:
 def test_parts_as_names_and_objects_side_by_side() -> None:
     one = steppe.run("fedsam", tapped(), blobs(), add=[LookBack(0.1), "man:weight=0.1"], **FEW)
     assert [p.name for p in one.experiment.algorithm.parts] == ["look_back", "man", "sam", "sgd"]
-    assert one.config.add == ["own:tests.api.test_lab.LookBack", "man:weight=0.1"]
+    assert one.config.add == ["own:tests.lookback.LookBack", "man:weight=0.1"]
     two = steppe.run("fedsam+man:weight=0.1", tapped(), blobs(), add=LookBack(0.1), **FEW)
     assert torch.equal(two.x, steppe.run("fedsam", tapped(), blobs(), add=["man:weight=0.1", LookBack(0.1)], **FEW).x)
     three = steppe.run(mine, seeded(), blobs(), rho=0.1, **FEW)
@@ -94,6 +77,16 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
     assert "mine" in found.report(tmp_path / "page.md").read_text()
+    axes = found.plot(tmp_path / "other.svg", metrics=["train_loss", "seconds.all"])
+    assert [axis.get_ylabel() for axis in axes] == ["train_loss", "seconds.all"]
+    with pytest.raises(SteppeError, match="no number 'lose' to draw; did you mean 'loss'"):
+        found.plot(metrics=["lose"])
+    # The class was built from each seed; an instance is the same for all of them.
+    assert "seeds vary the initial model" in found.table()
+    same = steppe.compare(["fedavg"], seeded(), blobs(), seeds=2, add=LookBack(0.1), **keys)
+    assert "; all share the initial model" in same.table()
+    assert [one.algorithm for one in same.lines] == ["fedavg+look_back"]
+    assert same.runs["fedavg+look_back"][0].about["algorithm"] == "fedavg+look_back"
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -110,6 +103,48 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("steppe.report.shown.find_spec", lambda _: None)
     with pytest.raises(SteppeError, match="needs pandas"):
         found.frame()
+
+
+def test_an_interrupted_comparison_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return simulate(*given, **more)
+
+    monkeypatch.setattr("steppe.jobs.worker.simulate", interrupted)
+    keys = {**FEW, "rounds": 1, "out": tmp_path / "c"}
+    with pytest.raises(KeyboardInterrupt):
+        steppe.compare(["fedavg", "fedsam"], seeded(), blobs(), **keys)
+    assert len(list((tmp_path / "c").rglob("result.json"))) == 1
+    found = steppe.compare(["fedavg", "fedsam"], seeded(), blobs(), **keys)
+    assert (len(found.lines), len(calls)) == (2, 3)  # the first was used again
+
+
+def test_a_metric_that_is_lower_everywhere(tmp_path: Path) -> None:
+    keys = {**FEW, "rounds": 2, "metrics": [("distance", _distance, "lower"), "accuracy"], "validation": 0.3}
+    found = steppe.sweep("fedsam", {"rho": [0.1, 1.0]}, seeded(), blobs(), search=2, ranges={"lr": "0.001..1:log"},
+                         out=tmp_path / "s", **keys)  # fmt: skip
+    scores = {p.label: p.mean("validation") for p in found.points}
+    assert found.best is not None
+    assert scores[found.best.label] == min(scores.values())
+    assert "distance (lower is better)" in found.table()
+    compared = steppe.compare(["fedavg", "fedsam"], seeded(), blobs(), out=tmp_path / "c", **keys)
+    best = min(compared.lines, key=lambda one: one.last[0]).algorithm
+    assert "distance, lower is better" in compared.table()
+    page = compared.report(tmp_path / "page.md").read_text()
+    assert page.startswith(f"# {best} ")
+    assert "final distance" in page
+    axes = compared.plot(tmp_path / "p.png")
+    assert [axis.get_ylabel() for axis in axes] == ["test distance", "test loss", "test accuracy (%)"]
+    header = next((tmp_path / "c").rglob("rounds.csv")).read_text().splitlines()[0].split(",")
+    assert {"distance", "accuracy", "validation_distance"} <= set(header)
+
+
+def _distance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) - targets).abs().float()
 
 
 def _net(seed: int) -> Net:

@@ -12,27 +12,9 @@ import pytest
 from steppe import references
 from tests.cli.conftest import Steppe
 
-LOOKBACK = '''"""Mix in the gradient where the round began."""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from torch import Tensor
-
-import steppe
-from steppe.parts.sam import SAM
-
-
-@dataclass(frozen=True)
-class LookBack(steppe.Part):
-    name = "look_back"
-    asks = 2
-    rho: float = 0.5
-
-    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
-        return (1 - self.rho) * grad(w) + self.rho * grad(s.x)
-
+LOOKBACK = (
+    (Path(__file__).parents[1] / "lookback.py").read_text()
+    + """
 
 @dataclass(frozen=True)
 class Eager(LookBack):
@@ -41,18 +23,15 @@ class Eager(LookBack):
     def __init__(self, much): object.__setattr__(self, "rho", 0.1 * much)
 
 
-def mine(radius=0.1, *, rho: float = 0.2):
-    """Mine: SAM inside, a look back outside."""
-    return SAM(radius), LookBack(rho)
-
-
 def failing(rho=0.1):
     return LookBack(rho / 0)
 
 
 whole = steppe.Algorithm((LookBack(0.3),), "whole")
 pair = (SAM(0.1), LookBack(0.1))
-'''
+"""
+)
+FAILS = LOOKBACK.partition("rho / 0")[0].count("\n") + 1  # the line
 SMALL = ["--model", "mlp", "--partition", "iid", "--clients", "4", "--per-round", "2", "--epochs", "1", "--batch",
          "200", "--workers", "0", "--rounds", "1"]  # fmt: skip
 
@@ -74,7 +53,7 @@ def here(tmp_path: Path) -> Iterator[None]:
 def test_a_part_in_a_file_runs_and_is_recorded_and_resumed_only_if_it_is_the_same(steppe: Steppe) -> None:
     said = steppe("run", "fedsam", "--add", "lookback.py:LookBack:rho=0.1", "--out", "a", *SMALL)
     assert said.code == 0, said.err
-    assert "fedsam+LookBack" in said.out
+    assert "fedsam+look_back" in said.out
     about, config = (json.loads(Path(f"a/{name}.json").read_text()) for name in ("about", "config"))
     assert config["add"] == ["lookback.py:LookBack:rho=0.1"]
     assert [(p["part"], p.get("rho")) for p in about["parts"]][:2] == [("look_back", 0.1), ("sam", 0.1)]
@@ -92,7 +71,9 @@ def test_a_part_in_a_file_runs_and_is_recorded_and_resumed_only_if_it_is_the_sam
     said = steppe("analyze", "a", "-m", "lambda1", "--samples", "20")
     assert said.code == 0, said.err
     assert steppe("report", "a", "b", "--out", "r.md").code == 0
-    assert "steppe run fedsam --add lookback.py:LookBack:rho=0.1" in Path("r.md").read_text()
+    page = Path("r.md").read_text()
+    assert "steppe run fedsam --add lookback.py:LookBack:rho=0.1" in page
+    assert page.startswith("# fedsam+look\\_back leads")
 
     Path("lookback.py").write_text(LOOKBACK + "# another file\n")
     said = steppe("run", "--resume", "--out", "a", "--rounds", "3")
@@ -116,6 +97,12 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     Path("lookback.py").write_text(LOOKBACK.replace("0.5", "0.25"))
     said = steppe("compare", "lookback.py:LookBack", "--measures", "none", "--out", "c", *SMALL)
     assert "holds a run with other settings: the code of lookback.py:LookBack" in said.err
+    said = steppe("compare", "fedavg", "fedsam:rho=0.2", "--add", "lookback.py:LookBack:rho=0.1", "--measures", "none",
+                  "--out", "d", "--json", *SMALL)  # fmt: skip
+    rows = [one["algorithm"] for one in json.loads(said.out)["lines"]]
+    assert rows == ["fedavg+look_back", "fedsam:rho=0.2+look_back"]
+    about = json.loads(Path("d/fedavg+look_back/seed-0/about.json").read_text())
+    assert (about["algorithm"], about["parts"][0]["rho"]) == ("fedavg+look_back", 0.1)
     said = steppe("sweep", "lookback.py:mine", "--grid", "rho=0.1,0.2", "--jobs", "1", "--out", "s", "--json", *SMALL)
     assert said.code == 0, said.err
     assert [p["settings"]["rho"] for p in json.loads(said.out)["points"]] == [0.1, 0.2]
@@ -137,7 +124,7 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     (["--add", "lookback.py:LookBack:row=1"], "has no setting 'row'; did you mean 'rho'"),
     (["--add", "lookback.py:LookBack:rho=much"], "rho of part 'lookback.py:LookBack' must be a number"),
     (["--add", "lookback.py:mine"], "lookback.py:mine is 2 parts: add them one by one"),
-    (["--add", "lookback.py:failing"], "part 'lookback.py:failing' cannot be made: line 36 of"),
+    (["--add", "lookback.py:failing"], f"part 'lookback.py:failing' cannot be made: line {FAILS} of"),
     (["--add", "broken.py:LookBack"], "broken.py cannot be loaded: line 3 of"),
     (["--add", "unreadable.py:LookBack"], "unreadable.py cannot be loaded: line 1 of"),
     (["--add", "no.such.module:LookBack"], "there is no module 'no.such.module' here"),

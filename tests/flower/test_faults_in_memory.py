@@ -8,6 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.flower.federation_file import FederationFile, parse
@@ -320,6 +321,52 @@ def test_fewer_nodes_than_asked(tmp_path):
 def test_too_few_good_replies_end_the_run_with_their_reasons(tmp_path):
     with pytest.raises(RunFailed, match=r"round 2: 2 good replies, and at least 3 are needed.*client 1: its update is"):
         launch(tmp_path, ALL, Spoiler(1, 1, arrays(nan)), terms={"least": 3})
+
+
+def test_a_round_that_loses_all_its_nodes_is_tried_again(tmp_path):
+    """Such as when the network was away: the model is that of an undisturbed run, and nothing is counted twice."""
+    lost = []
+
+    def away(message, node):
+        if message.content.config_records.get("told", {}).get("round") == 1 and len(lost) < 3:
+            return lost.append(node)
+        return message
+
+    result, grid, said = launch(tmp_path, ALL, away, terms={"wait": 20.0})
+    assert len(set(lost)) == 3
+    assert [r["clients"] for r in result.history] == [3, 3, 3]
+    assert len([line for line in said if line.endswith("It is tried again.")]) == 1
+    assert [kind for kind, _ in grid.log].count("train") == 12
+    right, _ = replay(settings_of(ALL)[1], [r["participants"] for r in result.history])
+    assert torch.equal(result.server.x, right.x)
+    assert all(0 <= r["nodes"]["overhead"] < 60 for r in result.history)
+
+
+def test_nodes_that_take_their_time_to_answer_who_they_are(tmp_path):
+    """The answer comes after some looks, and the question is not asked again."""
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
+    pull, looks = grid.link.PullMessages, []
+
+    def slowly(request):
+        looks.append(request)
+        return PullAppMessagesResponse() if len(looks) < 3 else pull(request)
+
+    grid.link.PullMessages = slowly
+    launch(tmp_path, {**ALL, "rounds": 1}, grid=grid, terms={"wait": 20.0})
+    assert [kind for kind, _ in grid.log].count("query") == 3
+
+
+def test_a_round_without_enough_clients_that_may_take_part_fails_at_once(tmp_path):
+    """Waiting would not help: a client is left out."""
+    (out := tmp_path / "run").mkdir()
+    grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]), Spoiler(1, 1, arrays(nan)))
+    terms = {"least": 3, "refusals": 1, "wait": 100.0}
+    with pytest.raises(RunFailed, match="round 2: 2 good replies"):
+        launch(tmp_path, ALL, grid=grid, terms=terms, out=out)
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match="and client 1 is left out"):
+        launch(tmp_path, ALL, grid=grid, terms=terms, out=out, resume=True)
+    assert time.monotonic() - began < 60
 
 
 def test_a_node_with_another_model_is_refused(tmp_path, monkeypatch):

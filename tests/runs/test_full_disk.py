@@ -16,7 +16,7 @@ from steppe import RunFailed
 from steppe.runs import checkpoint
 from steppe.runs.tensor_files import save_file
 from tests.runs.test_resume import KILLS
-from tests.runs.tiny_disk import run_until_full, tiny_disk
+from tests.runs.tiny_disk import fill, run_until_full, tiny_disk
 from tests.scene import launch, remains
 
 PLACES = {"pwrite": os, "fsync": os, "save_file": checkpoint, "write_text": Path}
@@ -49,21 +49,45 @@ def test_a_full_disk_is_a_sentence_and_the_run_resumes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "at", "left"), [("memory", 2, 4), ("disk", 3, 0), ("disk", 5, 0)])
-def test_a_real_disk_that_is_full(store: str, at: int, left: int, tmp_path: Path) -> None:
-    """Safetensors has an error of its own, which the test above cannot show; at 5, only the end is not yet written."""
+@pytest.mark.parametrize(
+    ("store", "at", "left", "workers"), [("memory", 2, 4, 0), ("disk", 3, 0, 0), ("disk", 5, 0, 0), ("disk", 3, 0, 2)]
+)
+def test_a_real_disk_that_is_full(store: str, at: int, left: int, workers: int, tmp_path: Path) -> None:
+    """Safetensors has an error of its own, which the test above cannot show; at 5, only the end is not yet written.
+
+    The workers' memory-mapped files are on that disk, too, and no process is killed by a signal.
+    """
     whole = launch(tmp_path / "whole", store=store)
     try:
         with tiny_disk(tmp_path / "disk") as disk:
-            child = KILLS.Process(target=run_until_full, args=(disk, at, left, {"store": store}))
+            child = KILLS.Process(target=run_until_full, args=(disk, at, left, {"store": store, "workers": workers}))
             child.start()
             child.join(100)
             assert child.exitcode == RunFailed.exit_code
             (disk / "filler").unlink()
-            cut = launch(disk / "run", resume=True, store=store)
+            cut = launch(disk / "run", resume=True, store=store, workers=workers)
             assert remains(tmp_path / "whole", whole) == remains(disk / "run", cut)
     except OSError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.slow
+def test_a_real_disk_without_room_for_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder for temporary files is on a full disk, the run is not."""
+    whole = launch(tmp_path / "whole")
+    try:
+        with tiny_disk(tmp_path / "disk") as disk, monkeypatch.context() as patch:
+            fill(disk, 0)
+            patch.setattr(tempfile, "tempdir", str(disk))
+            with pytest.raises(RunFailed, match=re.escape(f"The disk is full ({disk})")):
+                launch(tmp_path / "cut", workers=2)
+            assert [p.name for p in disk.iterdir()] == ["filler"]
+            (disk / "filler").unlink()
+            cut = launch(tmp_path / "cut", resume=True, workers=2)
+            assert not list(disk.iterdir())
+    except OSError as error:
+        pytest.skip(str(error))
+    assert remains(tmp_path / "whole", whole) == remains(tmp_path / "cut", cut)
 
 
 def test_no_room_for_the_workers_file_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add: list[str], rounds: int | None,
                out: Path | None, resume: bool) -> tuple[Any, str, Path]:  # fmt: skip
     """Return the configuration, the label and the folder of `steppe run`."""
+    from steppe.registry import name_part
     from steppe.runs.folder import RunFolder, check_place
 
     if out is not None:
@@ -125,7 +126,7 @@ def choose_run(algorithm: str | None, config: Path | None, sets: list[str], add:
         chosen = read_configuration(None, None, sets, add, rounds, begun)
     else:
         chosen = read_configuration(algorithm, config, sets, add, rounds)
-    label = "+".join(map(shorten, (chosen.algorithm, *chosen.add)))
+    label = "+".join([shorten(chosen.algorithm), *map(name_part, chosen.add)])
     where = out or find_free_folder(f"{label}-{chosen.hash}", resume)
     if resume and not RunFolder(where).exists:
         raise SteppeError(f"{where} holds no run to resume: start it without --resume.")

@@ -10,7 +10,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.app import ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
-            config: ConfigFile = None, sets: Set = [], rounds: Rounds = None,  # noqa: B006
+            config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None,  # noqa: B006
             seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per algorithm: seeds seed, seed+1, …")] = 1,
             measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures of the final "
                                 "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
@@ -31,7 +31,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema. What --add names is
+    added to all of them.
     """
     from dataclasses import asdict
 
@@ -44,10 +45,12 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import choose_measures
+    from steppe.registry import name_part
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
-    from steppe.report.seeds import describe_variation
+    from steppe.report.seeds import describe_points
+    from steppe.runs.curves import list_curves
     from steppe.runs.folder import RunFolder
 
     names = list(CATALOGUE) if everything else algorithms or []
@@ -57,8 +60,10 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     to_measure = [] if asked == ["none"] else choose_measures(asked)
     spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
     shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    configs = {name: arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], add, rounds)
-               for name, (algorithm, own, add) in spelled.items()}  # fmt: skip
+    with_parts = [name_part(part) for part in add]
+    configs = {"+".join([name, *with_parts]):
+               arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], [*parts, *add], rounds)
+               for name, (algorithm, own, parts) in spelled.items()}  # fmt: skip
     where = out or arguments.find_free_folder("compare", resume=False)
 
     first = next(iter(configs.values()))
@@ -77,8 +82,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     histories = {p.label: p.histories for p in points if p.results}
     if histories:
-        draw_histories(histories, where / "curves.png", metric, title, find_others(points))
-    variation = describe_variation(points[0].config.model_dump())
+        draw_histories(histories, where / "curves.png", list_curves([metric, *find_others(points)]), title)
+    variation = describe_points(points)
     found = {
         "variation": variation,
         "lines": [asdict(one) for one in lines],

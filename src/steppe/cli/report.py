@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,31 +11,40 @@ from steppe.cli import arguments, terminal
 from steppe.cli.app import Debug, app
 from steppe.core.errors import SteppeError
 
+if TYPE_CHECKING:
+    from steppe.core.metric import Metric
+
 
 @app.command()
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
+         names: Annotated[list[str], typer.Option("--metric", "-m", metavar="NAME", help="A recorded number, such as "
+                          "loss, train_loss or a column of rounds.csv; may be repeated. Default: the metrics and the "
+                          "loss.")] = [],  # noqa: B006
          out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
     """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
+    from steppe.runs.curves import find_curves, list_curves
     from steppe.runs.folder import RunFolder
 
     arguments.check_picture(out)
     histories: dict[str, list[Any]] = {}
     whose: dict[str, Path] = {}
-    metrics = {}
+    metrics: dict[str, list[Metric]] = {}
     for one in RunFolder.find(runs):
         records, metric = one.history, one.metric
-        if not any(metric.name in r for r in records):
+        if not any(metric.name in r for r in records) and not (names and records):
             raise SteppeError(f"{one} has no evaluated round yet, so there is nothing to draw.")
         home = one.path.parent if one.seed_of_several else one.path
         first = whose.setdefault(home.name, home)
         label = home.name if first == home else str(home)  # two runs of one name are not two seeds
         histories.setdefault(label, []).append(records)
-        metrics[metric.name] = metric
-    if len(metrics) > 1:
-        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each.")
-    draw_histories(histories, out, next(iter(metrics.values())))
+        metrics.setdefault(metric.name, one.metrics)
+    if len(metrics) > 1 and not names:
+        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each, or choose what "
+                          "to draw with --metric.")  # fmt: skip
+    known = [m for several in metrics.values() for m in several]
+    draw_histories(histories, out, find_curves(histories, names, known) if names else list_curves(known))
     terminal.show(f"wrote {out}")
 
 

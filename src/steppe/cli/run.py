@@ -31,6 +31,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.engine.result import check_converged
     from steppe.engine.rounds import simulate
     from steppe.report.figures import draw_histories
+    from steppe.runs.curves import list_curves
     from steppe.runs.folder import replace_non_finite
 
     join()
@@ -50,7 +51,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", metric, title, built.task.metrics[1:])
+    draw_histories({label: [result.history]}, where / "curves.png", list_curves(built.task.metrics), title)
     if as_json:
         print(json.dumps(replace_non_finite({"folder": str(where), **result.summary})))
         check_converged(result.summary, where)

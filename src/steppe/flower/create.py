@@ -120,7 +120,7 @@ def _exports(telemetry: bool) -> str:
     """Return the settings that switch off Flower's telemetry and update checks."""
     values = ("1", "0") if telemetry else ("0", "1")
     lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in zip(QUIET, values, strict=True)]
-    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"'])
+    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.5}"'])
 
 
 def _superlink(host: str, tls: bool, telemetry: bool) -> str:

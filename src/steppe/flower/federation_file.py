@@ -86,7 +86,7 @@ class FederationFile(BaseModel):
     )
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds per round; later replies are dropped")
-    least: int = Field(1, ge=1, description="smallest number of good replies; with fewer, a round fails")
+    least: int = Field(1, ge=1, description="smallest number of good replies; with fewer, a round is tried again")
     max_samples: int = Field(
         1_000_000, ge=1, lt=2**53, description="largest sample count that a node may report; it sets its weight"
     )

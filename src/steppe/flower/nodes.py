@@ -134,46 +134,30 @@ class Nodes:
         log.info(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
-        """Run the round on the nodes that are present, and return the good replies."""
+        """Run the round on the nodes that are present, and return the good replies.
+
+        If nodes went away in the middle of it and too few are left, the round is tried again for `wait` seconds.
+        """
         if not self.gathered:
             self.gather()
         began = time.monotonic()
-        round_, x0 = int(sent.round), self.built.task.x0
+        round_, x0, least = int(sent.round), self.built.task.x0, min(self.settings.least, len(ids))
         self.store.round = round_
-        present = self._present(ids, round_)
-        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
-        # A client's first state is made from the initial model, which all clients receive in the first round.
-        apart = self.stateful and not torch.equal(sent.x, x0)
-        first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
-        messages, down = {}, 0
-        for i in present:
-            counted = self.store.counted.get(i, -1)
-            terms = pack_terms(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
-                               mirrored=self.mirrored)  # fmt: skip
-            arrays = ArrayRecord({**shared, **(first if counted < 0 else {})})
-            content = RecordDict({ARRAYS: arrays, TERMS: terms})
-            down += count_bytes(content)
-            messages[i] = Message(content, self.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
-                                  ttl=self.settings.deadline + 60)  # fmt: skip
-        refused: dict[int, str] = {}
-        good: dict[int, Answer] = {}
-        for client, node, message in self._replies(messages):
-            try:
-                good[client] = self._read(message, client, node, round_)
-            except Gone as error:  # the node is absent, or its app did not start: not a reply of its own
-                log.warning(f"round {round_ + 1}: client {client}: {error}")
-            except SteppeError as error:
-                refused[client] = str(error)
-                log.warning(f"round {round_ + 1}: client {client} was refused: {error}")
-                if self.strikes.add(client, round_):
-                    log.warning(f"client {client} is left out for {self.settings.leave_out} rounds")
-        missing = [i for i in ids if i not in good and i not in refused]
-        if missing:
-            log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
-        if len(good) < min(self.settings.least, len(ids)):
+        while True:
+            present = self._present(ids, round_)
+            messages, down = self._write(sent, present)
+            good, refused = self._collect(messages, round_)
+            missing = [i for i in ids if i not in good and i not in refused]
+            if missing:
+                log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
+            if len(good) >= least:
+                break
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            raise RunFailed(f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are "
-                            f"needed; no reply of client {_listed(missing)}{why}.")  # fmt: skip
+            short = (f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are needed; no "
+                     f"reply of client {_listed(missing)}{why}.")  # fmt: skip
+            if not missing or time.monotonic() - began > self.settings.wait:
+                raise RunFailed(short)
+            log.warning(f"{short} It is tried again.")
         answered = [i for i in ids if i in good]
         sizes = [self.store.sizes[i] for i in answered]
         passed = time.monotonic() - began
@@ -190,6 +174,41 @@ class Nodes:
         replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
         known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
         return Answers(answered, replies, sizes, sum(known), facts)
+
+    def _write(self, sent: Sent, present: Sequence[int]) -> tuple[dict[int, Message], int]:
+        """Write the work of these clients; return it with the bytes of all of it."""
+        round_, x0 = int(sent.round), self.built.task.x0
+        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
+        # A client's first state is made from the initial model, which all clients receive in the first round.
+        apart = self.stateful and not torch.equal(sent.x, x0)
+        first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
+        messages, down = {}, 0
+        for i in present:
+            counted = self.store.counted.get(i, -1)
+            terms = pack_terms(self.terms, self.fingerprint, round=round_, lr=float(sent.lr), counted=counted,
+                               mirrored=self.mirrored)  # fmt: skip
+            arrays = ArrayRecord({**shared, **(first if counted < 0 else {})})
+            content = RecordDict({ARRAYS: arrays, TERMS: terms})
+            down += count_bytes(content)
+            messages[i] = Message(content, self.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
+                                  ttl=self.settings.deadline + 60)  # fmt: skip
+        return messages, down
+
+    def _collect(self, messages: dict[int, Message], round_: int) -> tuple[dict[int, Answer], dict[int, str]]:
+        """Send the work; return the good replies, and why others were refused."""
+        refused: dict[int, str] = {}
+        good: dict[int, Answer] = {}
+        for client, node, message in self._replies(messages):
+            try:
+                good[client] = self._read(message, client, node, round_)
+            except Gone as error:  # the node is absent, or its app did not start: not a reply of its own
+                log.warning(f"round {round_ + 1}: client {client}: {error}")
+            except SteppeError as error:
+                refused[client] = str(error)
+                log.warning(f"round {round_ + 1}: client {client} was refused: {error}")
+                if self.strikes.add(client, round_):
+                    log.warning(f"client {client} is left out for {self.settings.leave_out} rounds")
+        return good, refused
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -23,10 +23,13 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, inflate_object_from_contents
+from google.protobuf.message import DecodeError
 
 from steppe.core.errors import SteppeError
 
 DEPTH = 8  # of a reply's objects: message, records, record, array, piece
+# What Flower's reader raises for bad bytes.
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, DecodeError)
 
 
 @dataclass
@@ -111,9 +114,13 @@ def list_objects(tree: ObjectTree, limit: int) -> list[str]:
 
 def read_message(reply: Arriving, limit: int) -> Message:
     """Return the message after adding up its size from its headers, which may list a piece any number of times."""
-    if size_of(reply.message_id, reply.contents, {}) > limit:
+    try:
+        size = size_of(reply.message_id, reply.contents, {})
+        message = inflate_object_from_contents(reply.message_id, reply.contents) if size <= limit else None
+    except MALFORMED as error:
+        raise Unreadable(error) from error
+    if message is None:
         raise SteppeError(f"the reply unpacks to more than {limit:,} bytes")
-    message = inflate_object_from_contents(reply.message_id, reply.contents)
     if not isinstance(message, Message):
         raise SteppeError("the reply is not a message")
     message.metadata.__dict__["_message_id"] = reply.message_id

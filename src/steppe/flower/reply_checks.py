@@ -18,6 +18,7 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.flower.messages import ARRAYS, REFUSAL, TOLD, count_bytes
+from steppe.flower.pull import MALFORMED
 from steppe.flower.refusals import explain_refusal
 
 HEADER = re.compile(rb"\{'descr': '([^']{1,8})', 'fortran_order': False, 'shape': \(([0-9, ]{0,200})\), \} *\n?")
@@ -34,7 +35,11 @@ def read_facts(message: Message, wanted: set[str], limit: int) -> dict[str, Any]
     if not message.has_content():
         raise SteppeError("it has no content")
     content = message.content
-    if not isinstance(content, RecordDict) or count_bytes(content) > limit:
+    try:
+        size = count_bytes(content)
+    except MALFORMED as error:  # Flower cannot count an empty text or list
+        raise SteppeError("one of its facts is empty or of an unknown kind") from error
+    if size > limit:
         raise SteppeError(f"it is larger than {limit:,} bytes")
     if REFUSAL in content:
         raise SteppeError(explain_refusal(_record(content, REFUSAL, ConfigRecord).get("code")))

@@ -11,19 +11,26 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
+import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flwr.common.config import get_fab_config, get_metadata_from_config
+from flwr.common.constant import ISOLATION_MODE_PROCESS
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
 from flwr.supernode import main as runtime
 from flwr.supernode import start_client_internal as worker
-from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from steppe.flower.app_hash import hash_bundle
 from steppe.flower.own_user import only_own_user
+
+command = importlib.import_module("flwr.supernode.cli.flower_supernode")  # its package hides it behind a function
 
 
 def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
@@ -65,6 +72,57 @@ def pin(path: Path) -> None:
     worker._verify_fab = verify  # type: ignore[assignment]
 
 
+class Pauses:
+    """Flower's pauses between two looks for work, of up to 3 s: here a tenth of the time since the last message."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.05 + (time.monotonic() - self.last) / 10))
+
+
+class Forks:
+    """The process that runs ClientApps by fork, started again if it dies."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def keep(self, address: str) -> None:
+        while True:
+            command = [sys.executable, "-P", "-m", "steppe.flower.superexec", address]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+            self.ring()  # a task may have been waiting when the last one died
+            self.process.wait()
+            time.sleep(1)
+
+    def ring(self) -> None:
+        """Say that there is a task."""
+        if self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.write(b".")
+
+
+def be_quick() -> None:
+    """Make this process's SuperNode look for work in time and, on Linux, where it is safe, fork its ClientApps."""
+    pull, start, pauses, forks = worker._pull_and_store_message, command.start_client_internal, Pauses(), Forks()
+
+    def pull_and_ring(**given: Any) -> int | None:
+        found = pull(**given)
+        if found is not None:
+            pauses.last = time.monotonic()
+            forks.ring()
+        return found
+
+    def start_with_forks(**given: Any) -> None:
+        threading.Thread(target=forks.keep, args=(given["runtime_api_address"],), daemon=True).start()
+        start(**{**given, "isolation": ISOLATION_MODE_PROCESS})
+
+    worker._pull_and_store_message, worker.time = pull_and_ring, pauses  # type: ignore[assignment,attr-defined]
+    if sys.platform == "linux":
+        command.start_client_internal = start_with_forks  # type: ignore[attr-defined]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="steppe.flower.supernode", add_help=False)
     parser.add_argument("--app-hash", type=Path, required=True, metavar="FILE", help="the hash of the app to run")
@@ -74,9 +132,10 @@ def main() -> None:
             f"{ours.app_hash} does not exist: it holds the hash of the app to run. Create it with steppe federate pin."
         )
     pin(ours.app_hash.resolve())
+    be_quick()
     create = runtime.create_app
     runtime.create_app = lambda *a, **k: only_own_user(create(*a, **k))  # type: ignore[assignment]
-    flower_supernode()
+    command.flower_supernode()
 
 
 if __name__ == "__main__":

@@ -76,6 +76,11 @@ class Point:
         return [self.run(seed).history for seed in sorted(self.results)]
 
     @property
+    def initial(self) -> list[str | None]:
+        """Return the hash of each finished run's initial model; None where it was not recorded."""
+        return [self.run(seed).initial for seed in sorted(self.results)]
+
+    @property
     def cost(self) -> dict[str, Any]:
         return dict(self.run(min(self.results)).about["cost"])
 

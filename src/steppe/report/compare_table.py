@@ -62,6 +62,7 @@ def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Map
 def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "") -> str:
     """Say what the columns mean and, where there are several seeds, what differs between them."""
     unit, points = (" in %", " in points") if metric.percent else ("", "")
+    unit += ", lower is better," if metric.lower else ""
     legend = {
         "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set",
         "− first": f"− first: difference of `last` from the first row{points}, ± standard error over seeds",

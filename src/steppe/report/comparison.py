@@ -20,7 +20,7 @@ from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
 from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
-from steppe.report.seeds import compute_spread
+from steppe.report.seeds import compute_spread, describe_variation
 from steppe.runs.folder import RunFolder
 
 SHOWN = 20_000  # clients up to which a page shows who holds what
@@ -171,6 +171,11 @@ class Group:
     @property
     def seeds(self) -> int:
         return len(self.runs)
+
+    @property
+    def variation(self) -> str:
+        """What differs from seed to seed, in words."""
+        return describe_variation(self.runs[0].config, [r.folder.initial for r in self.runs])
 
     @property
     def by_seed(self) -> dict[int, float]:

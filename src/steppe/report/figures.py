@@ -10,21 +10,18 @@ import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would hold every figure and choose a window system
 from matplotlib.lines import Line2D
 
-from steppe.core.metric import Metric
 from steppe.core.write_aside import save_figure
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
-from steppe.runs.curves import COLOURS, Histories, choose_style, escape_dollars, plot_histories
+from steppe.runs.curves import COLOURS, Curve, Histories, choose_style, escape_dollars, plot_histories
 
 
-def draw_histories(histories: Histories, path: Path, metric: Metric, title: str = "",
-                   others: Sequence[Metric] = ()) -> None:  # fmt: skip
-    """Draw test metric, test loss and `others` over rounds: the mean over seeds, and a band of one deviation."""
-    count = 2 + len(others)
-    figure = Figure(figsize=(5.5 * count, 4.2), layout="constrained")
-    plot_histories(figure.subplots(1, count), histories, metric, others)
+def draw_histories(histories: Histories, path: Path, shown: Sequence[Curve], title: str = "") -> None:
+    """Draw curves over rounds as one picture: the mean over seeds, and a band of one deviation."""
+    figure = Figure(figsize=(5.5 * len(shown), 4.2), layout="constrained")
+    plot_histories(figure.subplots(1, len(shown), squeeze=False)[0], histories, shown)
     if title:
         figure.suptitle(title, fontsize=11)
     _save(figure, path)

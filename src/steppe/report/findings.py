@@ -7,7 +7,7 @@ from typing import Any
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import compute_spread, describe_variation, pair_differences
+from steppe.report.seeds import compute_spread, pair_differences
 
 
 def write_headline(c: Comparison) -> str:
@@ -41,7 +41,7 @@ def write_summary(c: Comparison) -> str:
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
                          f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"
                          f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
-                         f"seeds ({describe_variation(best.runs[0].config)}).")  # fmt: skip
+                         f"seeds ({best.variation}).")  # fmt: skip
     elif min(best.seeds, second.seeds) == 1:
         sentences.append("With a single seed nothing is known about the spread, so the difference may be chance.")
     return " ".join([*sentences, _compare_cost(best, second)])
@@ -91,7 +91,7 @@ def describe_setting(c: Comparison) -> str:
     kept = [text for key, text in parts.items() if key not in c.differences]
     seeds = sorted({g.seeds for g in c.groups})
     count = pluralize(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    varied = [describe_variation(config)] if seeds[-1] > 1 else []
+    varied = [max(c.groups, key=lambda g: g.seeds).variation] if seeds[-1] > 1 else []
     return " · ".join([describe_data(run), *kept, count, *varied])
 
 

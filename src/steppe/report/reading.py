@@ -82,10 +82,11 @@ def _describe_without_seed(run: Run) -> str:
 
 
 def _name_algorithm(run: Run) -> str:
-    """Return the name of the catalogue with what was added, or that of the user's own parts."""
+    """Return the name under which the run was recorded, with what was added."""
     name: str = run.about["algorithm"]
-    if run.config["algorithm"].startswith(OWN):
+    if "format" in run.about or run.config["algorithm"].startswith(OWN):
         return name
+    # Version 0.1.0 recorded settings, too.
     return "+".join([name.partition("+")[0], *map(shorten, run.config["add"])])
 
 

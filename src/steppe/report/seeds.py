@@ -25,6 +25,7 @@ from typing import Any
 from steppe.config import OWN
 from steppe.core.errors import SteppeError
 from steppe.data.partition import parse
+from steppe.jobs.points import Point
 
 
 def compute_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -32,8 +33,10 @@ def compute_spread(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def describe_variation(config: Mapping[str, Any]) -> str:
+def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] = ()) -> str:
     """Say what differs from seed to seed, and what all seeds share.
+
+    `initial` has the recorded hash of each run's initial model, by which models of the user's own are compared.
 
     >>> run = {"model": "cnn", "vary": None, "partition": "lda(0.3)", "clients": 20, "per_round": 5}
     >>> describe_variation({**run, "vary": "all"})
@@ -43,19 +46,27 @@ def describe_variation(config: Mapping[str, Any]) -> str:
     """
     everything = config.get("vary") == "all"
     drawn = is_drawn(config["partition"]) and config.get("partition_seed") is None
-    own = config["model"].startswith(OWN)
+    unknown = config["model"].startswith(OWN) and (not initial or None in initial)
     varied = {
-        **({} if own else {"the initial model": True}),
+        "the initial model": not config["model"].startswith(OWN) or len(set(initial)) > 1,
         "the batches": True,
         "the partition": everything and drawn,
         "the clients' schedule": everything and config.get("sampling_seed") is None,
     }
+    if unknown:
+        del varied["the initial model"]
     if config["per_round"] == config["clients"]:  # nobody is chosen
         del varied["the clients' schedule"]
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
     words += f"; all share {join_words(shared)}" if shared else ""
-    return words + ("; the initial model differs if it was given as a class" if own else "")
+    return words + ("; whether they vary the initial model was not recorded" if unknown else "")
+
+
+def describe_points(points: Sequence[Point]) -> str:
+    """Say the same about a comparison or a sweep: about the point with the most runs."""
+    most = max(points, key=lambda p: len(p.results))
+    return describe_variation(most.config.model_dump(), most.initial)
 
 
 def is_drawn(partition: str) -> bool:

@@ -15,9 +15,9 @@ from steppe.jobs.points import Point, find_best, find_others
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
-from steppe.report.seeds import describe_variation
+from steppe.report.seeds import describe_points
 from steppe.report.write import write
-from steppe.runs.curves import draw_figure, plot_histories
+from steppe.runs.curves import draw_figure, plot_curves
 from steppe.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -94,11 +94,10 @@ class Several(Shown):
         """Write a page about all runs, as `steppe report` does; the suffix is .html, .md or .tex."""
         return write([self.folder], Path(path))[0]
 
-    def draw(self, figure: Any) -> Any:
-        others = find_others(self.points)
-        axes = figure.subplots(1, 2 + len(others))
-        plot_histories(axes, {p.label: p.histories for p in self.points if p.results}, self.metric, others)
-        return axes
+    def plot(self, path: str | Path | None = None, metrics: Sequence[str] = ()) -> Any:
+        """Plot metrics and loss over the rounds, or what `metrics` names; see `Result.plot`."""
+        histories = {p.label: p.histories for p in self.points if p.results}
+        return plot_curves(histories, [self.metric, *find_others(self.points)], metrics, path)
 
 
 class ComparedRuns(Several):
@@ -117,7 +116,7 @@ class ComparedRuns(Several):
 
     @property
     def legend(self) -> str:  # type: ignore[override]
-        variation = describe_variation(self.points[0].config.model_dump()) if self.seeds > 1 else ""
+        variation = describe_points(self.points) if self.seeds > 1 else ""
         return compare_table.explain_columns(self.cells()[0], self.metric, variation)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from steppe.jobs.points import Point, choose_measure, find_best, find_others
 from steppe.report.compare_table import format_loss
-from steppe.report.seeds import compute_spread, describe_variation
+from steppe.report.seeds import compute_spread, describe_points
 
 COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
 
@@ -15,7 +15,7 @@ COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test
 def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
     """Summarize a sweep for sweep.json."""
     first = find_best(list(points))
-    variation = describe_variation(points[0].config.model_dump()) if points else ""
+    variation = describe_points(points)
     return {"chosen_by": choose_measure(points), "variation": variation, "best": _summarize(first) if first else None,
             "points": [_summarize(p) for p in points]}  # fmt: skip
 
@@ -60,5 +60,5 @@ def explain_table(points: Sequence[Point], seeds: int) -> str:
         how = (f"the best is chosen by test {metric.name}, because there is no validation data, so its own "
                f"{metric.name} is optimistic: set validation, for example to 0.1")  # fmt: skip
     unit = " in %" if metric.percent else " (lower is better)" if metric.lower else ""
-    variation = f"\n{describe_variation(points[0].config.model_dump())}" if seeds > 1 else ""
+    variation = f"\n{describe_points(points)}" if seeds > 1 else ""
     return f"{metric.name}{unit}, {each}; {how}{variation}"

@@ -4,28 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.metric import Metric
 from steppe.core.write_aside import save_figure
+from steppe.runs.folder import Record, tabulate
 
 # Distinguishable in print and for colour-blind readers; dashes follow when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
 DASHES = ["-", "--", ":", "-."]
-LOSS = Metric("loss", lower=True)
-Histories = Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]  # label -> seeds -> records
+Histories = Mapping[str, Sequence[Sequence[Record]]]  # label -> seeds -> records
 
 
-def plot_histories(axes: Sequence[Any], histories: Histories, metric: Metric, others: Sequence[Metric] = ()) -> None:
-    """Plot test metric, test loss and `others` over rounds: the mean over seeds, and a band of one deviation."""
-    shown = [metric, LOSS, *others]
+class Curve(NamedTuple):
+    """A number of every round's record, its title, and whether it is a share."""
+
+    key: str
+    title: str
+    percent: bool = False
+
+
+def list_curves(metrics: Sequence[Metric]) -> list[Curve]:
+    """Return what is drawn of a run unless asked otherwise: the main metric, the loss, the further metrics."""
+    main, *others = (_on_data("test", m.name, m) for m in metrics)
+    return [main, Curve("loss", "test loss"), *others]
+
+
+def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Metric]) -> list[Curve]:
+    """Return recorded numbers by name: a metric, or any column of rounds.csv; refuse what no run has."""
+    known = {curve.key: curve for curve in list_curves(metrics)}
+    known |= {f"validation_{m.name}": _on_data("validation", f"validation_{m.name}", m) for m in metrics}
+    rows = [row for seeds in histories.values() for records in seeds for row in tabulate(records)]
+    there = {key for row in rows for key, value in row.items() if isinstance(value, int | float)} - {"round"}
+    for name in names:
+        if name not in there:
+            raise SteppeError(f"The runs have no number {name!r} to draw{suggest_name(name, there)}")
+    return [known.get(name, Curve(name, name)) for name in names]
+
+
+def _on_data(data: str, key: str, metric: Metric) -> Curve:
+    return Curve(key, f"{data} {metric.name}{' (%)' if metric.percent else ''}", metric.percent)
+
+
+def plot_histories(axes: Sequence[Any], histories: Histories, shown: Sequence[Curve]) -> None:
+    """Plot curves over rounds, one per axis: the mean over seeds, and a band of one deviation."""
     for place, (label, seeds) in enumerate(histories.items()):
         style = choose_style(place)
         for axis, one in zip(axes, shown, strict=True):
-            rounds, values = _align_seeds(seeds, one.name)
+            rounds, values = _align_seeds(seeds, one.key)
             values = values * (100 if one.percent else 1)
             if len(rounds) == 0:
                 continue
@@ -35,7 +64,7 @@ def plot_histories(axes: Sequence[Any], histories: Histories, metric: Metric, ot
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
     for axis, one in zip(axes, shown, strict=True):
         axis.set_xlabel("round")
-        axis.set_ylabel(f"test {one.name}{' (%)' if one.percent else ''}")
+        axis.set_ylabel(one.title)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     if axes[0].lines:  # a run of no rounds has nothing to tell apart
@@ -51,11 +80,23 @@ def escape_dollars(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _align_seeds(seeds: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _align_seeds(seeds: Sequence[Sequence[Record]], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Find the rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
-    found = [{r["round"]: r[key] for r in records if r.get(key) is not None} for records in seeds]
+    found = [{r["round"]: r[key] for r in tabulate(records) if r.get(key) is not None} for records in seeds]
     common = sorted(set.intersection(*(set(f) for f in found))) if found else []
     return np.array(common), np.array([[f[t] for t in common] for f in found])
+
+
+def plot_curves(histories: Histories, metrics: Sequence[Metric], names: Sequence[str], path: str | Path | None) -> Any:
+    """Plot what is named, or the metrics and the loss, in one figure; see `draw_figure`."""
+    shown = find_curves(histories, names, metrics) if names else list_curves(metrics)
+
+    def draw(figure: Any) -> Any:
+        axes = figure.subplots(1, len(shown), squeeze=False)[0]
+        plot_histories(axes, histories, shown)
+        return axes
+
+    return draw_figure(draw, (5.5 * len(shown), 4.2), path)
 
 
 def draw_figure(draw: Callable[[Any], Any], size: tuple[float, float], path: str | Path | None) -> Any:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from steppe.core.errors import SteppeError, make_missing_error, suggest_name
 from steppe.core.inputs import map_tensors, split_arguments
 from steppe.core.metric import Metric
-from steppe.runs.curves import draw_figure, plot_histories
+from steppe.runs.curves import plot_curves
 from steppe.runs.folder import Record, tabulate
 
 if TYPE_CHECKING:
@@ -110,19 +110,15 @@ class Outcome:
         rows = tabulate(self.history)
         return pandas.DataFrame(rows).set_index("round") if rows else pandas.DataFrame()
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Plot test metric and loss over the rounds, and return the axes; with a path, write a picture instead."""
+    def plot(self, path: str | Path | None = None, metrics: Sequence[str] = ()) -> Any:
+        """Plot metrics and loss over the rounds, and return the axes; with a path, write a picture instead.
+
+        metrics  what to plot instead: columns of `frame()`, such as "train_loss"
+        """
         if find_spec("matplotlib") is None:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
-        size = (5.5 * (2 + len(self.other_metrics)), 4.2)
-
-        def draw(figure: Any) -> Any:
-            axes = figure.subplots(1, 2 + len(self.other_metrics))
-            plot_histories(axes, {self.algorithm: [self.history]}, self.metric, self.other_metrics)
-            return axes
-
-        return draw_figure(draw, size, path)
+        return plot_curves({self.algorithm: [self.history]}, [self.metric, *self.other_metrics], metrics, path)
 
     # ---------------------------------------------------------------------------------------------------- exports
     def export(self, path: str | Path, example: Any = None) -> Path:

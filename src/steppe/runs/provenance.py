@@ -20,6 +20,7 @@ from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.losses import find_loss_name, find_loss_settings
 from steppe.core.prediction import find_prediction
+from steppe.core.twin import hash_tensors
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
 from steppe.runs.trained import describe_base
@@ -77,7 +78,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
         "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
-                  "own_head": task.own_head, **describe_base(task),
+                  "initial": hash_tensors({"x0": task.x0}), "own_head": task.own_head, **describe_base(task),
                   **({} if task.predict is find_prediction else {"predict": qualified_name(task.predict)}),
                   **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
