@@ -49,6 +49,8 @@ def translate(
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
     'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
+    >>> translate("Δ = η_g g", {"g": "g_{1}"})
+    '\\\\Delta = \\\\eta_g g_{1}'
     """
     return _Reader(text, names or {}, words, inline).read()
 
@@ -155,6 +157,13 @@ class _Reader:
             self.at += 1
 
     def script(self) -> str:
+        """Read what is lowered or raised; names there are part of a symbol, and not replaced."""
+        outside, self.names = self.names, {}
+        found = self._script()
+        self.names = outside
+        return found
+
+    def _script(self) -> str:
         kind, value, accent = self.peek()
         self.at += 1
         if value == "{":

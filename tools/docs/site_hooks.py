@@ -24,6 +24,11 @@ LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
 INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
 
 
+def on_config(config: MkDocsConfig) -> None:
+    """Leave out the page for a server's missing pages, whose addresses do not work from the file system."""
+    config.theme.static_templates.discard("404.html")
+
+
 @event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add MathJax, and the pages that `folder/*` of the navigation stands for."""

@@ -28,7 +28,7 @@ from steppe.data.arrays import as_inputs, as_targets
 MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """Training and test samples in memory; validation samples only after `with_validation`.
 
@@ -81,6 +81,12 @@ class Data:
             if tensor.dtype == torch.uint8 and self.mean and len(self.mean) != tensor.shape[1]:
                 raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers, but images have another number of "
                                   "channels.")  # fmt: skip
+
+    def __repr__(self) -> str:
+        kind = "regression or sequences" if self.classes is None else f"{self.classes} classes"
+        clients = "" if self.groups is None else f", {len(np.unique(self.groups))} clients"
+        return (f"<Data {self.name}: {len(self.train_targets):,} training and {len(self.test_targets):,} test samples "
+                f"of shape {show_shape(self.train_inputs)}, {kind}{clients}>")  # fmt: skip
 
     def _check_labels(self, part: str, labels: Tensor) -> None:
         if labels.dtype != torch.int64 or labels.ndim != 1:
