@@ -5,8 +5,8 @@ import json
 import pytest
 
 from steppe.reproduce.advice import Wish, advise, is_dominated, is_level
-from steppe.reproduce.evidence import Evidence, Setting, collect_evidence
 from steppe.reproduce.league import list_arms
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
 from tests.reproduce.test_league import row_of, tuned
 
 HERE = Setting("league", "cifar10", "cnn", "lda(0.1)", 100, 10, 200)

@@ -32,7 +32,7 @@ def advise(
     from steppe.reproduce import rows
     from steppe.reproduce.advice import Wish
     from steppe.reproduce.advice import advise as answer
-    from steppe.reproduce.evidence import collect_evidence
+    from steppe.reproduce.method_results import collect_evidence
 
     if clients and per_round and per_round > clients:
         raise SteppeError(f"--per-round is {per_round}, but there are only {clients} clients: lower --per-round.")

@@ -8,8 +8,8 @@ from math import log
 from typing import Any
 
 from steppe.data.partition import parse
-from steppe.reproduce.evidence import Evidence, Setting
 from steppe.reproduce.intervals import compare_blocks
+from steppe.reproduce.method_results import Evidence, Setting
 
 CHANCE = 2.0  # points by which single runs may differ without meaning it (docs/survey.md)
 

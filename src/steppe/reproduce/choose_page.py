@@ -8,7 +8,7 @@ from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_markdown_table
 from steppe.reproduce.advice import Wish, advise, is_dominated
-from steppe.reproduce.evidence import Evidence, Setting, collect_evidence
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
 from steppe.reproduce.rows import Row
 
 QUESTIONS: dict[str, Wish] = {
