@@ -6,9 +6,9 @@ layers of 200, one thread, client states on disk, a checkpoint every second roun
 
 Start and memory are measured in processes of their own: `start` is the time from its start until the line on memory,
 just before the first round, and `start_cpu` its CPU time; `grown` is by how much its resident memory has grown at most
-since then, to be compared with what that line predicted. The time per round is CPU time of the run's thread, because other
-programs may be running. Federations of all sizes take turns, a round each, in one process, so that what other programs
-do to caches falls on all of them.
+since then, to be compared with what that line predicted. The time per round is CPU time of the run's thread, because
+other programs may be running. Federations of all sizes take turns, a round each, in one process, so that what other
+programs do to caches falls on all of them.
 """
 
 from __future__ import annotations
