@@ -35,7 +35,7 @@ def million(report: dict[str, Any]) -> str:
     slowest, kept = max(r["start"] for r in rows), all(r["grown_mib"] <= r["predicted_mib"] for r in rows)
     exponents = ", ".join(f"{NAMES[a]} {b:.3f} ({_met(b <= EXPONENT)})" for a, b in report["growth"].items())
     lines += ["", f"Exponent of the time per round over all clients, target {EXPONENT}: {exponents}. Slowest start "
-              f"{slowest:.1f} s, target {START:.0f}: {_met(slowest <= START)}. Memory stayed within what "
+              f"in this table {slowest:.1f} s, target {START:.0f}: {_met(slowest <= START)}. Memory stayed within what "
               f"was printed: {'yes' if kept else 'no'}.", "",
               "CPU time to draw the clients of one round:", "",
               "| sampling | " + " | ".join(f"{int(n):,}" for n in draws["fixed"]) + " |",
