@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +46,6 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import choose_measures
-    from steppe.registry import name_part
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
@@ -58,12 +58,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
     asked = [name.strip() for name in measures.split(",") if name.strip()]
     to_measure = [] if asked == ["none"] else choose_measures(asked)
-    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
-    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    with_parts = [name_part(part) for part in add]
-    configs = {"+".join([name, *with_parts]):
-               arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], [*parts, *add], rounds)
-               for name, (algorithm, own, parts) in spelled.items()}  # fmt: skip
+    configs = _configure(names, config, sets, add, rounds)
     where = out or arguments.find_free_folder("compare", resume=False)
 
     first = next(iter(configs.values()))
@@ -104,6 +99,19 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     report_failures(points)
     if trouble:
         raise typer.Exit(3)
+
+
+def _configure(names: list[str], path: Path | None, sets: list[str], add: list[str],
+               rounds: int | None) -> dict[str, Any]:  # fmt: skip
+    """Return the configuration of each algorithm, by its name with what was added to all."""
+    from steppe.registry import name_part
+
+    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
+    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    with_parts = [name_part(part) for part in add]
+    return {"+".join([name, *with_parts]):
+            arguments.read_configuration(algorithm, path, [*shared[algorithm], *own], [*parts, *add], rounds)
+            for name, (algorithm, own, parts) in spelled.items()}  # fmt: skip
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:
