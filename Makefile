@@ -15,11 +15,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # With all that tests, checks and benchmarks use.
 $(VENV)/.complete: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,mat,tensorboard,mlflow,optuna]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,hub,mat,tensorboard,mlflow,optuna,transformers]'
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/steppe compare fedavg fedsam scaffold --set 'partition=lda(0.1)' --rounds 30 --out runs/demo
+	$(BIN)/steppe compare fedavg fedsam scaffold+sam:rho=0.1 --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
+	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
 # One process per core; a file's tests stay together (tests/conftest.py).

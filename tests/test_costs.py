@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from steppe.report.listing import trace_costs
-from steppe.report.readme import renew_table
 
 ROOT = Path(__file__).parent.parent
 POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (1, 1), "fedgmt": (1.5, 1.33),
@@ -40,8 +39,3 @@ def test_the_cost_page_quotes_what_is_traced():
 
 def test_head_only_fedsol_costs_one_body_pass():
     assert row("fedsol", "on=head")["flops_x"] == pytest.approx(1.35, abs=0.01)  # one gradient and the teacher
-
-
-def test_readme_table_is_current():
-    text = (ROOT / "README.md").read_text()
-    assert renew_table(text) == text, "run python -m steppe.report.readme"

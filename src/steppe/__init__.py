@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from steppe import flatness, optim, testing
+    from steppe import data, flatness, optim, testing
     from steppe.api import Run, analyze, load, run
     from steppe.core.algorithm import Algorithm
     from steppe.core.errors import CompositionError, RunFailed, SettingError, SteppeError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
-    from steppe.lab import compare, cost, sweep, trace
+    from steppe.lab import compare, cost, partition, sweep, trace
     from steppe.optim import optimiser
 
 # The public names by the module that defines them.
@@ -36,17 +36,17 @@ _HOMES = {
     "core.part": ("Part", "unit"),
     "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
     "embed": ("client", "server"),
-    "lab": ("compare", "cost", "sweep", "trace"),
+    "lab": ("compare", "cost", "partition", "sweep", "trace"),
     "optim": ("optimiser",),
     "data": ("Data", "Partition", "from_arrays", "from_clients", "from_dataset"),
     "engine.result": ("Result",),
     "engine.trackers": ("Tracker",),
 }
-_MODULES = ("flatness", "optim", "testing")
+_MODULES = ("data", "flatness", "optim", "testing")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
-           "analyze", "client", "compare", "cost", "flatness", "from_arrays", "from_clients", "from_dataset", "load",
-           "optim", "optimiser", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
+           "analyze", "client", "compare", "cost", "data", "flatness", "from_arrays", "from_clients", "from_dataset",
+           "load", "optim", "optimiser", "partition", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

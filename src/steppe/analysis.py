@@ -39,6 +39,7 @@ from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import describe
+from steppe.runs.same_run import find_changed_sources
 
 log = logging.getLogger("steppe")
 LONG = 20.0  # seconds; a measure that takes longer is announced
@@ -173,7 +174,7 @@ class Analysis:
         if self.folder.named_model is None and not self.own.get("model"):
             raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
-        if changed := self.folder.changed_sources(config):
+        if changed := find_changed_sources(self.folder, config):
             raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
         if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
             # Most measures need no metric, so its absence is told and not refused.

@@ -48,7 +48,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
                "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
                returns parts, or a complete Algorithm
     add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
-    model      a name, or your own nn.Module; parameters with requires_grad=False stay as they are
+    model      a name, your own nn.Module, or its class, which is then built from the run's seed; parameters with
+               requires_grad=False stay as they are
     predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
                outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
     data       a name, a Data, arrays (x, y, test_x, test_y), two data sets, loaders or tables (train, test), a dict of
@@ -72,7 +73,6 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     """
     join()
     own = take_objects(model, data, options)
-    own["model"] = take_module(own["model"]) if own["model"] is not None else None
     track = [track] if isinstance(track, str) or not isinstance(track, Iterable) else list(track)
     own_loss, own_metrics = split_objectives(loss, choose_given(metric, metrics), options)
     options["track"] = [t for t in track if isinstance(t, str)]
@@ -89,6 +89,9 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
     with tell_where(say_options({**options, "add": add})), keep_caller_state():
+        if isinstance(own["model"], type):  # a class is built from the run's seed, as `compare` does
+            torch.manual_seed(config.seed)
+            own["model"] = take_module(own["model"])
         built = build_experiment(config, call.algorithm, loss=own_loss, metric=own_metrics, head=head, add=call.add,
                                  predict=predict, **own)  # fmt: skip
         with Progress(config.rounds, not (progress and is_first()), built.task.metric) as shown:

@@ -1,4 +1,4 @@
-"""The laboratory in Python: `compare`, `sweep`, `cost` and `trace`, with names and with objects of the caller's own.
+"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace`, `partition`, with names and with the caller's objects.
 
 Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
 interrupted continues when the same call is made once more.
@@ -25,6 +25,8 @@ from steppe.core.errors import RunFailed, SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.task import Task
+from steppe.data import Partition, as_data, load
+from steppe.data.divide import divide
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
@@ -183,6 +185,20 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
     recipe = {"momentum": checked.momentum, "weight_decay": checked.weight_decay, "clip": checked.clip}
     call = read_call(algorithm, add, {**settings, **recipe})
     return Trace(trace_algorithm(build_algorithm(call.config, call.algorithm, call.add), checked))
+
+
+def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | None = None) -> Partition:
+    """Split training data over clients by a rule, as a run would; to look at, to save, or to change and to give to one.
+
+    data    as in `steppe.run`: a name, a Data, arrays, data sets
+    rule    such as "lda(0.1)" (steppe list partitions)
+    seed    default: the one of the rule's paper
+
+        >>> split = partition("digits", "lda(0.1)", clients=5)
+        >>> len(split.clients), int(split.sizes.sum())
+        (5, 1437)
+    """
+    return divide(load(data) if isinstance(data, str) else as_data(data), rule, clients, seed)[1]
 
 
 def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,

@@ -204,3 +204,40 @@ def test_cost_and_trace() -> None:
         steppe.trace("fedavg", {**problem, "cleints": []})
     with pytest.raises(SteppeError, match="no problem file"):
         steppe.trace("fedavg", "nowhere.json")
+
+
+def test_the_class_of_a_model_is_built_from_the_runs_seed() -> None:
+    few = {**FEW, "data": blobs(), "rounds": 1, "vary": "model"}
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    losses = [steppe.run("fedavg", Net, seed=seed, **few).history[-1]["loss"] for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is left alone
+    assert losses[0] == losses[1] != losses[2]
+    assert [r["loss"] for r in steppe.compare(["fedavg"], Net, seeds=1, **few).records] == losses[:1]
+
+
+def test_a_partition_can_be_looked_at_before_it_is_used(tmp_path: Path) -> None:
+    split = steppe.partition(blobs(), "lda(0.5)", clients=4, seed=3)
+    used = steppe.run("fedavg", seeded(), blobs(), **{**FEW, "partition": "lda(0.5)"}, partition_seed=3)
+    assert used.experiment.federation.partition.hash == split.hash  # type: ignore[union-attr]
+    axes = split.plot(blobs()[1], 3)
+    assert (axes.get_xlabel(), axes.get_title()) == ("client", "lda(0.5), seed 3")
+    split.plot(blobs()[1], 3, tmp_path / "split.png")
+    assert (tmp_path / "split.png").stat().st_size > 1000
+
+
+def test_a_loss_of_a_result_is_that_of_its_training_data() -> None:
+    result = steppe.run("fedavg", seeded(), blobs(), **FEW)
+    data, loss = result.experiment.federation.data, steppe.flatness.Loss.of(result)
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(result.model(data.train_inputs), data.train_targets)
+    assert loss.value(result.x) == pytest.approx(float(wanted), rel=1e-5)
+    assert repr(data).startswith(f"<Data arrays: {len(data.train_targets)} training and ")
+
+
+def test_colours_alone_make_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steppe.engine.progress import Progress
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook sets it for its commands
+    with Progress(2) as shown:
+        assert shown.bar is None

@@ -149,8 +149,13 @@ def test_hugging_face_itself() -> None:
         "train": datasets.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist()}),
         "test": datasets.Dataset.from_dict({"x": TEST_X.tolist(), "label": TEST_Y.tolist()}),
     })  # fmt: skip
-    data = steppe.from_dataset(splits)
-    assert torch.equal(data.train_inputs, torch.tensor(X))  # type: ignore[arg-type]
+    wanted = steppe.run("fedavg", seeded(), blobs(), **FEW).history[-1]["loss"]
+    columns = splits.with_format("torch")
+    for given in ((splits,), (columns,), (splits["train"], splits["test"]), (columns["train"], columns["test"])):
+        data = steppe.from_dataset(*given)
+        assert torch.equal(data.train_inputs, torch.tensor(X))  # type: ignore[arg-type]
+        assert steppe.run("fedavg", seeded(), data, **FEW).history[-1]["loss"] == pytest.approx(wanted, abs=1e-7)
+    assert steppe.run("fedavg", seeded(), splits, **FEW).history[-1]["loss"] == pytest.approx(wanted, abs=1e-7)
 
 
 # --- one data set per client

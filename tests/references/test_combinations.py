@@ -110,6 +110,6 @@ def test_the_combination_is_what_the_plain_program_computes(case):
     assert float((trained[-1] - x0).norm()) > 0.1
 
 
-def test_readme_says_how_many():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_evidence_says_how_many():
+    text = (Path(__file__).parents[2] / "docs/evidence.md").read_text()
     assert f"{len(CASES)}\n  combinations that people run equal one plain program to 1e-10" in text

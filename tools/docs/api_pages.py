@@ -16,7 +16,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
                 ["compare", "report.shown.ComparedRuns", "sweep", "report.shown.SweptRuns", "cost",
                  "report.shown.Costs", "trace", "report.shown.Trace"]),
     "data": ("Data", "Data of your own, and how they are divided among clients.",
-             ["from_arrays", "from_clients", "from_dataset", "Data", "Partition"]),
+             ["from_arrays", "from_clients", "from_dataset", "data.load", "Data", "partition", "Partition"]),
     "parts": ("Parts and algorithms",
               "What an idea of your own is made of: a part, its hooks, and what each hook sees.",
               ["Part", "LocalStep", "ClientRound", "ServerTurn", "Aggregation", "Oracle", "unit", "Algorithm"]),
@@ -49,7 +49,7 @@ TYPES = ["engine.calls.Asked", "engine.calls.Added", "lab.Several", "core.metric
 
 def make_pages() -> dict[str, str]:
     """Return the text of every page by its path; each public name must have a place."""
-    placed = [name for _, _, names in PAGES.values() for name in names if "." not in name] + list(MODULES)
+    placed = [name for _, _, names in PAGES.values() for name in names if "." not in name] + [*MODULES, "data"]
     if odd := set(placed) ^ set(steppe.__all__):
         raise SystemExit(f"tools/docs/api_pages.py and steppe.__all__ differ: {', '.join(sorted(odd))}")
     pages = {}

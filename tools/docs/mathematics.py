@@ -30,7 +30,7 @@ PAIRS = {"(": ")", "[": "]", "{": "}", "‖": "‖", "|": "|", "⌈": "⌉", "�
 FENCES = {"(": ("(", ")"), "[": ("[", "]"), "{": (r"\{", r"\}"), "‖": (r"\lVert ", r"\rVert "),
           "|": (r"\lvert ", r"\rvert "), "⌈": (r"\lceil ", r"\rceil "), "⌊": (r"\lfloor ", r"\rfloor ")}  # fmt: skip
 FUNCTIONS = {"unit", "exp", "log", "min", "max", "cos", "sign", "clamp", "softmax", "mean", "median", "clip", "rule",
-             "knn", "model", "prediction", "optimiser", "KL"}  # fmt: skip
+             "knn", "model", "prediction", "optimiser", "normal", "KL"}  # fmt: skip
 PLAIN = {"exp", "log", "min", "max", "cos"}  # functions that LaTeX knows
 TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<number>\d+(?:\.\d+)?(?:e[-−]?\d+)?)|(?P<word>[A-Za-z][a-z]+|KL|[A-Za-z])(?P<accent>[\u0302-\u0304])?"
@@ -48,7 +48,9 @@ def translate(
     """Return the LaTeX of an equation. `names` replaces symbols; `words` may stand in it besides functions.
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
-    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} \\\\left(c_i^{+} - c_i\\\\right)'
+    'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
+    >>> translate("Δ = η_g g", {"g": "g_{1}"})
+    '\\\\Delta = \\\\eta_g g_{1}'
     """
     return _Reader(text, names or {}, words, inline).read()
 
@@ -88,7 +90,7 @@ class _Reader:
             if value == "/":
                 self.at += 1
                 self.skip()
-                if not out:
+                if not out or out[-1] in OPERATORS.values():
                     self.refuse("/")
                 below = self.atom()
                 out[-1] = f"{out[-1]} / {below}" if self.inline else rf"\frac{{{_bare(out[-1])}}}{{{_bare(below)}}}"
@@ -114,11 +116,11 @@ class _Reader:
         if kind != "number" and self.peek()[1] in ("(", "["):  # an application, since no space stands between
             opening = self.peek()[1]
             self.at += 1
-            name = self.scripts(name + self.group(opening))
+            name = self.scripts(name + self.group(opening, of=name))
         return name
 
     def symbol(self, kind: str, value: str) -> str:
-        if value in self.names:
+        if value in self.names and self.peek()[1] != "_":  # g is renamed, g_p is not
             return self.names[value]
         if kind == "number":
             base, _, power = value.replace("−", "-").partition("e")
@@ -155,13 +157,22 @@ class _Reader:
             self.at += 1
 
     def script(self) -> str:
+        """Read what is lowered or raised; names there are part of a symbol, and not replaced."""
+        outside, self.names = self.names, {}
+        found = self._script()
+        self.names = outside
+        return found
+
+    def _script(self) -> str:
         kind, value, accent = self.peek()
         self.at += 1
         if value == "{":
             if self.peek()[0] == "word" and len(self.peek()[1]) > 1 and self.tokens[self.at + 1][1] == "}":
                 self.at += 2
                 return rf"{{\mathrm{{{self.tokens[self.at - 2][1]}}}}}"
+            outside, self.inline = self.inline, True  # no fractions there
             inside = self.sequence("}")
+            self.inline = outside
             self.at += 1
             return f"{{{inside}}}"
         if kind == "word" and len(value) > 1:
@@ -169,15 +180,17 @@ class _Reader:
         name = self.symbol(kind, value)
         return rf"\{ACCENTS[accent]}{{{name}}}" if accent else name
 
-    def group(self, opening: str) -> str:
+    def group(self, opening: str, of: str = "") -> str:
+        """Read a group; parentheses around one fraction are left out, unless a function is applied to it."""
         inside = self.sequence(PAIRS[opening])
         if self.peek()[1] != PAIRS[opening]:
             self.refuse(opening)
         self.at += 1
-        if opening == "(" and inside.startswith(r"\frac") and _is_one(inside):
+        if opening == "(" and not of and inside.startswith(r"\frac") and _is_one(inside):
             return inside
         left, right = FENCES[opening]
-        return f"{left}{inside}{right}" if self.inline else rf"\left{left}{inside}\right{right}"
+        tall = not self.inline and re.search(r"\\(frac|sum|sqrt)", inside)
+        return rf"\left{left}{inside}\right{right}" if tall else f"{left}{inside}{right}"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, str]]:
@@ -200,19 +213,22 @@ def _is_one(latex: str) -> bool:
 
 def _bare(latex: str) -> str:
     """Leave out parentheses that a fraction or a root makes unnecessary."""
-    if not (latex.startswith(r"\left(") and latex.endswith(r"\right)")):
+    if not latex.startswith(("(", r"\left(")):
         return latex
-    inside = latex[len(r"\left(") : -len(r"\right)")]
+    plain = re.sub(r"\\(?:left|right)(?=[()])", "", latex)
     depth = 0
-    for found in re.finditer(r"\\(left|right)\b", inside):
-        depth += 1 if found[1] == "left" else -1
-        if depth < 0:
+    for i, c in enumerate(plain):
+        depth += (c == "(") - (c == ")")
+        if not depth and i < len(plain) - 1:
             return latex
-    return inside
+    start, end = (6, 7) if latex.startswith(r"\left") else (1, 1)
+    return latex[start:-end]
 
 
 # Running text: what is mathematics there is found by its characters.
-SIGNS = re.compile(r"[αβγδεζηλμρστφπθκΔΛℓ∇∞Σ√‖⊙⊗←≤≥∈−⁰¹²³⁴-⁹⁺⁻ᵀᵏᴷᵗ₀-₉\u0302-\u0304]|(?<![A-Za-z])[A-Za-z]_[A-Za-z{0-9]")
+SIGNS = re.compile(
+    r"[αβγδεζηλμρστφπθκΔΛℓ∇∞Σ√‖⊙⊗←≤≥∈−⁰¹²³⁴-⁹⁺⁻ᵀᵏᴷᵗ₀-₉\u0302-\u0304]|(?<![A-Za-z])[A-Za-z](?:_[A-Za-z{0-9]|'(?![A-Za-z]))"
+)
 JOINS = re.compile(r"[=+·/×<>←≤≥∈−⊙≈]+|\d+(\.\d+)?(e[-−]?\d+)?")
 CALL = re.compile(r"(?:[a-zA-Z]|unit|mean|exp|log|cos)\([^()]*\)")
 
@@ -221,10 +237,11 @@ def typeset(text: str) -> str:
     """Return running text as Markdown with its mathematics set; code between backticks stays as it is.
 
     >>> typeset("it keeps c_i, not `c_i`.")
-    'it keeps <span class="arithmatex">\\\\(c_i\\\\)</span>, not `c_i`.'
+    'it keeps \\\\(c_i\\\\), not `c_i`.'
     """
-    pieces = re.split(r"(`[^`]+`)", text)
-    return "".join(p if p.startswith("`") else _typeset(unicodedata.normalize("NFD", p)) for p in pieces)
+    text = re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+    pieces = re.split(r"(`[^`]+`|\[arXiv:[^)]+\))", text)
+    return "".join(p if p[:1] in ("`", "[") else _typeset(unicodedata.normalize("NFD", p)) for p in pieces)
 
 
 def _typeset(text: str) -> str:
@@ -248,7 +265,8 @@ def _typeset(text: str) -> str:
         )
         if possible and bare:
             run.append(word)
-            if re.search(r"[,;:.)]$", word) and not _open(" ".join(run)):
+            together = " ".join(run)
+            if (re.search(r"[,;:.]$", word) and not _open(together)) or together.count(")") > together.count("("):
                 flush()
         else:
             flush()
@@ -276,7 +294,7 @@ def _set_run(run: str) -> str:
         latex = translate(inside, inline=True)
     except (NotMathematics, IndexError):
         return _safe(run)
-    return f'{before}<span class="arithmatex">\\({html.escape(latex, quote=False)}\\)</span>{after}'
+    return rf"{before}\({latex}\){after}"
 
 
 def _safe(word: str) -> str:

@@ -14,7 +14,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from tools.docs import api_pages, command_page, config_page, folder_page, names_page, wire_page
+from tools.docs import api_pages, catalogue_pages, command_page, config_page, folder_page, names_page, wire_page
 from tools.docs.offline_check import check_site
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,11 @@ DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
 INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Leave out the page for a server's missing pages, whose addresses do not work from the file system."""
+    config.theme.static_templates.discard("404.html")
 
 
 @event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
@@ -39,13 +44,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def make_reference() -> dict[str, str]:
     """Return the generated pages by their paths."""
-    return api_pages.make_pages() | {
-        "reference/config.md": config_page.make_page(),
-        "reference/commands.md": command_page.make_page(),
-        "reference/names.md": names_page.make_page(),
-        "reference/files.md": folder_page.make_page(),
-        "reference/messages.md": wire_page.make_page(),
-    }
+    return (
+        api_pages.make_pages()
+        | catalogue_pages.make_pages()
+        | {
+            "reference/config.md": config_page.make_page(),
+            "reference/commands.md": command_page.make_page(),
+            "reference/names.md": names_page.make_page(),
+            "reference/files.md": folder_page.make_page(),
+            "reference/messages.md": wire_page.make_page(),
+        }
+    )
 
 
 def walk(nav: Any) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from steppe.core.algorithm import Algorithm
+from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, broadcast
@@ -33,10 +32,35 @@ class Cost:
     flops: int  # per step, of convolutions and matrix products
 
 
+class Traced(NamedTuple):
+    """What one client's round sends and keeps: how many numbers, by name; and the passes of one step."""
+
+    down: dict[str, int]
+    up: dict[str, int]
+    kept: dict[str, int]  # by the client, between its rounds
+    server: dict[str, int]
+    meter: Meter
+    flops: int
+
+    def weigh(self, task: Task) -> Cost:
+        """Return the same as multiples of the model and in bytes."""
+        size, item = task.layout.size, task.x0.element_size()
+        down, up, kept, held = (sum(sizes.values()) for sizes in self[:4])
+        return Cost(
+            down / size, up / size, kept / size, held / size, down * item, up * item, kept * item,
+            self.meter.gradients, self.meter.forwards, self.flops,
+        )  # fmt: skip
+
+
 def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:
     """Trace begin, step and end. `batch` gives shapes only, unless the model needs a device with real numbers."""
+    return trace_round(algorithm, task, batch, device).weigh(task)
+
+
+def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Traced:
+    """Run one client's round on tensors without data, with one step."""
     task = task.to(device)
-    x, size = task.x0, task.layout.size
+    x = task.x0
     batch = tree_map(lambda v: v.to(device, x.dtype if v.is_floating_point() else None), batch)
     scalar = torch.ones((), device=device, dtype=x.dtype)
     server = Server(x, algorithm.server_state(x), task.buffers)
@@ -50,16 +74,13 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device 
     with counter, torch.no_grad():
         live = step(algorithm, task, sent, live, batches, scalar, scalar, meter=meter)
     reply = end(algorithm, task, sent, live, scalar)
-    unsent = size if algorithm.alone else task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0
+    size = task.layout.size
+    model = size - (size if algorithm.alone else task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0)
 
-    def count(tree: Any) -> int:
-        return sum(v.numel() for v in tree_leaves(tree) if isinstance(v, Tensor))
+    def count(states: States, buffers: Tensors | None = None) -> dict[str, int]:
+        own = {f"{part}.{name}": v.numel() for part, tensors in states.items() for name, v in tensors.items()}
+        return own | {f"buffers.{name}": v.numel() for name, v in (buffers or {}).items()}
 
-    down = count((sent.x, sent.down, sent.buffers)) - unsent
-    up = count((reply.update, reply.up, reply.buffers)) - unsent
-    kept, held = count(reply.state), count((server.x, server.state))
-    item = x.element_size()
-    return Cost(
-        down / size, up / size, kept / size, held / size, down * item, up * item, kept * item,
-        meter.gradients, meter.forwards, counter.get_total_flops(),
-    )  # fmt: skip
+    return Traced({"model": model} | count(sent.down, sent.buffers), {"model": model} | count(reply.up, reply.buffers),
+                  count(reply.state), {"model": size} | count(server.state), meter,
+                  counter.get_total_flops())  # fmt: skip

@@ -150,6 +150,15 @@ def make_placeholder(x: Tensor) -> Tensor:
     return x.new_zeros(()).expand_as(x)
 
 
+def object_to_readers(others: tuple[Part, ...], because: str) -> str:
+    """Return the objection of an optimiser to the first part that needs plain steps; empty if there is none."""
+    reader = next((p.name for p in others if p.needs_plain_steps), None)
+    return "" if reader is None else (
+        f"'{reader}' derives gradients from a client's displacement, but {because}: "
+        "use the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper works)"
+    )  # fmt: skip
+
+
 def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     """Scale v to length one, or to zero if its norm is at most `floor`, because noise must not become an ascent.
 

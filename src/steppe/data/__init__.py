@@ -2,7 +2,8 @@
 
 from steppe.data.aligned import align_test_sets
 from steppe.data.augment import AUGMENTATIONS, Augmentation, find_augmentation, normalise
-from steppe.data.dataset import DATASETS, Data, from_arrays, load
+from steppe.data.dataset import Data, from_arrays
+from steppe.data.named_datasets import DATASETS, load
 from steppe.data.own_data import as_data, from_clients, from_dataset
 from steppe.data.partition import Partition
 from steppe.data.rules import PARTITIONS

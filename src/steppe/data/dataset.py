@@ -1,5 +1,6 @@
 """A data set: six tensors and a few constants, checked once, when it is created.
 
+>>> from steppe.data import load
 >>> data = load("digits")
 >>> data.train_inputs.shape, data.classes
 (torch.Size([1437, 1, 8, 8]), 10)
@@ -11,11 +12,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,14 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, show_shape, take
-from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.arrays import as_inputs, as_targets
-from steppe.data.files import find
 
 MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """Training and test samples in memory; validation samples only after `with_validation`.
 
@@ -85,6 +81,12 @@ class Data:
             if tensor.dtype == torch.uint8 and self.mean and len(self.mean) != tensor.shape[1]:
                 raise SteppeError(f"{self.name}: mean has {len(self.mean)} numbers, but images have another number of "
                                   "channels.")  # fmt: skip
+
+    def __repr__(self) -> str:
+        kind = "regression or sequences" if self.classes is None else f"{self.classes} classes"
+        clients = "" if self.groups is None else f", {len(np.unique(self.groups))} clients"
+        return (f"<Data {self.name}: {len(self.train_targets):,} training and {len(self.test_targets):,} test samples "
+                f"of shape {show_shape(self.train_inputs)}, {kind}{clients}>")  # fmt: skip
 
     def _check_labels(self, part: str, labels: Tensor) -> None:
         if labels.dtype != torch.int64 or labels.ndim != 1:
@@ -264,120 +266,3 @@ def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         # A constant channel has std 0; use 1 to avoid a division by zero.
         std.append(float((weight @ (values - mean[-1]) ** 2).sqrt()) or 1.0)
     return tuple(mean), tuple(std)
-
-
-def _digits(folder: Path) -> Data:
-    # Pixels are stored as published, 0..16; they are scaled to 0..255.
-    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
-        images, labels, test = file["images"], file["labels"].astype(np.int64), file["test"]
-    images = ((images.astype(np.uint16) * 255 + 8) // 16).astype(np.uint8)
-    train = np.setdiff1d(np.arange(len(labels)), test)
-    return from_arrays(images[train], labels[train], images[test], labels[test], name="digits", classes=10)
-
-
-def _shakespeare(name: str, folder: Path | None = None) -> Data:
-    path = shakespeare.SLICE
-    if folder is not None:
-        path = folder.with_suffix(".jsonl.xz")
-        path = path if path.is_file() else find(folder, ["shakespeare.jsonl.xz"])
-    train, test, names = shakespeare.read(path)
-    x, y, test_x, test_y = (torch.from_numpy(np.ascontiguousarray(a)) for a in (*train[:2], *test[:2]))
-    return Data(name, x, y, test_x, test_y, None, groups=train.clients, test_groups=test.clients, client_names=names,
-                tokens=shakespeare.TOKENS)  # fmt: skip
-
-
-def _image_files(folder: Path, name: str, **constants: Any) -> Data:
-    *arrays, names = image_folder.read(folder)
-    return from_arrays(*arrays, name=name, class_names=names, **constants)
-
-
-def _medmnist(folder: Path, name: str, classes: int, **options: Any) -> Data:
-    path = folder.with_suffix(".npz")
-    path = path if path.is_file() else find(folder, [f"{name}.npz"])
-    arrays = medmnist.read(path, **options)
-    half = (0.5,) * (3 if arrays[0].ndim == 4 else 1)
-    return from_arrays(*arrays, name=name, classes=classes, mean=half, std=half)
-
-
-def _svhn(folder: Path, negative: bool = False) -> Data:
-    mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
-    return from_arrays(*svhn.read(folder, negative), name="svhn", classes=10, mean=mean, std=std)
-
-
-def _idx(name: str, mean: float, std: float) -> Callable[[Path], Data]:
-    return lambda f: from_arrays(*idx.read(f), name=name, classes=10, mean=(mean,), std=(std,))
-
-
-def _cifar(classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Path], Data]:
-    name = f"cifar{classes}"
-    return lambda f: from_arrays(*cifar.read(f, classes), name=name, classes=classes, mean=mean, std=std)
-
-
-_CIFAR10 = (0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)
-_CIFAR100 = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-_CINIC10 = {
-    "mean": (0.47889522, 0.47227842, 0.43047404),
-    "std": (0.24205776, 0.23828046, 0.25874835),
-}
-_TINY_IMAGENET = {"mean": (0.4802, 0.4481, 0.3975), "std": (0.2770, 0.2691, 0.2821)}
-
-# name -> (reader of folder/<name>, the files expected there)
-DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
-    "digits": (_digits, "8×8 handwritten digits, inside the package"),
-    "shakespeare": (
-        lambda f: _shakespeare("shakespeare"),
-        "next character of 30 roles' speeches, a client per role, inside the package",
-    ),
-    "shakespeare-full": (
-        lambda f: _shakespeare("shakespeare-full", f),
-        "shakespeare.jsonl.xz: a speech per line, as play, role and text",
-    ),
-    "mnist": (_idx("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
-    "fashion-mnist": (_idx("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
-    "cifar10": (_cifar(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
-    "cifar100": (_cifar(100, *_CIFAR100), "train.bin and test.bin, or the Python version"),
-    "svhn": (_svhn, "train_32x32.mat and test_32x32.mat"),
-    "cinic10": (lambda f: _image_files(f, "cinic10", **_CINIC10), "train/<class>/*.png, test/<class>/*.png"),
-    "tiny-imagenet": (
-        lambda f: _image_files(f, "tiny-imagenet", **_TINY_IMAGENET),
-        "train/<class>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt",
-    ),
-    "pathmnist": (lambda f, **o: _medmnist(f, "pathmnist", 9, **o), "pathmnist.npz"),
-    "tissuemnist": (lambda f, **o: _medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
-    "pneumoniamnist": (lambda f, **o: _medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
-}
-EMBEDDED = {"digits", "shakespeare"}  # inside the package
-
-
-def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
-    """Load a data set by name from folder/<name>; the default folder is $STEPPE_DATA, or ./data.
-
-    In addition to the names in DATASETS: `hub:<name>`, `folder:<path of train/ and test/>`, and the path of an .npz
-    file in MedMNIST's format. Options are passed to the reader: `load("svhn", negative=True)`.
-    """
-    if name.startswith("hub:"):
-        *arrays, names = hub.read(name.removeprefix("hub:"))
-        return from_arrays(*arrays, name=name, class_names=names or None)
-    if name.startswith("folder:"):
-        return _image_files(Path(name.removeprefix("folder:")), name)
-    if name.endswith(".npz"):
-        if not Path(name).is_file():
-            raise SteppeError(f"The file {name} does not exist; give the path of a MedMNIST .npz file.")
-        return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
-    if name not in DATASETS:
-        forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
-        raise SteppeError(f"The data set {name!r} is unknown{suggest_name(name, forms)}")
-    reader, files = DATASETS[name]
-    place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
-    files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))
-    if name not in EMBEDDED and not files_there:
-        raise SteppeError(
-            f"The data set {name} is expected in {place}, which does not exist. Put these official files "
-            f"there: {files}; or point STEPPE_DATA at the folder that holds {name}/."
-        )
-    try:
-        return reader(place, **options)
-    except TypeError as error:
-        if options:
-            raise SteppeError(f"The data set {name} does not take {', '.join(options)} ({error}).") from error
-        raise

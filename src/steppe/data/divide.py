@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from steppe.core.errors import SettingError, SteppeError
-from steppe.data.dataset import Data, load
+from steppe.data.dataset import Data
 from steppe.data.given_partition import as_labels, check_indices, choose_held_out, number_clients, split_indices
+from steppe.data.named_datasets import load
 from steppe.data.partition import GIVEN, Partition, as_array, make
 
 OWN = "own:"  # precedes what is an object of the user's own, as in the configuration

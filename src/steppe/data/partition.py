@@ -116,19 +116,30 @@ class Partition:
             raise SteppeError(f"{path} does not match its own hash: it was edited or damaged; save it again.")
         return loaded
 
-    def plot(self, targets: Any, classes: int, path: str | Path) -> None:
-        """Plot clients × classes; the area of a dot is proportional to the number of samples."""
-        from matplotlib.figure import Figure
+    def plot(self, targets: Any, classes: int, path: str | Path | None = None) -> Any:
+        """Plot clients × classes, and return the axes; the area of a dot is proportional to the number of samples.
 
+        With a path, write a picture; otherwise it is left to pyplot, and a notebook shows it.
+        """
         counts = self.counts(targets, classes)
         client, label = np.nonzero(counts)
         area = counts[client, label]
-        figure = Figure(figsize=(max(4, 0.12 * len(self.clients) + 1.5), max(2.5, 0.25 * classes + 1)))
+        size = (max(4, 0.12 * len(self.clients) + 1.5), max(2.5, 0.25 * classes + 1))
+        if path is None:
+            from matplotlib import pyplot
+
+            figure = pyplot.figure(figsize=size, layout="constrained")
+        else:
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=size)
         axes = figure.subplots()
         axes.scatter(client, label, s=120 * area / area.max(), color="#2a6f97", linewidths=0)
         axes.set(xlabel="client", ylabel="class", title=f"{self.rule}, seed {self.seed}")
         axes.set(xlim=(-1, len(self.clients)), ylim=(-1, classes))
-        save_figure(figure, path, bbox_inches="tight", dpi=150)
+        if path is not None:
+            save_figure(figure, path, bbox_inches="tight", dpi=150)
+        return axes
 
 
 def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, classes: int | None = None) -> Partition:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,7 +55,8 @@ class Progress(logging.Handler):
             from rich.console import Console
 
             console = Console(stderr=True)
-            if console.is_terminal or console.is_jupyter:
+            # A notebook needs ipywidgets for a bar, and colours (FORCE_COLOR) do not make a terminal.
+            if find_spec("ipywidgets") if console.is_jupyter else sys.stderr.isatty():
                 self._start_bar(console)
         return self
 

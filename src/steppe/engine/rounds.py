@@ -38,6 +38,7 @@ from steppe.runs.client_store import MemoryStore, Store
 from steppe.runs.folder import Record, RunFolder
 from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.same_run import check_resumable
 from steppe.runs.trained import save_adapter
 
 log = logging.getLogger("steppe")
@@ -147,7 +148,7 @@ def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> st
     """Check, before anything is written, that the run fits the folder and the machine; return a line on its needs."""
     begun = folder is not None and folder.exists
     if folder is not None and begun and resume:
-        folder.check_resumable(experiment.config, describe(experiment))
+        check_resumable(folder, experiment.config, describe(experiment))
     out = None if folder is None else folder.path
     needed = resources.check_resources(experiment, is_on_disk(experiment, out), out)
     if folder is not None and begun and not resume:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,8 +31,10 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
+from steppe.executors import fuse_pooling
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
+from steppe.executors.client_conv_kernels import compile_together, skip_launches
 from steppe.executors.sequential import DROPOUT
 
 log = logging.getLogger("steppe")
@@ -158,7 +161,8 @@ class Captured(Batched):
             k.add_(1)
 
         # Cached masks and constants must exist before tracing, or the trace would record their creation.
-        advance(*given)
+        with skip_launches() if self.compiled else nullcontext():
+            advance(*given)
         live, index, mask, keys, client, k, steps, sent = given
         # Compiling the whole update in place is fastest. If that fails, compiling the step alone gains most of it.
         batches = read(index, mask, keys, client, k)
@@ -267,11 +271,17 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
         return values
 
     with torch.no_grad():
-        graph = make_fx(flat)(*leaves)
+        with skip_launches():
+            graph = make_fx(flat)(*leaves)
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
+        if fuse_pooling.ENABLED:
+            fuse_pooling.fuse_pooling(graph.graph)
         _spare_what_stays(graph.graph)
         graph.recompile()
+        with skip_launches() as kernels:
+            graph(*leaves)
+        compile_together(kernels.values())
         fast = torch.compile(graph, dynamic=False)
         fast(*leaves)
     return lambda *args: tree_unflatten(fast(*tree_flatten(args)[0]), shape[0])

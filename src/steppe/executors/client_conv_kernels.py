@@ -7,13 +7,19 @@ of the launch grid:
     input         dx[q, i] = Σ_{tap, o}  dy[(q + padding − tap) / stride, o] · w[o, tap, i]
     weight        dw[o, tap, i] = Σ_p    dy[p, o] · x[p·stride − padding + tap, i]
 
+Bias, ReLU and 2×2 max-pooling may follow in the same kernel (POOL): the four pixels of a window are then neighbouring
+rows of the product, and the result is the largest of each four and its place. Backward, dy is the gradient of the
+pooled pixel at that place, and zero elsewhere (`unpool`).
+
 Everything is channels-last in memory, so that the summed index is contiguous. Shapes are PyTorch's.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-def,untyped-decorator"
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +28,7 @@ from torch import Tensor
 FEW = 16  # with fewer channels than this, one block of the sum covers several taps
 WEIGHT_FORWARD, WEIGHT_BACK = (0, 1, 3, 4, 2), (0, 2, 3, 4, 1)  # (C, O, I, kh, kw) with the summed channels last
 PIXELS, CHANNELS = (0, 1, 3, 4, 2), (0, 2, 1, 3, 4)  # (C, B, ch, h, w) with the channels, or the pixels, last
+NOWHERE = 4  # the place of a pooled pixel that ReLU has set to zero; the others are 0 to 3, row by row
 
 
 class Blocks(NamedTuple):
@@ -48,8 +55,8 @@ def _power(n: int, least: int, most: int) -> int:
 
 
 @cache
-def _kernels() -> tuple[Any, Any] | None:
-    """Return the two Triton kernels, or None if Triton is not installed."""
+def _kernels() -> tuple[Any, Any, Any] | None:
+    """Return the three Triton kernels, or None if Triton is not installed."""
     try:
         import triton
         import triton.language as tl
@@ -61,10 +68,11 @@ def _kernels() -> tuple[Any, Any] | None:
     # a phase share the taps that reach them, kh0 + j·SH. Within a phase, it is a backward convolution of stride 1.
     @triton.jit
     def conv(
-        x, w, y, batch, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-        N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr,
-        PW: tl.constexpr, H0: tl.constexpr, H1: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr, BACK: tl.constexpr,
-        FLAT: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+        x, w, y, bias, place, batch, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
+        OW: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+        PH: tl.constexpr, PW: tl.constexpr, H0: tl.constexpr, H1: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr,
+        BACK: tl.constexpr, POOL: tl.constexpr, FLAT: tl.constexpr, PRECISION: tl.constexpr,
+        BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ):  # fmt: skip
         tile = tl.program_id(0)
         n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -93,6 +101,9 @@ def _kernels() -> tuple[Any, Any] | None:
         b = m // (GH * GW)
         oh = m // GW % GH
         ow = m % GW
+        if POOL:
+            oh = m // 4 // (GW // 2) % (GH // 2) * 2 + m % 4 // 2
+            ow = m // 4 % (GW // 2) * 2 + m % 2
         if BACK:
             h = oh + (phase_h + PH - kh0) // SH
             v = ow + (phase_w + PW - kw0) // SW
@@ -140,9 +151,30 @@ def _kernels() -> tuple[Any, Any] | None:
                 left = tl.load(x + row[:, None] + there[None, :], mask=inside, other=0.0)
                 right = tl.load(w + column[None, :] + (tap * I + i)[:, None], mask=real, other=0.0)
                 total = tl.dot(left, right, total, input_precision=PRECISION)
-        y += client * (batch * OH * OW * N)
-        at = ((b * OH + oh) * OW + ow) * N
-        tl.store(y + at[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=kept[:, None] & (n < N)[None, :])
+        if POOL:
+            total += tl.load(bias + client * N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+            four = tl.permute(tl.reshape(total, (BM // 4, 2, 2, BN)), (0, 3, 1, 2))
+            left, right = tl.split(four)
+            best, third = tl.split(left)
+            second, fourth = tl.split(right)
+            at_best = tl.zeros((BM // 4, BN), dtype=tl.int32)
+            for i in tl.static_range(1, 4):
+                other = second if i == 1 else third if i == 2 else fourth
+                take = (other > best) | (other != other)  # NaN stays NaN
+                best = tl.where(take, other, best)
+                at_best = tl.where(take, i, at_best)
+            best = tl.where(best < 0, 0.0, best)
+            at_best = tl.where(best <= 0, 4, at_best)  # NOWHERE
+            window = tile * (BM // 4) + tl.arange(0, BM // 4)
+            windows = batch * (OH // 2) * (OW // 2)
+            there = (client * windows + window)[:, None] * N + n[None, :]
+            real = (window < windows)[:, None] & (n < N)[None, :]
+            tl.store(y + there, best.to(y.dtype.element_ty), mask=real)
+            tl.store(place + there, at_best.to(tl.uint8), mask=real)
+        else:
+            y += client * (batch * OH * OW * N)
+            at = ((b * OH + oh) * OW + ow) * N
+            tl.store(y + at[:, None] + n[None, :], total.to(y.dtype.element_ty), mask=kept[:, None] & (n < N)[None, :])
 
     # One program sums `length` pixels for a block of (output channel) × (tap, input channel). TURNED: the pixels of dy
     # are contiguous, as tensor cores need for 32-bit numbers, because they cannot transpose them.
@@ -150,8 +182,8 @@ def _kernels() -> tuple[Any, Any] | None:
     def weight_grad(
         dy, x, out, batch, length, clients, H: tl.constexpr, W: tl.constexpr, I: tl.constexpr, OH: tl.constexpr,
         OW: tl.constexpr, O: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-        PH: tl.constexpr, PW: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr,
-        BN: tl.constexpr, BK: tl.constexpr,
+        PH: tl.constexpr, PW: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+        BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ):  # fmt: skip
         K: tl.constexpr = KH * KW * I
         TILES: tl.constexpr = (K + BN - 1) // BN
@@ -187,7 +219,64 @@ def _kernels() -> tuple[Any, Any] | None:
         at = (o * K)[:, None] + n[None, :]
         tl.store(out + at, total.to(out.dtype.element_ty), mask=(o < O)[:, None] & (n < K)[None, :])
 
-    return conv, weight_grad
+    # The gradient before ReLU and pooling, from that of the pooled pixels and their places, with the channels last in
+    # memory (SHALL_PIXELS), with the pixels last (SHALL_CHANNELS), or both.
+    @triton.jit
+    def unpool(
+        g, place, dy, turned, batch, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, SHALL_PIXELS: tl.constexpr,
+        SHALL_CHANNELS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    ):  # fmt: skip
+        m = tl.program_id(0) * BM + tl.arange(0, BM)
+        o = tl.program_id(1) * BN + tl.arange(0, BN)
+        client = tl.program_id(2).to(tl.int64)
+        pixels = batch * H * W
+        window = (m // (H * W) * (H // 2) + m // W % H // 2) * (W // 2) + m % W // 2
+        here = m // W % H % 2 * 2 + m % W % 2
+        at = client * (pixels // 4 * O) + (window * O)[:, None] + o[None, :]
+        real = (m < pixels)[:, None] & (o < O)[None, :]
+        value = tl.load(g + at, mask=real, other=0.0)
+        value = tl.where(here[:, None] == tl.load(place + at, mask=real, other=4), value, 0.0)
+        if SHALL_PIXELS:
+            tl.store(dy + client * (pixels * O) + (m * O)[:, None] + o[None, :], value, mask=real)
+        if SHALL_CHANNELS:
+            there = client * (pixels * O) + o[:, None] * pixels + m[None, :]
+            tl.store(turned + there, tl.trans(value), mask=(o < O)[:, None] & (m < pixels)[None, :])
+
+    return conv, weight_grad, unpool
+
+
+_put_off: dict[Any, Callable[[], Any]] | None = None  # compilations of kernels that were not launched
+
+
+def _launch(which: int, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    kernels = _kernels()
+    assert kernels is not None
+    if _put_off is None:
+        kernels[which][grid](*args, **constants)
+        return
+    kinds = [a.dtype if isinstance(a, Tensor) else a for a in args]
+    _put_off[which, *kinds, *constants.values()] = partial(kernels[which].warmup, *kinds, grid=grid, **constants)
+
+
+@contextmanager
+def skip_launches() -> Iterator[dict[Any, Callable[[], Any]]]:
+    """Launch no kernel in this context, so that none has to be compiled for a trace; their results are arbitrary.
+
+    The context's value has the compilations that were not needed.
+    """
+    global _put_off
+    before, _put_off = _put_off, {}
+    try:
+        yield _put_off
+    finally:
+        _put_off = before
+
+
+def compile_together(compilations: Iterable[Callable[[], Any]]) -> None:
+    """Compile kernels in threads: one by one, those of a ResNet-18 take longer than its trace."""
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(each) for each in compilations]:
+            done.result()
 
 
 def _precision(t: Tensor) -> str:
@@ -242,13 +331,21 @@ def _taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tup
 def triton_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int],
                 blocks: Blocks | None = None) -> Tensor:  # fmt: skip
     """Launch the forward convolution."""
-    return _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks)
+    return _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks)[0]
+
+
+def triton_conv_pool(x: Tensor, w: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int],
+                     blocks: Blocks | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Launch the forward convolution with bias, ReLU and pooling; return the pooled pixels and their places."""
+    y, place = _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks, bias=bias)
+    assert place is not None
+    return y, place
 
 
 def triton_input_grad(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
                       blocks: Blocks | None = None) -> Tensor:  # fmt: skip
     """Launch the gradient for the input."""
-    return _convolve(dy, w, size, stride, padding, True, blocks)
+    return _convolve(dy, w, size, stride, padding, True, blocks)[0]
 
 
 def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
@@ -257,27 +354,29 @@ def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -
 
 
 def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], back: bool,
-              blocks: Blocks | None) -> Tensor:  # fmt: skip
+              blocks: Blocks | None, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Launch `conv`; with a bias, it also pools."""
     clients, batch, channels, *inner = x.shape
+    pool = bias is not None
     results, kernel = w.shape[2] if back else w.shape[1], w.shape[3:]
     large, small = (size, inner) if back else (inner, size)  # of the forward convolution's input and output
     taps = [_taps(*each) for each in zip(large, small, kernel, stride, padding, strict=True)]
     phases = stride[0] * stride[1] if back else 1
     pixels = batch * (-(-size[0] // stride[0]) * -(-size[1] // stride[1]) if back else size[0] * size[1])
     blocks = blocks or conv_blocks(x, clients * phases, pixels, channels, results)
-    y = x.new_empty(clients, batch, *size, results)
+    y = x.new_empty(clients, batch, *(side // (2 if pool else 1) for side in size), results)
+    place = torch.empty_like(y, dtype=torch.uint8) if pool else y
     grid = (phases * -(-pixels // blocks.m), -(-results // blocks.n), clients)
-    kernels = _kernels()
-    assert kernels is not None
     with torch.cuda.device_of(x):
-        kernels[0][grid](
-            laid(x, PIXELS), laid(w, WEIGHT_BACK if back else WEIGHT_FORWARD), y, batch, H=inner[0], W=inner[1],
+        _launch(
+            0, grid, laid(x, PIXELS), laid(w, WEIGHT_BACK if back else WEIGHT_FORWARD), y,
+            y if bias is None else bias.contiguous(), place, batch, H=inner[0], W=inner[1],
             I=channels, OH=size[0], OW=size[1], N=results, KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1],
             PH=padding[0], PW=padding[1], H0=taps[0][0], H1=taps[0][1], W0=taps[1][0], W1=taps[1][1], BACK=back,
-            FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k,
-            num_warps=blocks.warps, num_stages=blocks.stages,
+            POOL=pool, FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n,
+            BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
         )  # fmt: skip
-    return y.movedim(-1, -3)
+    return y.movedim(-1, -3), place.movedim(-1, -3) if pool else None
 
 
 def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
@@ -293,17 +392,32 @@ def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Seque
     count, length = parts(clients, tiles, pixels, blocks.k, wanted)
     # A single sum is the result. Several sums are added afterwards, always in the same order.
     out = x.new_empty(count, clients, results, *size, channels, dtype=x.dtype if count == 1 else torch.float32)
-    kernels = _kernels()
-    assert kernels is not None
     with torch.cuda.device_of(x):
-        kernels[1][(tiles, count, clients)](
-            laid(dy, CHANNELS if is_turned else PIXELS), laid(x, PIXELS), out, batch, length, clients, H=inner[0],
-            W=inner[1], I=channels, OH=outer[0], OW=outer[1], O=results, KH=size[0], KW=size[1], SH=stride[0],
-            SW=stride[1], PH=padding[0], PW=padding[1], TURNED=is_turned, PRECISION=_precision(x), BM=blocks.m,
-            BN=blocks.n, BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
+        _launch(
+            1, (tiles, count, clients), laid(dy, CHANNELS if is_turned else PIXELS), laid(x, PIXELS), out, batch,
+            length, clients, H=inner[0], W=inner[1], I=channels, OH=outer[0], OW=outer[1], O=results, KH=size[0],
+            KW=size[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], TURNED=is_turned,
+            PRECISION=_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k, num_warps=blocks.warps,
+            num_stages=blocks.stages,
         )  # fmt: skip
     total = out[0] if count == 1 else out.sum(0).to(x.dtype)
     return total.movedim(-1, 2)
+
+
+def triton_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool, rows: int = 64,
+                  columns: int = 32) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Launch the gradient of ReLU and pooling, in the wanted layouts (see `PIXELS` and `CHANNELS`); None is empty."""
+    clients, batch, results, height, width = g.shape
+    height, width = 2 * height, 2 * width
+    dy = g.new_empty(clients, batch, height, width, results) if pixels else g.new_empty(0)
+    other = g.new_empty(clients, results, batch, height, width) if channels else g.new_empty(0)
+    grid = (-(-batch * height * width // rows), -(-results // columns), clients)
+    with torch.cuda.device_of(g):
+        _launch(
+            2, grid, laid(g, PIXELS), laid(place, PIXELS), dy, other, batch, H=height, W=width, O=results,
+            SHALL_PIXELS=pixels, SHALL_CHANNELS=channels, BM=rows, BN=columns,
+        )  # fmt: skip
+    return (dy.movedim(-1, -3) if pixels else dy), (other.transpose(1, 2) if channels else other)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Flatness measures of a loss as a function of the flat parameter vector, each with its uncertainty.
 
-    task, federation = experiment.task, experiment.federation
-    loss = Loss(task, of_training_data(federation), buffers)
+    result = steppe.run("fedsam")
+    loss, w = Loss.of(result), result.x
     hessian = loss.hessian(w)
     spectrum(hessian, top=5, bottom=1).lambda1, hutch_plus_plus(hessian), density(hessian)
     worst_loss(loss, w, rho=0.05, adaptive=True), noisy_loss(loss, w)

@@ -27,6 +27,7 @@ from functools import cached_property, partial
 from itertools import islice
 from math import ceil, inf
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ from steppe.core.widest import find_widest, widen
 from steppe.flatness import free_memory
 from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
-from steppe.flatness.sample import Sample
+from steppe.flatness.sample import Sample, of_training_data
 from steppe.flatness.threads import run_in_threads
 
 # Bytes of the graph of one piece on a CPU, and the fewest examples per piece. For the FedAvg-CNN, a piece is 125
@@ -71,6 +72,12 @@ class Loss:
         )
         norms = [m for m in task.judge.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.by_batch = any(m.running_mean is None for m in norms)
+
+    @classmethod
+    def of(cls, result: Any, count: int = 5000, seed: int = 0) -> Loss:
+        """Return the loss on a sample of the training data of a run's result, whose model is `result.x`."""
+        experiment = result.experiment
+        return cls(experiment.task, of_training_data(experiment.federation, count, seed), result.buffers)
 
     def outputs(self, w: Tensor) -> Tensor:
         """Return the model's outputs for the whole sample."""

@@ -16,6 +16,7 @@ from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
 from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import describe
+from steppe.runs.same_run import find_differences, find_other_things
 
 Own = Mapping[str, Any]
 
@@ -68,8 +69,8 @@ class Job:
         """Refuse a folder that holds another run."""
         if self.where is None or not (folder := RunFolder(self.where)).exists:
             return
-        changed = folder.differences(self.config)
+        changed = find_differences(folder, self.config)
         if self.own and not changed:  # a name does not say what is in an object
-            changed = folder.find_other_things(describe(build_own(self.config, self.own)))
+            changed = find_other_things(folder, describe(build_own(self.config, self.own)))
         if changed:
             raise SteppeError(f"{folder} holds a run with other settings: {', '.join(changed)}. Choose another --out.")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steppe.core.part import Part, make_placeholder
+from steppe.core.part import Part, make_placeholder, object_to_readers
 from steppe.core.ranges import Amount, Epsilon, Momentum, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -43,11 +43,7 @@ class AdamW(Part):
     clip: Positive | None = None
 
     def objection(self, others: tuple[Part, ...]) -> str:
-        reader = next((p.name for p in others if p.needs_plain_steps), None)
-        return "" if reader is None else (
-            f"'{reader}' derives gradients from a client's displacement, but AdamW's steps are not along gradients: "
-            "use the optimiser sgd, or an algorithm without it (for FedDyn and FedSMOO, variant=paper works)"
-        )  # fmt: skip
+        return object_to_readers(others, "AdamW's steps are not along gradients")
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {"m": make_placeholder(x), "v": make_placeholder(x)}

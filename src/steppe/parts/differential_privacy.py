@@ -1,7 +1,7 @@
 """Client-level differential privacy by clipping and noise (DP-FedAvg: McMahan et al., ICLR 2018, arXiv:1710.06963).
 
     v_i ← v_i min(1, C / ‖v_i‖)                   v_i: all that client i uploads, as one vector
-    v = Σ_{i∈S} v_i + z,   z ∼ N(0, (σ C)² I)     z is the noise
+    v = Σ_{i∈S} v_i + z,   z ∼ normal(0, (σ C)² I)     z is the noise
     mean = v / m                                  m: planned clients per round; a sum over all N is v / N instead
 
 All that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from v alone,

@@ -6,13 +6,13 @@
     d_i = −Δ_i / (K η),   c_i ← c_i − c + d_i
     m ← s mean_{i∈S}(d_i)                          uniform means over the n active of N clients; s is `scale`
     c ← c + (n/N) (mean_{i∈S}(d_i) − c)
-    α ← (1−a) α + a clamp(mean_{i∈S}(v_i))         between 0.1 and 0.9; a is `adapt`, v_i see `aligned`
+    α ← (1−κ) α + κ clamp(mean_{i∈S}(v_i))         between 0.1 and 0.9; κ is `adapt`, v_i see `aligned`
 
 m, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the server derives m and c from the updates.
 
 `rho`      ρ, the radius of the ascent.
 `alpha`    α, the share of the client's own gradient at first.
-`adapt`    a, how fast α follows the clients' agreement; 0 keeps it.
+`adapt`    κ, how fast α follows the clients' agreement; 0 keeps it.
 `scale`    s multiplies m. The code uses the round's learning-rate decay here; 1 leaves it out.
 `kind`     paper: as above; without η, e is nearly along m_i. text: e = w − (x − η b m_i), away from where the momentum
            would have led, as the text says. official: as the code runs, e enters with the other sign (it descends) and

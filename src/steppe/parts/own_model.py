@@ -1,7 +1,7 @@
 """No federation: every client trains its own model from the common initial one, and continues where it stopped.
 
     w⁰ = w_i                            its own last model; x⁰ the first time
-    Δ_i = 0                             nothing is uploaded
+    Δ̄ = 0                               nothing is uploaded
 
 Nothing is sent or averaged, so the global model never moves. A client keeps its model, and also what
 other algorithms keep for one round only (momentum). The learning rate decays with the rounds, whether a client takes

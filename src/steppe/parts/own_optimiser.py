@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.errors import SettingError
-from steppe.core.part import Part, make_placeholder
+from steppe.core.part import Part, make_placeholder, object_to_readers
 from steppe.core.ranges import Amount, Positive
 from steppe.core.scopes import LocalStep, Oracle
 
@@ -68,11 +68,7 @@ class OwnOptimiser(Part):
         return part
 
     def objection(self, others: tuple[Part, ...]) -> str:
-        reader = next((p.name for p in others if p.needs_plain_steps), None)
-        return "" if reader is None else (
-            f"'{reader}' derives gradients from a client's displacement, but the steps of an optimiser of your own "
-            "need not be along gradients: use the optimiser sgd, or an algorithm without it"
-        )  # fmt: skip
+        return object_to_readers(others, "the steps of an optimiser of your own need not be along gradients")
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {name: make_placeholder(x) for name in self.memory}

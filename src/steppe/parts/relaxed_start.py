@@ -1,7 +1,8 @@
 """The relaxed start of FedInit (Sun et al., NeurIPS 2023, arXiv:2306.05706): start slightly beyond the global model.
 
     w⁰ = x + β (x − w_i)                w_i the client's own last model, x⁰ before its first round
-    Δ_i = w_i − w⁰                      `official`; for `paper`, w_i − x: then x is the mean of the w_i
+    Δ̄ = Σ_{i∈S} p_i (w_i − w⁰)          `official`: each client measures from its own start
+    Δ̄ = Σ_{i∈S} p_i (w_i − x)           `paper`: the new x is the mean of the w_i
 
 The client keeps w_i; nothing more is sent unless another part must tell the server where its clients started. Duals,
 control variates and FedDyn's pull are measured from w⁰; FedProx still pulls towards x.

@@ -31,7 +31,7 @@ class SAM(Part):
 
     `rho`    ρ, the radius of the ascent.
     `eps`    ε, added to the norm.
-    `mix`    the direction is (1−mix) g(w) + mix g(w + δ): the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
+    `mix`    λ of the direction (1−λ) g(w) + λ g(w + δ), the quasi-gradient of FedSpeed (Sun et al., ICLR 2023,
              arXiv:2302.10429). 1 is SAM, 0 the plain gradient; both cost two gradients.
     `ramp`   the radius grows linearly from 1e-3 to ρ over this many rounds, as FedGloSS does; 0 keeps it constant.
     """

@@ -1,14 +1,15 @@
 """Ascent by the server: a perturbation that is constant within a round is sent as a shifted model. An idea of ours.
 
-    sent:    x̃ = x + ρ unit(back)
-    server:  x ← x + Δ̄ + …               Δ̄ the mean of w_i − x̃: the shift is taken back by measuring from x̃
+    x̃ = x + ρ unit(v)                   what is sent
+    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the shift is taken back
+    v = e − x,   e ← k e + (1−k) x      `along` mean: e is a running mean of the global models; k is `keep`
+    v = x_old − x                       `along` update: x_old is the global model of the round before
 
 `rho`    ρ, the radius of the ascent.
-`along`  which way is back. mean: e − x, with e ← keep · e + (1−keep) · x, a running mean of the global models.
-         update: x_old − x, with x_old the global model of the round before.
-`keep`   the share of itself that the running mean keeps per round.
+`along`  mean or update: which way v leads.
+`keep`   k, the share of itself that the running mean keeps per round.
 
-A client at w̃ = w + ρ unit(back) takes g(w + ρ unit(back)): with along = update this is FedLESAM's `last_round` without
+A client at w̃ = w + ρ unit(v) takes g(w + ρ unit(v)): with along = update this is FedLESAM's `last_round` without
 the second vector that it sends (weight decay alone sees the shifted model). The way back to a mean of older models is
 uphill, as FedGMT argues, and less noisy than the last update. A client keeps nothing, and nothing more is sent.
 The first round has no way back, and no shift. ε = 1e-7 in the norm, as in FedLESAM.

@@ -1,6 +1,7 @@
 """Local SGD, the outermost part: clip, decay, momentum.
 
-    d = clip_c(g(w)) + λ w              clip_c(v) = v min(1, c / (‖v‖ + 1e-6)), over all parameters together
+    d = clip_c(g(w)) + λ w
+    clip_c(v) = v min(1, c / (‖v‖ + 1e-6))      one norm over all parameters
     m ← μ m + d                         m starts at 0 in every round and is never uploaded
     direction = m                       so that w ← w − η m
 

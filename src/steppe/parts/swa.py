@@ -1,6 +1,7 @@
 """Stochastic weight averaging on the server (Izmailov et al., UAI 2018): evaluate a mean of late global models.
 
-    m ← (n m + x) / (n + 1),   n ← n + 1          after each round t > a where (t − a) mod c = 0; a = ⌊q T⌋
+    m ← (n m + x) / (n + 1),   n ← n + 1          after each round t > a for which c divides t − a
+    a = ⌊q T⌋
 
 In a federation: Caldarola et al., ECCV 2022, arXiv:2203.11834. m is evaluated once it contains a model, and x before
 that. Training continues from x. Nothing more is sent.

@@ -13,11 +13,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 import torch
@@ -25,19 +23,14 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from steppe.config import OWN, Config, list_keys, resolve
+from steppe.config import OWN, Config, resolve
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
-from steppe.core.schedules import OF_ALL_ROUNDS
 from steppe.core.write_aside import write_aside
 from steppe.data import Partition
-from steppe.registry import find_sources
-from steppe.runs.provenance import FORMAT
 from steppe.runs.tensor_files import save_file
-from steppe.settings import parse_schedule
 
 Record = dict[str, Any]
-RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
 OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "adapter", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
                    "result.json", "model.safetensors", "clients.bin", "track.json")  # fmt: skip
 
@@ -300,74 +293,6 @@ class RunFolder:
         (self.path / file).parent.mkdir(parents=True, exist_ok=True)
         return file
 
-    # ------------------------------------------------------------------------------------------------ resuming
-    def differences(self, config: Config) -> list[str]:
-        """List the differences between this configuration and the folder's, apart from the number of rounds."""
-        before, now = self.stored, config.model_dump(mode="json")
-        free = {"rounds", *list_keys("onlooker"), *self.own_by_version_0_1_0(now)}
-        free |= {"loss", "metrics"} - set(self.read("config.json"))  # they were no keys once; about.json has the loss
-        changed = [k for k in now if before.get(k) != now[k] and k not in free]
-        return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *self.changed_sources(config)]
-
-    def changed_sources(self, config: Config) -> list[str]:
-        """List the user's own files that this configuration names and that are not what they were."""
-        return self._compare_sources(find_sources(config.algorithm, config.add))
-
-    def _compare_sources(self, now: dict[str, dict[str, str]]) -> list[str]:
-        was: dict[str, dict[str, str]] = self.read("about.json", {}).get("sources", {})
-        changed = [k for k in was if k in now and was[k]["sha256"] != now[k]["sha256"]]
-        return [f"the code of {k} in {now[k]['file']} is not what it was (hash {was[k]['sha256'][:12]}, now "
-                f"{now[k]['sha256'][:12]})" for k in changed]  # fmt: skip
-
-    def own_by_version_0_1_0(self, now: dict[str, Any]) -> list[str]:
-        """Return the keys of the user's own objects if version 0.1.0 wrote the folder: it recorded default names."""
-        if "format" in self.read("about.json", {"format": FORMAT}):
-            return []
-        return [key for key in ("algorithm", "model", "data") if str(now[key]).startswith(OWN)]
-
-    def check_resumable(self, config: Config, about: dict[str, Any]) -> None:
-        """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
-        with expecting_intact(self):
-            changed = self.differences(config)
-            if not changed and (self.path / "about.json").exists():
-                changed = self.find_other_things(about)
-        if changed:
-            raise SteppeError(f"{self} was started with other settings: {', '.join(changed)}. "
-                              "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
-        done = max((r["round"] for r in self.history), default=0)
-        if config.rounds < done:
-            raise SteppeError(f"{self} has already finished {done} rounds, so it cannot end after {config.rounds}: "
-                              "raise rounds, or start again in another folder.")  # fmt: skip
-        before = self.stored["rounds"]
-        rule = config.lr_schedule
-        if config.rounds != before and isinstance(rule, str) and (f := parse_schedule(rule).function) in OF_ALL_ROUNDS:
-            raise SteppeError(f"{self} was started for {before} rounds, and the {f.__name__} schedule depends on that "
-                              "number: start again in another folder.")  # fmt: skip
-
-    def find_other_things(self, about: dict[str, Any]) -> list[str]:
-        """List differences that the configuration does not show: the user's own parts, model, data and loss."""
-        was, now = self.about, json.loads(json.dumps(about, default=str))
-        if len(was["parts"]) == len(now["parts"]):
-            now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
-        changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
-        changed += self._compare_sources(now.get("sources", {}))
-        if "format" in was:
-            for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
-                                    ("loss", "type", "loss")):  # fmt: skip
-                if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
-                    same_name = was[key].get("type") == now[key].get("type") and key != "loss"
-                    what = (
-                        f"{name} differs from the run's"
-                        if same_name
-                        else f"{name} was {_name(was[key])} and is {_name(now[key])}"
-                    )
-                    changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
-            if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
-                changed.append("the frozen parameters are not the run's")
-            if was["model"].get("predict") != now["model"].get("predict"):
-                changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
-        return changed
-
 
 @contextmanager
 def expecting_intact(what: object) -> Iterator[None]:
@@ -399,24 +324,6 @@ def tabulate(records: Sequence[Record]) -> list[Record]:
     [{'round': 1, 'seconds.all': 2.0}]
     """
     return [{k: v for k, v in _flat(replace_non_finite(r)).items() if not isinstance(v, list)} for r in records]
-
-
-def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
-    """The description of a part without what an earlier version did not record: new fields that have their defaults."""
-    kind = locate(part["type"]) if part["type"].startswith("steppe.") else None
-    defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
-    new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
-    return {k: v for k, v in part.items() if k not in new}
-
-
-def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether both are one of the library's own losses, which has moved from one file to another."""
-    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
-    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
-
-
-def _name(described: dict[str, Any]) -> str:
-    return str(described.get("type") or described.get("name"))
 
 
 def _analysis(whose: str) -> str:

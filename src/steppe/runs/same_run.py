@@ -1,0 +1,109 @@
+"""Is what is asked for the run that a folder holds? What differs is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pydoc import locate
+from typing import Any
+
+from steppe.config import OWN, Config, list_keys
+from steppe.core.errors import SteppeError
+from steppe.core.schedules import OF_ALL_ROUNDS
+from steppe.registry import find_sources
+from steppe.runs.folder import RunFolder, expecting_intact
+from steppe.runs.provenance import FORMAT
+from steppe.settings import parse_schedule
+
+RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
+
+
+def find_differences(folder: RunFolder, config: Config) -> list[str]:
+    """List the differences between this configuration and the folder's, apart from the number of rounds."""
+    before, now = folder.stored, config.model_dump(mode="json")
+    free = {"rounds", *list_keys("onlooker"), *_find_own_by_version_0_1_0(folder, now)}
+    free |= {"loss", "metrics"} - set(folder.read("config.json"))  # they were no keys once; about.json has the loss
+    changed = [k for k in now if before.get(k) != now[k] and k not in free]
+    return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *find_changed_sources(folder, config)]
+
+
+def find_changed_sources(folder: RunFolder, config: Config) -> list[str]:
+    """List the user's own files that this configuration names and that are not what they were."""
+    return _compare_sources(folder, find_sources(config.algorithm, config.add))
+
+
+def _compare_sources(folder: RunFolder, now: dict[str, dict[str, str]]) -> list[str]:
+    was: dict[str, dict[str, str]] = folder.read("about.json", {}).get("sources", {})
+    changed = [k for k in was if k in now and was[k]["sha256"] != now[k]["sha256"]]
+    return [f"the code of {k} in {now[k]['file']} is not what it was (hash {was[k]['sha256'][:12]}, now "
+            f"{now[k]['sha256'][:12]})" for k in changed]  # fmt: skip
+
+
+def _find_own_by_version_0_1_0(folder: RunFolder, now: dict[str, Any]) -> list[str]:
+    """Return the keys of the user's own objects if version 0.1.0 wrote the folder: it recorded default names."""
+    if "format" in folder.read("about.json", {"format": FORMAT}):
+        return []
+    return [key for key in ("algorithm", "model", "data") if str(now[key]).startswith(OWN)]
+
+
+def check_resumable(folder: RunFolder, config: Config, about: dict[str, Any]) -> None:
+    """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
+    with expecting_intact(folder):
+        changed = find_differences(folder, config)
+        if not changed and (folder.path / "about.json").exists():
+            changed = find_other_things(folder, about)
+    if changed:
+        raise SteppeError(f"{folder} was started with other settings: {', '.join(changed)}. "
+                          "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
+    done = max((r["round"] for r in folder.history), default=0)
+    if config.rounds < done:
+        raise SteppeError(f"{folder} has already finished {done} rounds, so it cannot end after {config.rounds}: "
+                          "raise rounds, or start again in another folder.")  # fmt: skip
+    before = folder.stored["rounds"]
+    rule = config.lr_schedule
+    if config.rounds != before and isinstance(rule, str) and (f := parse_schedule(rule).function) in OF_ALL_ROUNDS:
+        raise SteppeError(f"{folder} was started for {before} rounds, and the {f.__name__} schedule depends on that "
+                          "number: start again in another folder.")  # fmt: skip
+
+
+def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
+    """List differences that the configuration does not show: the user's own parts, model, data and loss."""
+    was, now = folder.about, json.loads(json.dumps(about, default=str))
+    if len(was["parts"]) == len(now["parts"]):
+        now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
+    changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
+    changed += _compare_sources(folder, now.get("sources", {}))
+    if "format" in was:
+        for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
+                                ("loss", "type", "loss")):  # fmt: skip
+            if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
+                same_name = was[key].get("type") == now[key].get("type") and key != "loss"
+                what = (
+                    f"{name} differs from the run's"
+                    if same_name
+                    else f"{name} was {_name(was[key])} and is {_name(now[key])}"
+                )
+                changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
+        if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
+            changed.append("the frozen parameters are not the run's")
+        if was["model"].get("predict") != now["model"].get("predict"):
+            changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
+    return changed
+
+
+def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """The description of a part without what an earlier version did not record: new fields that have their defaults."""
+    kind = locate(part["type"]) if part["type"].startswith("steppe.") else None
+    defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
+    new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
+    return {k: v for k, v in part.items() if k not in new}
+
+
+def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether both are one of the library's own losses, which has moved from one file to another."""
+    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
+    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
+
+
+def _name(described: dict[str, Any]) -> str:
+    return str(described.get("type") or described.get("name"))

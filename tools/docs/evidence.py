@@ -1,0 +1,76 @@
+"""What was run of each method: rows of the reproduced tables and of the league, read from the committed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from tools.docs.tables import make_table
+
+from steppe.config import Config, resolve
+from steppe.reproduce import recipes, rows, verdicts
+
+DOCS = Path(__file__).parents[2] / "docs"
+STATISTICS = ("running_mean_of_last_ten", "mean_of_last_ten")  # the first that a row has
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One cell that was run."""
+
+    page: str  # in docs/
+    title: str
+    where: str
+    config: Config
+    paper: str
+    ours: str
+    verdict: str
+    seeds: int
+
+
+def read_evidence() -> list[Evidence]:
+    """Return every cell of a table or of the league that was run."""
+    known = rows.read_folders([rows.find_ours()])
+    return [*_reproduced(known), *_surveyed(known)]
+
+
+def _reproduced(known: Sequence[rows.Row]) -> list[Evidence]:
+    found = []
+    for name in recipes.list_tables():
+        table = recipes.load_table(name)
+        for one in verdicts.compare_with_paper(table, known):
+            if one.ours is None and not one.failed:
+                continue
+            ours = "broke down" if one.ours is None else f"{one.ours:.4g}" + (f" ± {one.std:.2g}" if one.std else "")
+            where = f"{table.rows[one.cell.row]}; {table.columns[one.cell.column]}"
+            verdict = f"tried: {one.cell.why}" if one.cell.of else one.verdict
+            page, paper = f"reproductions/{name}.md", str(one.cell.published or "–")
+            found.append(Evidence(page, table.title, where, one.cell.config, paper, ours, verdict, len(one.seeds)))
+    return found
+
+
+def _surveyed(known: Sequence[rows.Row]) -> list[Evidence]:
+    """Return what was trained under one protocol and tested (not what was tuned on held-out data)."""
+    several: dict[tuple[str, str], list[rows.Row]] = {}
+    for row in known:
+        tested = not row["config"].get("validation") and "failed" not in row
+        if tested and row["table"] not in recipes.list_tables() and (DOCS / f"{row['table']}.md").exists():
+            several.setdefault((row["table"], row["cell"]), []).append(row)
+    found = []
+    for (table, cell), mine in several.items():
+        values = [next((v for s in STATISTICS if (v := rows.find_statistic(row, s)) is not None), 0.0) for row in mine]
+        title = (DOCS / f"{table}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        found.append(Evidence(f"{table}.md", title, cell, resolve(mine[0]["config"]), "–", f"{100 * fmean(values):.4g}",
+                              "–", len({row["seed"] for row in mine})))  # fmt: skip
+    return found
+
+
+def show(found: Sequence[Evidence], folder: str) -> str:
+    """Return a table of evidence; `folder` leads from the page to docs/."""
+    if not found:
+        return "No table with it has been run."
+    lines = [[f"[{e.title}]({folder}{e.page})", e.where, e.paper, e.ours, e.verdict, str(e.seeds)]
+             for e in found]  # fmt: skip
+    return make_table(["table", "row; column", "paper", "here", "verdict", "seeds"], lines)

@@ -1,0 +1,209 @@
+"""A page per method of the catalogue, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tools.docs import page_sections as sections
+from tools.docs.catalogue import Method, list_methods, make_example, model_size, open_up, page_of, trace
+from tools.docs.compatibility import Compatibility
+from tools.docs.docstrings import describe
+from tools.docs.evidence import Evidence
+from tools.docs.evidence import show as show_evidence
+from tools.docs.mathematics import typeset
+from tools.docs.tables import make_table
+from tools.docs.traffic import say_cost, show_costs, show_traffic
+
+from steppe.algorithms import Parts
+from steppe.citations import cite as bibtex
+from steppe.core.errors import CompositionError
+from steppe.core.part import Part
+from steppe.engine.optimisers import NAMED
+from steppe.parts.sgd import SGD
+from steppe.registry import PARTS, assemble
+
+
+def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compatibility) -> str:
+    """Return the page of one method."""
+    parts = method.make()
+    own, others = method.papers()
+    mine = [e for e in evidence if e.config.algorithm == method.name]
+    return "\n\n".join([
+        f"# {method.title}",
+        f"{typeset(method.idea[:1].upper() + method.idea[1:])}\n\n" + "\n\n".join(map(str, own)),
+        f"In Steppe it is {_list_parts(parts)}. Traced: {say_cost(parts)}.",
+        *map(typeset, method.document.paragraphs),
+        "## Equations", _equations(parts),
+        "## Sent and kept", show_traffic(parts),
+        "## Cost", show_costs({_label(key, c): made for key, c, made in _choices(method)}),
+        "## Settings", sections.settings(method.function, find_meanings(method), method.document.defaults),
+        "## Variants", _variants(method),
+        "## Use", _use(method),
+        "## Limits and deviations", _remarks(method, parts),
+        "## Evidence", show_evidence(mine, "../"),
+        "## What it goes with", _combinations(parts, compatibility),
+        "## Cite", sections.cite(f"steppe cite {method.name}", bibtex(method.name)),
+        *([f"Its parts come from:\n\n{chr(10).join(f'- {paper}' for paper in others)}"] if others else []),
+    ]) + "\n"  # fmt: skip
+
+
+def find_meanings(method: Method) -> dict[str, str]:
+    """Return what each setting means: as the entry says, or else the part whose setting has the same name."""
+    found: dict[str, str] = {}
+    for part in (one for _, _, made in _choices(method) for one in open_up(made)):
+        found = sections.meanings_of(type(part), describe(type(part))) | found
+    return found | sections.meanings_of(method.function, method.document)
+
+
+def _choices(method: Method) -> list[tuple[str, str, tuple[Part, ...]]]:
+    """Return the default, and every choice of a named rule, with the parts that it makes."""
+    found = [("", "", method.make())]
+    for key, several in method.choices.items():
+        found += [(key, c, method.make(**{key: c})) for c in several[1:]]
+    return found
+
+
+def _label(key: str, choice: str) -> str:
+    return f"`{key}={choice}`" if key else "default"
+
+
+def link(part: Part | type[Part], folder: str = "parts/") -> str:
+    kind = part if isinstance(part, type) else type(part)
+    return f"[{kind.__name__}]({folder}{page_of(kind)}.md)"
+
+
+def _list_parts(parts: Sequence[Part]) -> str:
+    if not parts:
+        return "no part at all: the clients' optimiser and the mean"
+    return " inside ".join(map(link, parts)) if len(parts) > 1 else f"the part {link(parts[0])}"
+
+
+def _equations(parts: Sequence[Part]) -> str:
+    """Return the equations of all parts as one algorithm: each wraps the oracle of those before it."""
+    together = assemble(tuple(parts), SGD(), (), "shown").parts
+    around = any(p.around_optimiser for p in parts)
+    shown = [p for p in together if around or not isinstance(p, SGD)]
+    documents = [describe(type(p)) for p in shown]
+    names = sections.name_oracles(documents)
+    blocks = []
+    for part, document, named in zip(shown, documents, names, strict=True):
+        role = ", the run's local optimiser" if isinstance(part, SGD) else ""
+        blocks.append(f"**{link(part)}**{role}\n\n{sections.equations(document.rows, named)}")
+    last = "D" if any(map(sections.is_in_steps, documents)) else "g"
+    inner = "∇(F_i + R)(w)" if any(p.has("penalty") for p in parts) else "∇F_i(w)"
+    frame = "Symbols are those of the [notation](notation.md). "
+    if not around:
+        frame += f"The [local optimiser](parts/sgd.md) steps along {typeset(f'{last}(w)')}"
+    else:
+        frame += f"Clients step along {typeset(f'{last}(w)')}"
+    frame += f" with {typeset(f'g(w) = {inner}')}, and the server adds {typeset('Δ̄')} to {typeset('x')}."
+    return "\n\n".join([frame, *blocks])
+
+
+def _variants(method: Method) -> str:
+    rows = [[_label(key, c), "<br>".join(f"`{sections.write_expression(p)}`" for p in made) or "no part"]
+            for key, c, made in _choices(method)]  # fmt: skip
+    if len(rows) == 1:
+        return "It has no variants."
+    return "What each choice makes; a setting that is not shown has the part's default.\n\n" + make_table(
+        ["choice", "parts, innermost first"], rows
+    )
+
+
+def _use(method: Method) -> str:
+    given = {k: v for k, v in sections.list_settings(method.function).items() if isinstance(v, int | float | str)}
+    first = dict(list(given.items())[:1])
+    python = "".join(f", {k}={v!r}" for k, v in first.items())
+    words = "".join(f" --set {k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in first.items())
+    return (
+        f'```python\nimport steppe\n\nresult = steppe.run("{method.name}", rounds=2{python})\nprint(result.accuracy)\n'
+        f"```\n\n```console\n$ steppe run {method.name} --rounds 2{words}\n```"
+    )
+
+
+def _remarks(method: Method, parts: Parts) -> str:
+    """Return what the entry and its parts say about limits and deviations."""
+    found = []
+    for head in ("Limits", "Deviations"):
+        told = {"": method.document.headed.get(head, "")} | {
+            link(one): describe(type(one)).headed.get(head, "")
+            for one in open_up(parts)
+        }  # fmt: skip
+        found += [f"**{head}{' of ' + whose if whose else ''}.** {typeset(text[:1].upper() + text[1:])}"
+                  for whose, text in told.items() if text]  # fmt: skip
+    return "\n\n".join(found) or "None known."
+
+
+def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
+    """Return which parts and optimisers can be added, by building each, and what the parts optimise."""
+    goes, refused = [], []
+    for kind in PARTS.values():
+        if kind.name in {p.name for p in parts}:
+            continue
+        why = _refusal(parts, SGD(), (make_example(kind),))
+        if why is None:
+            goes.append(link(kind))
+        else:
+            refused.append([link(kind), typeset(f"{why}.")])
+    for kind in NAMED.values():
+        if kind is not SGD and (why := _refusal(parts, make_example(kind), ())) is not None:
+            refused.append([link(kind), typeset(f"{why}.")])
+    told = list(dict.fromkeys(compatibility.changes[p.name] for p in parts if p.name in compatibility.changes))
+    text = f"Built with default settings. These parts can be added to it: {', '.join(goes)}."
+    if refused:
+        text += "\n\nRefused:\n\n" + make_table(["part", "why"], refused)
+    if told:
+        text += f"\n\nWhat it optimises differs from the clients' mean loss: {typeset('; '.join(told))}."
+    return text + " How pairs of parts behave is measured in [what goes with what](../compatibility.md)."
+
+
+def _refusal(parts: Sequence[Part], optimiser: Part, add: tuple[Part, ...]) -> str | None:
+    try:
+        assemble(tuple(parts), optimiser, add, "it")
+    except CompositionError as error:
+        return str(error).partition(": ")[2]
+    return None
+
+
+def make_index() -> str:
+    """Return the page with the table of all methods, which a script filters."""
+    base = trace(())[1]
+    rows = []
+    for method in list_methods().values():
+        found = trace(method.make())[1]
+        data = {"year": method.year or "0", "kept": f"{found.kept:.3g}", "gradients": found.gradients,
+                "forwards": found.forwards, "flops": f"{found.flops / base.flops:.2f}",
+                "bytes": f"{(found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up):.2f}"}  # fmt: skip
+        passes = f"{found.gradients}" + (f" + {found.forwards} forward" if found.forwards else "")
+        kept = f"{found.kept:.3g}×" if round(found.kept, 3) else "nothing"
+        cells = [f'<a href="{method.name}.html">{method.title}</a>', method.year, method.idea.rstrip("."), kept,
+                 f"{data['bytes']}×", passes, f"{data['flops']}×"]  # fmt: skip
+        attributes = " ".join(f'data-{k}="{v}"' for k, v in data.items())
+        rows.append(f"<tr {attributes}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return INDEX.format(count=len(rows), rows="\n".join(rows), size=model_size())
+
+
+INDEX = """# Methods
+
+{count} methods, each an expression over [parts](parts/index.md). Bytes and FLOPs are multiples of FedAvg's,
+and what a client keeps between its rounds is a multiple of the model; all are traced on the FedAvg paper's CNN
+({size:,} parameters, batches of 50). Symbols are explained in the [notation](notation.md).
+
+<form class="catalogue-filter">
+<label>Search <input type="search" name="text" placeholder="name or idea"></label>
+<label><input type="checkbox" name="stateless"> clients keep nothing</label>
+<label><input type="checkbox" name="bytes"> FedAvg's bytes</label>
+<label><input type="checkbox" name="gradients"> one gradient per step</label>
+<label><input type="checkbox" name="flops"> FedAvg's FLOPs</label>
+<label>from year <input type="number" name="year" min="2017" max="2030" step="1"></label>
+<output></output>
+</form>
+
+<table class="catalogue">
+<thead><tr><th>method</th><th>year</th><th>idea</th><th>client keeps</th><th>bytes</th><th>gradients per step</th>
+<th>FLOPs</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+"""
