@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ RESULTS = ROOT / "tools" / "results" / "findings.json"
 SLOW = ("torch", "torch.func", "flwr.serverapp", "flwr.clientapp", "flwr.cli.build", "flwr.superlink.main",
         "hypothesis", "matplotlib.figure", "pydantic", "dp_accounting.pld", "typer", "rich.console",
         "fastapi", "flwr.supernode.start_client_internal")  # fmt: skip
+LARGEST = 12 * 2**30  # bytes of memory, most of them never used
 PAGE, BEGIN, END = ROOT / "docs" / "reliability.md", "<!-- table: tools/findings.py -->\n", "<!-- end of findings -->\n"
 
 
@@ -68,6 +70,7 @@ def play(home: Path, tests: list[str], out: Path) -> None:
     """Run tests in a forked process, which has imported what is slow and nothing of ours."""
     os.chdir(home)
     os.setpgid(0, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST))  # without its mend, a program may ask for all there is
     sys.path[:0] = [str(home / "src"), str(home)]
     os.environ |= {"PYTHONPATH": str(home / "src"), "STEPPE_FUZZ_EXAMPLES": "100", "OMP_NUM_THREADS": "1"}
     with out.open("wb") as file:
