@@ -115,7 +115,7 @@ UNDO = [Finding(*row) for row in [
      [f"{INPUT}::test_other_commands"]),
     ("device-files", 3, "`dp:secret=/dev/full` never ended or was a traceback",
      [("parts/differential_privacy.py", "        if not path.is_file():", "        if False:")], [f"{INPUT}::test_run"]),
-    ("root", 3, "`--out /` wrote there", [("runs/folder.py", "    if wrong:\n", "    if False:\n")], [f"{INPUT}::test_run"]),
+    ("root", 3, "`--out /` wrote there", [("runs/folder.py", "    if wrong:\n", "    if False:\n")], [f"{RUN_FOLDER}::test_places_that_cannot_be_a_run"]),
     ("nan-json", 3, "a loss that is not finite was written as `NaN`",
      [("runs/folder.py", "return None if isinstance(content, float) and not math.isfinite(content) else content",
        "return content")], [f"{RUN_FOLDER}::test_what_is_not_finite_is_null"]),

@@ -101,7 +101,8 @@ def look(home: Path, finding: Finding, patience: float) -> Seen:
         errors = [f"pytest ended with {code}: {text.strip()[-200:]}"]
     # By a signal, such as SIGBUS, is a failure, too; an error of pytest's own is not.
     outcome = "fails" if failed or code < 0 else "passes" if code == 0 else "error"
-    return Seen(outcome, failed, (errors or [""])[0][:200], round(time.monotonic() - began), time.strftime("%Y-%m-%d"))
+    said = re.sub(r"(/[\w.@+-]+)+/", "…/", (errors or [""])[0])[:200]  # without this machine's folders
+    return Seen(outcome, failed, said, round(time.monotonic() - began), time.strftime("%Y-%m-%d"))
 
 
 def render(results: dict[str, Any]) -> str:
