@@ -2,8 +2,10 @@
 
 Each run is its own process or torchrun launch: a perceptron on the shape of Fashion-MNIST, clients with the same few
 samples and two local steps, so that only the number of clients changes. The exponent of the growth is fitted on a
-log-log scale: 0 is no growth, 1 is proportional. At the end, 10,000 clients with the real data take part in a run of
-SCAFFOLD and in one of FedSMOO (`--rounds`). The results are written to benchmarks/results/scale.json.
+log-log scale: 0 is no growth, 1 is proportional. 10,000 clients with the real data take part in a run of SCAFFOLD and
+in one of FedSMOO. At last 1,000 to 1,000,000 clients, 1,000 per round, for FedAvg and SCAFFOLD on the digits that come
+with the package (`benchmarks/million.py`). The results are written to benchmarks/results/scale.json; `--stages` runs
+some and keeps the others; `python -m benchmarks.tables` writes the tables of docs/how-to/scale.md from it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 
 RESULTS = Path(__file__).with_name("results")
+STAGES = ("clients", "ten_thousand", "million")
 CLIENTS, PER_ROUND, PROCESSES = (100, 1_000, 10_000), (10, 20, 40), (1, 2)
 BASE = {"algorithm": "scaffold", "clients": 1_000, "per_round": 20, "rounds": 12, "processes": 1, "store": "disk",
         "partition": "iid"}  # fmt: skip
@@ -91,19 +94,9 @@ def slope(rows: list[dict[str, Any]], over: str, of: str) -> float:
     return float(np.polyfit(np.log([r[over] for r in rows]), np.log([r[of] for r in rows]), 1)[0])
 
 
-def main() -> None:
-    from benchmarks.cpu import about
-    from benchmarks.jobs import data
-
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of the 10,000-client runs; 0 leaves them out")
-    parser.add_argument("--out", type=Path, default=RESULTS / "scale.json")
-    given = parser.parse_args()
-    if given.one:
-        one(**json.loads(given.one))
-        return
-    report: dict[str, Any] = {"about": about(data()[1]), "clients": [], "per_round": [], "growth": {}}
+def measure_growth() -> dict[str, Any]:
+    """Measure the growth of a round with all clients, in one process and in two, and with the clients of a round."""
+    report: dict[str, Any] = {"clients": [], "growth": {}}
     for processes in PROCESSES:
         rows = [measured(clients=n, processes=processes) for n in CLIENTS]
         report["clients"] += rows
@@ -116,11 +109,33 @@ def main() -> None:
     }
     for name, exponents in report["growth"].items():
         print(f"growth {name}: " + ", ".join(f"{of} ^{b:.2f}" for of, b in exponents.items()))
-    if given.rounds:
+    return report
+
+
+def main() -> None:
+    from benchmarks import million
+    from benchmarks.cpu import about
+    from benchmarks.jobs import data
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of the 10,000-client runs")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scale.json")
+    given = parser.parse_args()
+    if given.one:
+        one(**json.loads(given.one))
+        return
+    report: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    if "clients" in given.stages:
+        report |= {"about": about(data()[1]), **measure_growth()}
+    if "ten_thousand" in given.stages:
         report["ten_thousand"] = [
             measured(algorithm=name, clients=10_000, per_round=100, rounds=given.rounds, processes=2, store="auto",
                      partition="sharding(2)") for name in ("scaffold", "fedsmoo")
         ]  # fmt: skip
+    if "million" in given.stages:
+        report["million"] = {"about": about(million.DATA), **million.measure()}
     given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"wrote {given.out}")
 

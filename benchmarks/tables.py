@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from a result file (CPU or GPU): `python -m benchmarks.tables FILE [--write]`.
+"""The tables of docs/performance.md and docs/how-to/scale.md: `python -m benchmarks.tables FILE [--write]`.
 
 No figure is typed by hand: `--write` replaces the text between the two marks of that part in the document.
 """
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cohorts, gpu_tables
+from benchmarks import cohorts, gpu_tables, scale_tables
 from benchmarks.contenders import WORDS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.gpu_tables import met
@@ -18,7 +18,8 @@ from benchmarks.growth import WORDS as AXES
 from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
-PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json")
+PAGES = {"scale.json": Path(__file__).parents[1] / "docs/how-to/scale.md"}  # of the others, PAGE
+PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json", "scale.json")
 BEGIN = {part: f"<!-- begin: python -m benchmarks.tables {part} -->" for part in PARTS}
 END = "<!-- end -->"
 
@@ -27,6 +28,8 @@ def tables(report: dict[str, Any]) -> tuple[str, str]:
     """Return the mark of the part to which a report belongs, and its tables."""
     if "roofs" in report:
         return BEGIN["gpu-h200.json"], gpu_tables.markdown(report)
+    if "per_round" in report or "million" in report:
+        return BEGIN["scale.json"], scale_tables.markdown(report)
     if "rows" in report:
         return BEGIN["gpu-cohorts.json"], cohorts.markdown(report)
     return BEGIN["cpu.json"], markdown(report)
@@ -139,11 +142,12 @@ def written(page: str, begin: str, tables: str) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     options.add_argument("file", type=Path, help="a JSON file of benchmarks.cpu or benchmarks.gpu")
-    options.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
+    options.add_argument("--write", action="store_true", help="write the tables into their page")
     chosen = options.parse_args()
     begin, text = tables(json.loads(chosen.file.read_text()))
     if chosen.write:
-        PAGE.write_text(written(PAGE.read_text(), begin, text))
+        page = next((PAGES[part] for part in PAGES if BEGIN[part] == begin), PAGE)
+        page.write_text(written(page.read_text(), begin, text))
     else:
         print(text)
 

@@ -236,6 +236,10 @@ class Config(BaseModel):
         "fp32)"
     )  # fmt: skip
     compile: bool = key(True, "machine", "Compile the local step and capture it as CUDA graphs, on a GPU")
+    compile_cache: str | None = key(
+        None, "machine", "File of steppe warm with compiled code of your own, to start without compiling (default: "
+        "$STEPPE_COMPILE_CACHE)"
+    )  # fmt: skip
     executor: Literal["auto", "sequential", "batched"] = key(
         "auto", "machine", "Train one client after the other, or all at once (auto: batched on a GPU)"
     )

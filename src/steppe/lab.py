@@ -52,9 +52,9 @@ Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary give
 
 
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
-            out: str | Path | None = None, jobs: int = 1, add: Added = (), loss: str | Each | None = None,
-            metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None,
-            progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
+            out: str | Path | None = None, jobs: int = 1, on: str | None = None, add: Added = (),
+            loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
+            predict: Any = None, progress: bool = True, **options: Any) -> ComparedRuns:  # fmt: skip
     """Run several algorithms under one protocol, with paired seeds, and return their lines, tested against the first.
 
     The arguments that are not listed are those of `steppe.run`.
@@ -63,6 +63,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     seeds       runs per algorithm: seed, seed + 1, …
     out         a folder for all runs; the same call continues there. Without it, a temporary one
     jobs        runs at a time, in processes of their own; 1: in this process
+    on          a Ray cluster to run on, ray://host:port, with as many jobs as fit; see `steppe compare --help`
     model       the class of a module is built anew for every seed, an instance starts each run with the same weights
     options     keys of the run, and settings, which go to the algorithms that have them
     """
@@ -81,15 +82,15 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     with keep_caller_state():
         build_own(first, points[0].own)  # what is wrong with all of them is found before anything is written
         with QueueProgress(quiet=not progress) as shown:
-            run_points(points, seeds, folder, Queue(find_places(jobs, first.device), shown))
+            run_points(points, seeds, folder, Queue(find_places(jobs, first.device, on), shown))
     return ComparedRuns(_check_results(points), seeds, folder, title, holder)
 
 
 def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, model: Any = UNSET, data: Any = None, *,
           seeds: int = 1, search: int | None = None, ranges: Mapping[str, str] | None = None,
-          out: str | Path | None = None, jobs: int | None = 1, add: Added = (), loss: str | Each | None = None,
-          metric: Any = None, metrics: Any = None, head: str | None = None, predict: Any = None, progress: bool = True,
-          **options: Any) -> SweptRuns:  # fmt: skip
+          out: str | Path | None = None, jobs: int | None = 1, on: str | None = None, add: Added = (),
+          loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
+          predict: Any = None, progress: bool = True, **options: Any) -> SweptRuns:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds, and return a line per point.
 
     The other arguments are those of `steppe.compare`.
@@ -124,7 +125,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         build_own(first, points[0].own)
         searched = Search(spans, choices, search, point, first.seed, folder) if search else None
         with QueueProgress(quiet=not progress) as shown:
-            queue = Queue(find_places(jobs, first.device), shown, expected=seeds * (search or len(points)))
+            queue = Queue(find_places(jobs, first.device, on), shown, expected=seeds * (search or len(points)))
             run_points(searched or points, seeds, folder, queue, searched.tell if searched else None)
     points = list(searched.points.values()) if searched else points
     return SweptRuns(_check_results(points), seeds, folder, title, holder)

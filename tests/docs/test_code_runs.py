@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ FEW = {"clients": 4, "per_round": 2}
 SMALL = ["-s", "data=digits", "-s", "model=mlp", "-s", "max_steps=1", "-s", "workers=0", "--rounds", "1"]
 LESS = {
     "run": SMALL,
-    "compare": [*SMALL, "--seeds", "1", "-m", "none"],
+    "compare": [*SMALL, "--seeds", "1", "--jobs", "1", "-m", "none"],
     "sweep": [*SMALL, "--seeds", "1", "--jobs", "1"],
     "analyze": ["-m", "loss"],
     "cost": [],
@@ -44,11 +46,13 @@ def test_python_runs(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("run", "compare", "sweep"):
         monkeypatch.setattr(library, name, shorten(getattr(library, name), many=name != "run"), raising=False)
     (x, y), (test_x, test_y) = newcomer.make_samples(600, 0), newcomer.make_samples(60, 1)
-    known = {"steppe": library, "MyModule": newcomer.MyModule, "LookBack": newcomer.LookBack, "__name__": "page",
-             "x": x, "y": y, "test_x": test_x, "test_y": test_y}  # fmt: skip
+    page = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)
+    vars(page).update(steppe=library, MyModule=newcomer.MyModule, LookBack=newcomer.LookBack)
+    vars(page).update(x=x, y=y, test_x=test_x, test_y=test_y)
     for block in read_blocks(path):
         if block.language == "python" and not block.not_run:
-            exec(compile(block.parse(), block.page, "exec"), known)
+            exec(compile(block.parse(), block.page, "exec"), vars(page))
 
 
 def shorten(function: Callable[..., Any], many: bool) -> Callable[..., Any]:
@@ -58,7 +62,7 @@ def shorten(function: Callable[..., Any], many: bool) -> Callable[..., Any]:
         own = len(args) > 1 or not {"model", "data", "partition", "groups"}.isdisjoint(given)
         few = {} if own or given.get("clients") is None else FEW
         given = {**given, **few, **TINY, "rounds": min(given.get("rounds", 2), 2)}
-        given |= {"jobs": 1, "seeds": min(given.get("seeds", 1), 2)} if many else {"progress": False}
+        given |= {"jobs": 1, "seeds": 1} if many else {"progress": False}
         return function(*args, **given, **({} if own else {"model": "mlp"}))
 
     return short

@@ -6,6 +6,7 @@ import io
 import posixpath
 import re
 import warnings
+from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
@@ -25,6 +26,7 @@ METHOD = ["Equations", "Sent and kept", "Cost", "Settings", "Variants", "Use", "
           "What it goes with", "Cite"]  # fmt: skip
 PART = ["Equations", "Settings", "Hooks", "Use", "Used by", "Sent and kept", "Limits and deviations", "Evidence",
         "What it goes with", "Cite"]  # fmt: skip
+SITE = Path(__file__).parents[2] / "site"
 THINGS = {**CATALOGUE, **list_parts()}
 
 
@@ -112,6 +114,27 @@ def test_oracles_of_parts_are_chained():
     assert r"D(w) = g_{1}(w) - h_i + \alpha (w - w^{0})" in text
 
 
+def test_equations_of_a_method_are_those_of_its_settings():
+    """A part may have several rules: a page shows the one that its method uses, for every choice of every method."""
+
+    def shown(name, **given):
+        made = list_methods()[name].make(**given)
+        rows = [row for p in made for row in page_sections.choose_rows(docstrings.describe(type(p)).rows, p)]
+        return [e for row in rows for e in row.equations]
+
+    assert "c ← c + γ mean_{i∈S}(c_i⁺ − c)" in shown("fedmoswa")
+    assert "c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)" not in shown("fedmoswa")
+    assert "c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)" in shown("scaffold")
+    assert {"c_i⁺ = −Δ_i / (K η)", "h = Σ_{i∈S} p_i h_i"} <= set(shown("feddc"))
+    assert "direction = g(w) − h_i" in shown("fedgmt")
+    assert "direction = g(w) − h_i + (α/2) unit(w − w⁰)" in shown("fedspeed", variant="norm")
+    for name, method in list_methods().items():
+        for key, several in method.choices.items():
+            for choice in several:
+                left = [e.partition(" ")[0] for e in shown(name, **{key: choice})]
+                assert left.count("direction") <= len(method.make(**{key: choice})), (name, key, choice)
+
+
 def test_a_method_cites_its_own_paper_first():
     for name, method in list_methods().items():
         own, others = method.papers()
@@ -171,3 +194,26 @@ QUICK = PAGES[::8]
 @pytest.mark.parametrize("page", [pytest.param(p, marks=() if p in QUICK else pytest.mark.slow) for p in PAGES])
 def test_code_on_a_page_runs(page, pages, tmp_path, monkeypatch):
     _run_blocks(pages[page], tmp_path, monkeypatch)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not (SITE / "index.html").exists(), reason="there is no site yet: make docs")
+@pytest.mark.xdist_group("report, drawn and compiled")
+def test_the_table_of_methods_filters(browser):
+    browser.get((SITE / "methods" / "index.html").as_uri())
+    for name in ("stateless", "bytes", "gradients"):
+        browser.find_element("css selector", f".catalogue-filter [name={name}]").click()
+    browser.find_element("css selector", ".catalogue-filter [name=year]").send_keys("2021")
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('table.catalogue tbody tr:not([hidden]) a')].map(a => a.textContent)"
+    )
+    base = trace(())[1]
+    wanted = []
+    for method in list_methods().values():
+        found = trace(method.make())[1]
+        lean = found.bytes_down + found.bytes_up <= 1.004 * (base.bytes_down + base.bytes_up)
+        if round(found.kept, 2) == 0 and found.gradients == 1 and lean and int(method.year or 0) >= 2021:
+            wanted.append(method.title)
+    assert shown == wanted
+    assert 0 < len(wanted) < len(CATALOGUE)

@@ -22,9 +22,10 @@ import torch
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
 from steppe.engine.devices import count_cores
-from steppe.jobs import places, queue, queue_progress
+from steppe.jobs import child_process, queue, queue_progress
+from steppe.jobs.child_process import Worker
 from steppe.jobs.job import Job
-from steppe.jobs.places import Here, Worker, find_places
+from steppe.jobs.places import Here, find_places
 from steppe.jobs.queue import Ended, Queue
 from steppe.jobs.queue_progress import QueueProgress
 
@@ -180,7 +181,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
         real(self, *words, **more)
         started.append(self.process)
 
-    monkeypatch.setattr(places, "COMMAND", [sys.executable, "-c", WORKER])
+    monkeypatch.setattr(child_process, "COMMAND", [sys.executable, "-c", WORKER])
     monkeypatch.setattr(Worker, "__init__", start)
     monkeypatch.setattr(queue, "PATIENCE", 0.2)
     return started
@@ -235,7 +236,7 @@ def test_an_interrupt_leaves_no_process_behind(workers: list[subprocess.Popen[st
 
 def test_a_request_to_a_dead_process_is_answered_by_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     events: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    monkeypatch.setattr(places, "COMMAND", [sys.executable, "-c", "print('half a li', end='')"])
+    monkeypatch.setattr(child_process, "COMMAND", [sys.executable, "-c", "print('half a li', end='')"])
     child = Worker(events.put, {})
     child.process.wait()
     child.send({})

@@ -13,6 +13,7 @@ from steppe.config import Config, resolve
 from steppe.reproduce import recipes, rows, verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
+FEW = 8  # rows that need not be folded
 STATISTICS = ("running_mean_of_last_ten", "mean_of_last_ten")  # the first that a row has
 
 
@@ -68,9 +69,19 @@ def _surveyed(known: Sequence[rows.Row]) -> list[Evidence]:
 
 
 def show(found: Sequence[Evidence], folder: str) -> str:
-    """Return a table of evidence; `folder` leads from the page to docs/."""
+    """Return a table for each page of evidence; `folder` leads from the page to docs/."""
     if not found:
         return "No table with it has been run."
-    lines = [[f"[{e.title}]({folder}{e.page})", e.where, e.paper, e.ours, e.verdict, str(e.seeds)]
-             for e in found]  # fmt: skip
-    return make_table(["table", "row; column", "paper", "here", "verdict", "seeds"], lines)
+    blocks = []
+    for page in dict.fromkeys(e.page for e in found):
+        mine = [e for e in found if e.page == page]
+        lines = [[e.where, e.paper, e.ours, e.verdict, str(e.seeds)] for e in mine]
+        table = make_table(["row", "paper", "here", "verdict", "seeds"], lines)
+        title = f"**[{mine[0].title}]({folder}{page})**"
+        blocks.append(f"{title}\n\n{table if len(mine) <= FEW else _fold(table, len(mine))}")
+    return "\n\n".join(blocks)
+
+
+def _fold(table: str, count: int) -> str:
+    """Return a long table that opens on a click."""
+    return f'??? note "{count} rows"\n\n' + "\n".join(f"    {line}" for line in table.splitlines())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tools.docs import page_sections as sections
 from tools.docs.catalogue import Method, list_methods, make_example, model_size, open_up, page_of, trace
 from tools.docs.compatibility import Compatibility
-from tools.docs.docstrings import describe
+from tools.docs.docstrings import Row, describe
 from tools.docs.evidence import Evidence
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
@@ -75,7 +75,10 @@ def link(part: Part | type[Part], folder: str = "parts/") -> str:
 def _list_parts(parts: Sequence[Part]) -> str:
     if not parts:
         return "no part at all: the clients' optimiser and the mean"
-    return " inside ".join(map(link, parts)) if len(parts) > 1 else f"the part {link(parts[0])}"
+    ordered = [link(p) for p in assemble(tuple(parts), SGD(), (), "listed").parts if not isinstance(p, SGD)]
+    if len(ordered) == 1:
+        return f"the part {ordered[0]}"
+    return f"the parts {', '.join(ordered[:-1])} and {ordered[-1]}, innermost first"
 
 
 def _equations(parts: Sequence[Part]) -> str:
@@ -88,16 +91,22 @@ def _equations(parts: Sequence[Part]) -> str:
     blocks = []
     for part, document, named in zip(shown, documents, names, strict=True):
         role = ", the run's local optimiser" if isinstance(part, SGD) else ""
-        blocks.append(f"**{link(part)}**{role}\n\n{sections.equations(document.rows, named)}")
+        blocks.append(
+            f"**{link(part)}**{role}\n\n{sections.equations(sections.choose_rows(document.rows, part), named)}"
+        )
+        blocks += [f"{typeset('L_p')} is the penalty of **{link(inner)}**\n\n"
+                   + sections.equations(sections.choose_rows(describe(type(inner)).rows, inner), {"penalty": "L_p(w)"})
+                   for inner in open_up((part,))[1:]]  # fmt: skip
     last = "D" if any(map(sections.is_in_steps, documents)) else "g"
-    inner = "∇(F_i + R)(w)" if any(p.has("penalty") for p in parts) else "∇F_i(w)"
-    frame = "Symbols are those of the [notation](notation.md). "
-    if not around:
-        frame += f"The [local optimiser](parts/sgd.md) steps along {typeset(f'{last}(w)')}"
-    else:
-        frame += f"Clients step along {typeset(f'{last}(w)')}"
-    frame += f" with {typeset(f'g(w) = {inner}')}, and the server adds {typeset('Δ̄')} to {typeset('x')}."
-    return "\n\n".join([frame, *blocks])
+    loss = "(F_i + R)" if any(p.has("penalty") for p in parts) else "F_i"
+    local = "" if around else "; the [local optimiser](parts/sgd.md) may add clipping, decay and momentum"
+    frame = sections.equations([
+        Row([f"g(w) = ∇{loss}(w)", f"w ← w − η {last}(w)"], "in each local step"),
+        Row(["Δ̄ = Σ_{i∈S} p_i (w_i − x)", "x ← x + Δ̄"], "on the server"),
+    ])  # fmt: skip
+    told = f"Symbols are those of the [notation](notation.md). Every round{local}:"
+    between = [f"The parts, innermost first; what they do to {typeset('Δ̄')} comes between the server's two lines."]
+    return "\n\n".join([told, frame, *(between if blocks else []), *blocks])
 
 
 def _variants(method: Method) -> str:
@@ -131,7 +140,7 @@ def _remarks(method: Method, parts: Parts) -> str:
         }  # fmt: skip
         found += [f"**{head}{' of ' + whose if whose else ''}.** {typeset(text[:1].upper() + text[1:])}"
                   for whose, text in told.items() if text]  # fmt: skip
-    return "\n\n".join(found) or "None known."
+    return "\n\n".join(found) or "None are recorded."
 
 
 def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:

@@ -157,7 +157,7 @@ def _users(kind: type[Part]) -> str:
 def _remarks(headed: dict[str, str]) -> str:
     found = [f"**{head}.** {typeset(headed[head][:1].upper() + headed[head][1:])}" for head in ("Limits", "Deviations")
              if head in headed]  # fmt: skip
-    return "\n\n".join(found) or "None known."
+    return "\n\n".join(found) or "None are recorded."
 
 
 def _pairs(kind: type[Part], compatibility: Compatibility) -> str:

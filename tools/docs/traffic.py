@@ -42,8 +42,8 @@ def show_costs(choices: Mapping[str, Parts]) -> str:
     rows, seen = [], set()
     for label, parts in choices.items():
         c = trace(parts)[1]
-        sizes = [f"{size / 1e6:.2f} MB" for size in (c.bytes_down, c.bytes_up, c.bytes_kept)]
-        cells = [*sizes, str(c.gradients), str(c.forwards), f"{c.flops / 1e9:.1f} G", f"{c.flops / base.flops:.2f}×"]
+        sizes = [f"{size / 1e6:.2f}" for size in (c.bytes_down, c.bytes_up, c.bytes_kept)]
+        cells = [*sizes, str(c.gradients), str(c.forwards), f"{c.flops / 1e9:.1f}", f"{c.flops / base.flops:.2f}×"]
         if not rows or tuple(cells) not in seen:
             rows.append([label, *cells])
         seen.add(tuple(cells))
@@ -51,7 +51,9 @@ def show_costs(choices: Mapping[str, Parts]) -> str:
     return (
         f"Per client and round in float32, FLOPs per step of {BATCH} examples, on the same model; × is a multiple of "
         f"FedAvg's.{same}\n\n"
-        + make_table(["", "down", "up", "kept", "gradients per step", "further forward passes", "FLOPs", "×"], rows)
+        + make_table(
+            ["", "down, MB", "up, MB", "kept, MB", "gradients per step", "further forward passes", "GFLOPs", "×"], rows
+        )
     )
 
 

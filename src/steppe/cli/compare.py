@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -28,7 +29,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             samples: Samples = 1000,
             jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
                             "process; 1: in this process.")] = 1,
-            out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
+            on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
     A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema. What --add names is
@@ -45,7 +46,6 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
     from steppe.measures.during_training import choose_measures
-    from steppe.registry import name_part
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
@@ -58,18 +58,13 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
         raise SteppeError("compare needs at least one algorithm: steppe compare fedavg fedsam, or --all.")
     asked = [name.strip() for name in measures.split(",") if name.strip()]
     to_measure = [] if asked == ["none"] else choose_measures(asked)
-    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
-    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
-    with_parts = [name_part(part) for part in add]
-    configs = {"+".join([name, *with_parts]):
-               arguments.read_configuration(algorithm, config, [*shared[algorithm], *own], [*parts, *add], rounds)
-               for name, (algorithm, own, parts) in spelled.items()}  # fmt: skip
+    configs = _configure(names, config, sets, add, rounds)
     where = out or arguments.find_free_folder("compare", resume=False)
 
     first = next(iter(configs.values()))
     try:
         with QueueProgress() as progress:
-            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device), progress))
+            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device, on), progress))
         with Progress(0):
             flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:
@@ -104,6 +99,19 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     report_failures(points)
     if trouble:
         raise typer.Exit(3)
+
+
+def _configure(names: list[str], path: Path | None, sets: list[str], add: list[str],
+               rounds: int | None) -> dict[str, Any]:  # fmt: skip
+    """Return the configuration of each algorithm, by its name with what was added to all."""
+    from steppe.registry import name_part
+
+    spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
+    shared = arguments.share_sets(sets, [algorithm for algorithm, _, _ in spelled.values()])
+    with_parts = [name_part(part) for part in add]
+    return {"+".join([name, *with_parts]):
+            arguments.read_configuration(algorithm, path, [*shared[algorithm], *own], [*parts, *add], rounds)
+            for name, (algorithm, own, parts) in spelled.items()}  # fmt: skip
 
 
 def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tuple[dict[str, Any], list[str]]:

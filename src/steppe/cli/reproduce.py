@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, Out, app
+from steppe.cli.app import Debug, Json, On, Out, app
 from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:
@@ -41,15 +41,16 @@ def reproduce(
     results: Annotated[Path | None, typer.Option("--results", help="The folder of the rows.")] = None,
     formats: Annotated[str, typer.Option("--formats", metavar="KIND,…", help="What to write: md, tex, html, "
                        "json.")] = "md",
-    out: Out = None, as_json: Json = False, debug: Debug = False,
+    on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
     """Compare published tables with ours: run the cells that are missing, then write the tables."""
     from steppe.engine.devices import find_device
     from steppe.jobs.places import find_places
     from steppe.jobs.queue import Queue
     from steppe.jobs.queue_progress import QueueProgress
-    from steppe.reproduce import league, league_page, missing_runs, publish, recipes, rows, survey, survey_page
-    from steppe.reproduce.make_row import make_row
+    from steppe.jobs.ray_places import count_sharing
+    from steppe.reproduce import league, missing_runs, publish, recipes, rows, survey
+    from steppe.reproduce.run_stage import run_stage
 
     kinds = [kind.strip() for kind in formats.split(",")]
     for kind in kinds:
@@ -94,63 +95,61 @@ def reproduce(
         lines = [f"{one['recipe']}  {one['run']}" for one in missing] or ["nothing is missing"]
         print(json.dumps(missing, indent=1) if as_json else "\n".join(lines))
         return
-    find_device(device)
+    if on is None:
+        find_device(device)
     failed: dict[str, str] = {}
+    parallel = count_sharing(on) if on else jobs  # processes on one device
     try:
-        with QueueProgress() as progress, Queue(find_places(jobs, device), progress, budget) as queue:
+        with QueueProgress() as progress, Queue(find_places(jobs, device, on), progress, budget) as queue:
             for stage in stages:
-                several = stage()
-                first = {job.label: job.cells[0] for job in several}
-                queue.add(several)
-                for ended in queue:
-                    if ended.error:
-                        failed[ended.job.label] = ended.error
-                        continue
-                    cell = first[ended.job.label]
-                    row = {"table": cell.table, "cell": cell.id, "scale": scale,
-                           **make_row(ended.job.config, ended.facts), "processes": max(sharing, jobs)}  # fmt: skip
-                    rows.append_row(rows_in / f"{cell.table}.jsonl", row)
-                    if is_league:  # what to run next follows from what was found
-                        more = [job for job in stage() if job.label not in first]
-                        first |= {job.label: job.cells[0] for job in more}
-                        queue.add(more)
+                failed |= run_stage(stage, queue, rows_in, scale, max(sharing, parallel), again=is_league)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the runs that are missing", file=sys.stderr)
         raise typer.Exit(130) from None
-    found_all: dict[str, Any] = {}
-    written: list[Path] = []
-    if is_league:
-        found_all["league"] = league.find_standings(known(), scale)
-        written += publish.write_files(league_page.render_files(known(), scale), tables_in)
-    if is_survey:
-        found_all["survey"] = survey.rank_entrants(known(), scale)
-        written += publish.write_files(survey_page.render_files(known(), scale, kinds=kinds), tables_in)
-    for table in [] if alone else [recipes.load_table(name, scale) for name in tables]:
-        found = publish.judge_table(table, known(), scale)
-        found_all[table.name] = publish.collect_facts(table, found, scale)
-        written += publish.write_files(publish.render_files(table, found, scale, kinds), tables_in)
-        if not as_json:
-            _show(table, found, scale)
+    not_run = [job.label for job in queue.waiting]
+    outcome = _show_all(tables, known(), scale, kinds, tables_in, quiet=as_json)
     if as_json:
-        print(json.dumps({"tables": found_all, "not_run": [j.label for j in queue.waiting], "failed": failed}))
-    else:
-        if is_league:
-            _show_league(known(), scale)
-        if is_survey:
-            _show_survey(found_all["survey"], scale)
-        if scale == "tiny":
-            terminal.show(publish.TINY)
-        terminal.show(f"written: {', '.join(map(str, written))}")
-    if queue.waiting:
-        print(f"{len(queue.waiting)} runs did not fit into the time; the same command continues with them",
-              file=sys.stderr)  # fmt: skip
+        print(json.dumps({"tables": outcome, "not_run": not_run, "failed": failed}))
+    if not_run:
+        print(f"{len(not_run)} runs did not fit into the time; the same command continues with them", file=sys.stderr)
     if failed:
         raise SteppeError("\n".join(f"{label}: {reason}" for label, reason in failed.items()))
 
 
+def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str], where: Path,
+              quiet: bool) -> dict[str, Any]:  # fmt: skip
+    """Write the tables, the league or the survey from the rows, show them, and return what is found."""
+    from steppe.reproduce import league, league_page, publish, recipes, survey, survey_page
+
+    found_all: dict[str, Any] = {}
+    written: list[Path] = []
+    if tables == ["league"]:
+        found_all["league"] = league.find_standings(known, scale)
+        written += publish.write_files(league_page.render_files(known, scale), where)
+    elif tables == ["survey"]:
+        found_all["survey"] = survey.rank_entrants(known, scale)
+        written += publish.write_files(survey_page.render_files(known, scale, kinds=kinds), where)
+    for table in [] if found_all else [recipes.load_table(name, scale) for name in tables]:
+        found = publish.judge_table(table, known, scale)
+        found_all[table.name] = publish.collect_facts(table, found, scale)
+        written += publish.write_files(publish.render_files(table, found, scale, kinds), where)
+        if not quiet:
+            _show(table, found, scale)
+    if quiet:
+        return found_all
+    if tables == ["league"]:
+        _show_league(known, scale)
+    elif tables == ["survey"]:
+        _show_survey(found_all["survey"], scale)
+    if scale == "tiny":
+        terminal.show(publish.TINY)
+    terminal.show(f"written: {', '.join(map(str, written))}")
+    return found_all
+
+
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
     """Write everything made from rows: the tables, their index, and the pages next to their folder."""
-    from steppe.reproduce import audit, league_page, publish, rows, survey_page
+    from steppe.reproduce import audit, choose_page, league_page, publish, rows, survey_page
 
     if only_check:
         audit.check_rows(results, tables)
@@ -161,6 +160,7 @@ def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) 
     made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
     pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(known), **above}
+    pages |= choose_page.render_files(known)
     publish.write_files(pages, tables.parent)
     written = publish.write_files({**made, **texts}, tables)
     terminal.show(f"wrote {', '.join(pages)} in {tables.parent} and {len(written)} files in {tables}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -32,7 +32,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
                             "--grid gives choices.")] = [],  # noqa: B006
           jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Parallel runs, each in its "
                           "own process; 1: in this process. Default: one per GPU, or per core.")] = None,
-          sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
+          sets: Set = [], add: Add = [], rounds: Rounds = None, on: On = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
     from steppe.engine.build import build_experiment
@@ -83,7 +83,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     expected = seeds * (search or len(points))
     try:
         with QueueProgress() as progress:
-            queue = Queue(find_places(jobs, first.device), progress, expected=expected)
+            queue = Queue(find_places(jobs, first.device, on), progress, expected=expected)
             run_points(searched or points, seeds, where, queue, searched.tell if searched else None)
     except KeyboardInterrupt:
         print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from steppe.distributed import torchrun
 from steppe.distributed.ranks import assign_clients
+from steppe.engine.compile_cache import ENVIRONMENT, load_cache
 from steppe.engine.devices import count_cores
 from steppe.engine.model_checks import not_batchable
 from steppe.executors.batched import Batched
@@ -29,6 +33,8 @@ def choose_executor(experiment: Experiment) -> Executor:
         batched = False
         notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
     if batched and cuda and c.compile:
+        if cache := c.compile_cache or os.environ.get(ENVIRONMENT):
+            notes += [why] if (why := load_cache(Path(cache), task.x0.device)) else []
         ahead = [[experiment.steps(i) for i in experiment.sample(t)] for t in range(ROUNDS_AHEAD)]
         width = choose_width([_first_share(steps) for steps in ahead], c.chunk)
         return Captured(algorithm, task, federation, width, notes=notes)

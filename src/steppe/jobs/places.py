@@ -1,27 +1,24 @@
-"""Where jobs run. A place starts a child that trains what it is sent: a process on this machine, or this process."""
+"""Where jobs run. A place starts a child that trains what it is sent: this process, another, one in a cluster."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from steppe.engine.devices import CORES, count_cores
-from steppe.jobs.worker import Emit, pack_own, perform
-
-COMMAND = (sys.executable, "-m", "steppe.jobs.worker")
+from steppe.jobs.child_process import Emit, Worker
+from steppe.jobs.worker import perform
 
 
 class Child(Protocol):
-    """A child that trains one job at a time and emits its events (see `worker`); at its end, it emits `gone`."""
+    """A child that trains one job at a time and emits its events (see `worker`).
+
+    At its end it emits `gone`, and its job has failed; or `lost`, if its machine has, and its job is run again.
+    """
 
     def send(self, request: dict[str, Any]) -> None: ...
 
@@ -32,7 +29,12 @@ class Child(Protocol):
         """Wait for the child to end, and end it by force after this time."""
 
 
-Place = Callable[[Emit], Child]  # starts a child that hands its events to this function
+Place = Callable[[Emit], Child]  # starts a child that hands its events to this function; see also `has_room`
+
+
+def has_room(place: Place) -> bool:
+    """Return whether a child can start now. A place in a cluster may have to wait for others, or for a new machine."""
+    return getattr(place, "has_room", lambda: True)()
 
 
 class Here:
@@ -46,44 +48,15 @@ class Here:
     def join(self, seconds: float) -> None: ...
 
 
-class Worker:
-    """A worker process with these environment variables. Its events arrive in a separate thread."""
-
-    def __init__(self, emit: Emit, environment: dict[str, str]) -> None:
-        # In its own session: Ctrl-C reaches only this process, which then ends its children cleanly.
-        self.process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
-                                        env={**os.environ, **environment}, start_new_session=True)  # fmt: skip
-        threading.Thread(target=self._listen, args=(emit,), daemon=True).start()
-
-    def _listen(self, emit: Emit) -> None:
-        for line in self.process.stdout or ():
-            with suppress(ValueError):  # an incomplete line of a killed process
-                emit(json.loads(line))
-        code = self.process.wait()
-        ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        emit({"gone": f"its process {ended}" + (", perhaps because it ran out of memory" if code == -9 else "")})
-
-    def send(self, request: dict[str, Any]) -> None:
-        with suppress(OSError):  # it has ended, which the other thread reports
-            print(json.dumps(pack_own(request)), file=self.process.stdin, flush=True)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.process.stdin.close()  # type: ignore[union-attr]
-
-    def join(self, seconds: float) -> None:
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def find_places(jobs: int | None, device: str) -> list[Place]:
+def find_places(jobs: int | None, device: str, on: str | None = None) -> list[Place]:
     """Return `jobs` places that share this machine; by default one per GPU, or one per core if there is no GPU.
 
-    With `jobs` = 1 the place is this process.
+    With `jobs` = 1 the place is this process. `on` names a cluster instead, whose places are as many as there is room.
     """
+    if on is not None:
+        from steppe.jobs.ray_places import find_remote_places
+
+        return find_remote_places(on, jobs, device)
     if jobs == 1:
         return [Here]
     cards: list[dict[str, str]] = [{}]

@@ -24,13 +24,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from steppe.jobs.child_process import PATIENCE
 from steppe.jobs.job import Job
-from steppe.jobs.places import Child, Place
+from steppe.jobs.places import Child, Place, has_room
 from steppe.jobs.queue_progress import QueueProgress
-from steppe.jobs.worker import PATIENCE
 
 log = logging.getLogger("steppe.queue")
 Event = dict[str, Any]
+LIVES = 3  # times that a job may lose its machine: it may be the job that brings them down
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Slot:
     round: int = 0
     since: float = 0.0  # the time of its last event
 
+    @property
+    def ready(self) -> bool:
+        return self.job is None and (self.child is not None or has_room(self.place))
+
 
 class OutOfTime(BaseException):
     """The budget ended during a run. Not an ordinary exception: it must also end a run in this process."""
@@ -72,6 +77,7 @@ class Queue:
         self.ended: deque[Ended] = deque()
         self.events: SimpleQueue[tuple[Slot, int, Event]] = SimpleQueue()
         self.added = self.done = 0
+        self.lost: dict[str, int] = {}  # times that a job has lost its machine
         self.spent = self.work = 0.0  # seconds and weight of finished runs, to estimate the rate
 
     def __enter__(self) -> Queue:
@@ -101,9 +107,9 @@ class Queue:
         while True:
             try:
                 for slot in self.slots:
-                    if slot.job is None and (job := self._choose(slot.group)):
+                    if slot.job is None and (job := self._choose(slot.group)) and slot.ready:
                         self._start(slot, job)
-                if not self.ended and not self.running:
+                if not self.ended and not self.running and not self._choose(""):
                     return
                 if not self.ended:
                     self._wait()
@@ -192,12 +198,25 @@ class Queue:
                     raise OutOfTime
                 return
             slot.job = None
+            if "lost" in event:
+                self._take_back(job, event["lost"], counts=event.get("begun", True))
+                self._drop([slot], 0.0)
+                return
             error = event.get("error") or event.get("gone")
             self._hand_back(Ended(job, event.get("done", {}), error), event.get("text", ""))
         if "trace" in event:
             log.info(event["trace"].rstrip())
-        if "trace" in event or "gone" in event:
+        if event.keys() & {"trace", "gone", "lost"}:
             self._drop([slot], 0.0)  # its error must not affect the next job
+
+    def _take_back(self, job: Job, why: str, counts: bool) -> None:
+        """Let a job whose machine was lost wait again, unless that has happened too often."""
+        self.lost[job.label] = self.lost.get(job.label, 0) + counts
+        if self.lost[job.label] < LIVES:
+            log.warning(f"{job.label}: {why}; it is run again")
+            self.waiting.append(job)
+        else:
+            self._hand_back(Ended(job, error=f"{why}, for the {LIVES}rd time"), "")
 
     def _hand_back(self, ended: Ended, text: str) -> None:
         self.done += 1

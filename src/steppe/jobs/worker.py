@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import lru_cache
@@ -36,13 +36,12 @@ from steppe.engine.devices import find_device
 from steppe.engine.progress import handle_logs
 from steppe.engine.rounds import simulate
 from steppe.experiment import Experiment
+from steppe.jobs.child_process import PATIENCE, Emit
 from steppe.jobs.job import Own, build_own
 from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import find_versions
 
 LOG = "log.txt"
-PATIENCE = 10.0  # seconds that a run gets to end cleanly
-Emit = Callable[[dict[str, Any]], None]
 
 
 def perform(request: dict[str, Any], emit: Emit) -> None:
@@ -50,7 +49,7 @@ def perform(request: dict[str, Any], emit: Emit) -> None:
     where = None if request["where"] is None else Path(request["where"])
     try:
         with _messages_in(where):
-            emit(train(Config.model_validate(request["config"]), where, emit, request.get("own", {})))
+            emit(train(Config.model_validate(request["config"]), where, emit, unpack_own(request)))
     except SteppeError as error:
         emit({"error": str(error)})
     except Exception as error:  # other jobs continue, and this one reports its error
@@ -72,23 +71,17 @@ def _messages_in(folder: Path | None) -> Iterator[None]:
         handler.close()
 
 
-def pack_own(request: dict[str, Any]) -> dict[str, Any]:
-    """Write the user's own objects as text for a process of ours, with the folders in which it finds their modules."""
-    if not request.get("own"):
-        return request
-    try:
-        content = cloudpickle.dumps(dict(request["own"]))
-    except Exception as error:  # a user's object may raise anything
-        raise SteppeError(f"Your own objects cannot be sent to another process ({error}): use jobs=1.") from error
-    return {**request, "own": base64.b64encode(content).decode(), "path": sys.path}
-
-
-def unpack_own(request: dict[str, Any]) -> dict[str, Any]:
-    """Invert `pack_own`; only for data that this process's own parent sent."""
-    if not request.get("own"):
-        return request
+def unpack_own(request: dict[str, Any]) -> Own:
+    """Return the user's own objects, if need be from the text of `pack_own` that this process's own parent sent."""
+    own: Any = request.get("own") or {}
+    if not isinstance(own, str):
+        return own
     sys.path += [folder for folder in request["path"] if folder not in sys.path]
-    return {**request, "own": cloudpickle.loads(base64.b64decode(request["own"]))}
+    try:
+        return cloudpickle.loads(base64.b64decode(own))
+    except ModuleNotFoundError as error:
+        raise SteppeError(f"Your own objects need the module {error.name}, which the process that trains cannot "
+                          "import: install it there, or define them in your script.") from error  # fmt: skip
 
 
 def train(config: Config, where: Path | None, emit: Emit, own: Own) -> dict[str, Any]:
@@ -152,13 +145,14 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # output of libraries must not be taken for an event
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a process that a shell starts with & ignores it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # a thread of Ray's blocks them
     requests: SimpleQueue[str] = SimpleQueue()
     busy = threading.Event()
     threading.Thread(target=_listen, args=(requests, busy), daemon=True).start()
     with suppress(KeyboardInterrupt, BrokenPipeError):
         while line := requests.get():
             busy.set()
-            request = unpack_own(json.loads(line))
+            request = json.loads(line)
             if request["where"]:
                 _print_to(Path(request["where"]))
             perform(request, lambda event: print(json.dumps(event), file=out))
