@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
-INCLUDED = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
+INCLUDED = re.compile(r"^<!-- include (\S+) until (.+) -->$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -79,7 +79,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Take in what a page includes, and point links to files outside docs/ to the repository's public home."""
     here = (DOCS / page.file.src_uri).parent
     text = relink(markdown, here, here)
-    return INCLUDED.sub(lambda found: relink((ROOT / found[1]).read_text("utf-8"), ROOT, here), text)
+    return INCLUDED.sub(lambda found: relink(read_until(ROOT / found[1], found[2]), ROOT, here), text)
+
+
+def read_until(path: Path, heading: str) -> str:
+    """Return a file's text up to a line, which must be there."""
+    text, found, _ = path.read_text("utf-8").partition(f"\n{heading}\n")
+    if not found:
+        raise PluginError(f"{path.name} has no line {heading!r}, up to which a page includes it.")
+    return text
 
 
 def relink(text: str, base: Path, here: Path) -> str:
