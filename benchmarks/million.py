@@ -4,11 +4,11 @@ Every client has 20 different samples of two classes, drawn from the training di
 so clients share samples: the federation is large, the data set is not. One local step, a perceptron with two hidden
 layers of 200, one thread, client states on disk, a checkpoint every second round.
 
-Start and memory are measured in a process per run: `start` is the time from its start until the line on memory, just
-before the first round, and `start_cpu` its CPU time; `grown` is by how much its resident memory has grown at most since
-then, to be compared with what that line predicted. The time per round is CPU time of the run's thread, because other
-programs may be running. Federations of all sizes take turns, a round each, in one process, so that what other programs
-do to caches falls on all of them.
+Start and memory are measured in processes of their own: `start` is the time from its start until the line on memory,
+just before the first round, and `start_cpu` its CPU time; `grown` is by how much its resident memory has grown at most
+since then, to be compared with what that line predicted. The time per round is CPU time of the run's thread, because
+other programs may be running. Federations of all sizes take turns, a round each, in one process, so that what other
+programs do to caches falls on all of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,28 +44,48 @@ def play(algorithm: str, clients: int, rounds: int, watch: Callable[[Any], None]
                           device="cpu", evaluate_every=rounds, checkpoint_every=2, workers=0, watch=watch)  # fmt: skip
 
 
-def start_one(algorithm: str, clients: int) -> dict[str, Any]:
-    """Measure start and memory of a run, in this process."""
+class Begun(BaseException):
+    """The first round is about to begin."""
+
+
+def at_the_first_round(act: Callable[[], None]) -> None:
+    """Call this when a run prints what memory it needs, just before its first round."""
+
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().startswith("memory:"):
+                act()
+
+    logging.getLogger("steppe").addHandler(Notice())
+    logging.getLogger("steppe").setLevel(logging.INFO)
+
+
+def time_start(algorithm: str, clients: int) -> dict[str, float]:
+    """Return the seconds, and the CPU seconds, from the start of this process to the first round."""
     began = time.perf_counter()
+
+    def stop() -> None:
+        raise Begun
+
+    at_the_first_round(stop)
+    with suppress(Begun):
+        play(algorithm, clients, 1, lambda _: None)
+    return {"start": time.perf_counter() - began, "start_cpu": time.process_time()}
+
+
+def measure_memory(algorithm: str, clients: int) -> dict[str, Any]:
+    """Return what a run of three rounds said that it needs, and by how much this process has grown."""
     import torch
 
     from steppe.engine.resources import estimate_needs
 
     torch.set_num_threads(1)
-    first: dict[str, float] = {}
-
-    class Notice(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.getMessage().startswith("memory:"):
-                first.update(start=time.perf_counter() - began, start_cpu=time.process_time(), resident=resident())
-
-    logging.getLogger("steppe").addHandler(Notice())
-    logging.getLogger("steppe").setLevel(logging.INFO)
+    before: list[int] = []
+    at_the_first_round(lambda: before.append(resident()))
     result = play(algorithm, clients, 3, lambda _: None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"start": first["start"], "start_cpu": first["start_cpu"],
-            "predicted_mib": estimate_needs(result.experiment, disk=True).memory / 2**20,
-            "grown_mib": (peak - first["resident"]) / 2**20, "peak_mib": peak / 2**20,
+    return {"predicted_mib": estimate_needs(result.experiment, disk=True).memory / 2**20,
+            "grown_mib": (peak - before[0]) / 2**20, "peak_mib": peak / 2**20,
             "parameters": result.experiment.task.layout.size}  # fmt: skip
 
 
@@ -130,6 +151,7 @@ def measure() -> dict[str, Any]:
         for clients in CLIENTS:
             own = seconds[str(clients)]
             row = {"algorithm": algorithm, "clients": clients, **apart("start", algorithm, str(clients)),
+                   **apart("memory", algorithm, str(clients)),
                    "cpu_seconds_per_round": float(np.median(own)), "cpu_seconds": own}  # fmt: skip
             print(f"{algorithm}, {clients:,} clients: start {row['start']:.1f} s, {row['cpu_seconds_per_round']:.2f} s "
                   f"of CPU time per round, memory grown by {row['grown_mib']:.0f} MiB of {row['predicted_mib']:.0f} "
@@ -151,8 +173,6 @@ def apart(*words: str) -> Any:
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    if what == "start":
-        found: Any = start_one(words[0], int(words[1]))
-    else:
-        found = take_turns(words[0], int(words[1])) if what == "turns" else time_draws()
-    print(json.dumps(found))
+    measures: dict[str, Callable[..., Any]] = {"start": time_start, "memory": measure_memory, "turns": take_turns,
+                                               "draws": time_draws}  # fmt: skip
+    print(json.dumps(measures[what](*words[:1], *map(int, words[1:]))))

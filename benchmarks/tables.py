@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md and docs/how-to/scale.md, from a result file (CPU, GPU or scale): `python -m benchmarks.tables FILE [--write]`.
+"""The tables of docs/performance.md and docs/how-to/scale.md: `python -m benchmarks.tables FILE [--write]`.
 
 No figure is typed by hand: `--write` replaces the text between the two marks of that part in the document.
 """

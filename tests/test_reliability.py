@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 from pathlib import Path
@@ -12,18 +12,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "reliability.md").read_text()
 
 
-def _campaigns() -> Any:
-    spec = importlib.util.spec_from_file_location("campaigns", ROOT / "tools" / "campaigns.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _tool(name: str, monkeypatch: Any) -> Any:
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module(name)
 
 
 def test_the_page_agrees_with_the_figures(monkeypatch: Any) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
-    campaigns = _campaigns()
+    campaigns = _tool("campaigns", monkeypatch)
     results = json.loads((ROOT / "tools" / "results" / "reliability.json").read_text())
     assert set(results) == set(campaigns.CAMPAIGNS)
     assert campaigns.BEGIN + campaigns.render(results) + campaigns.END in PAGE
@@ -31,12 +27,16 @@ def test_the_page_agrees_with_the_figures(monkeypatch: Any) -> None:
         assert (told["survived"] == told["tried"]) == (not told["findings"]), name
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    rows = [line for line in PAGE.partition("## From finding to test")[2].splitlines() if "`" in line]
-    assert len(rows) >= 15
-    for row in rows:
-        file = ""
-        for name in re.findall(r"`([^`]*test_\w+(?:\.py::\w+)?)`", row.rpartition(" | ")[2]):
-            path, _, function = name.rpartition("::")
-            file = path or file
-            assert re.search(rf"^def {function}\(", (ROOT / file).read_text(), re.M), name
+def test_every_finding_has_a_test_that_was_seen_to_fail(monkeypatch: Any) -> None:
+    findings = _tool("findings", monkeypatch)
+    results = json.loads((ROOT / "tools" / "results" / "findings.json").read_text())
+    assert findings.BEGIN + findings.render(results) + findings.END in PAGE
+    assert {finding.section for finding in findings.UNDO} == {1, 2, 3, 4}
+    assert set(results) == {finding.key for finding in findings.UNDO}
+    for finding in findings.UNDO:
+        assert results[finding.key]["outcome"] == "fails", finding.key
+        for file, before, _ in finding.undo:
+            assert (ROOT / "src" / "steppe" / file).read_text().count(before) == 1, (finding.key, before)
+        for name in finding.tests:
+            path, _, function = name.partition("::")
+            assert re.search(rf"^def {function}", (ROOT / path).read_text(), re.M), name

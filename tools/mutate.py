@@ -90,7 +90,11 @@ TESTS: dict[str, list[str]] = {
     "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "measures": ["tests/measures/test_measures.py", OUR_OWN],
-    "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py"],
+    "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py",
+               "tests/flower/test_bad_nodes.py"],
+    "flower/nodes.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
+    **{f"flower/{name}.py": ["tests/flower/test_doors.py", "tests/flower/test_node_program.py"]
+       for name in ("superlink", "supernode", "superexec", "own_user", "app_hash", "certificates")},
     "evaluate": [OUR_OWN, "tests/engine/test_rounds.py", "tests/parts/test_personal.py"],
     "flatness": [OUR_OWN, "tests/flatness"],
 }  # fmt: skip
@@ -382,11 +386,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=200, help="seconds of CPU time for the tests of one mutant")
     parser.add_argument("--named", action="store_true", help="the committed list of faults instead of a sample")
     parser.add_argument("--again", type=Path, help="the survivors listed in this JSON file instead of a sample")
+    parser.add_argument("--folder", default="", help="only those in this folder of the package")
     parser.add_argument("--out", type=Path, required=True, help="where to write, without a suffix")
     asked = parser.parse_args()
     mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
-    if asked.named:  # each has a test of its own
-        TESTS.update({each.file: [OUR_OWN] for each in mutants})
+    mutants = [each for each in mutants if each.file.startswith(asked.folder)]
+    if asked.named:  # each has a test of its own, and those of `flower` beside its other tests
+        TESTS.update({each.file: [OUR_OWN] for each in mutants if not each.file.startswith("flower/")})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     progress = asked.out.with_suffix(".progress")  # of a run that was interrupted, which goes on
     progress.parent.mkdir(parents=True, exist_ok=True)
@@ -407,6 +413,7 @@ def main() -> None:
         check_tests(mutants, trees[0])
     sampled = f"--count {asked.count} --seed {asked.seed}"
     how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
+    how += f" --folder {asked.folder}" if asked.folder else ""
     write(asked.out, mutants, f"python tools/mutate.py {how}")
     progress.unlink()
 

@@ -227,6 +227,8 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
             raise Enough
 
     try:
+        if minutes <= 0:  # only the figures so far
+            raise Enough
         local.start_superlink()
         for client in range(nodes):
             local.register(client)
@@ -246,9 +248,11 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
         print("the time is up", flush=True)
     finally:
         unrest.over.set()
-        unrest.join(120)
+        if unrest.is_alive():
+            unrest.join(120)
         local.stop()
-        write_down()
+        if minutes > 0:
+            write_down()
     done = len(RunFolder(run).history)
     return {"rounds": done, "rounds_asked": rounds, "nodes": nodes, "seconds": round(told["seconds"]),
             "seconds_per_round": round(told["seconds"] / max(done, 1), 2), "sessions": told["sessions"],
@@ -333,7 +337,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=int, help="between two disturbances: rounds (simulation), seconds (federation)")
-    parser.add_argument("--minutes", type=float, help="federation: end after these")
+    parser.add_argument("--minutes", type=float, help="federation: end after these; 0: only the figures so far")
     parser.add_argument("--segment", type=int, help="federation: rounds of one run, whose server is one process")
     parser.add_argument("--deadline", type=float, help="federation: seconds per round")
     parser.add_argument("--work", type=Path, help="a folder to keep, from which the same command continues")

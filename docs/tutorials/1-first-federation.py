@@ -97,7 +97,7 @@ print(
 )
 
 # %% [markdown]
-# The model, the number of samples and the number of steps are the same. Only the distribution over clients is not. The
+# The model, the samples and the settings are the same. Only the distribution over clients is not. The
 # second curve climbs later, jumps up and down, and ends lower.
 
 # %% tags=["check"]

@@ -63,9 +63,7 @@ class Recall(steppe.Part):
             s.lr * s.steps
         )
 
-    def finish(
-        self, delta, s
-    ):  # after the last local step: remember the update without the correction
+    def finish(self, delta, s):  # remember the update without its correction
         s.state["own"] = delta + self.beta * (s.state["own"] - s.down["mean"])
         return delta
 

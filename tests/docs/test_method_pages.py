@@ -114,6 +114,27 @@ def test_oracles_of_parts_are_chained():
     assert r"D(w) = g_{1}(w) - h_i + \alpha (w - w^{0})" in text
 
 
+def test_equations_of_a_method_are_those_of_its_settings():
+    """A part may have several rules: a page shows the one that its method uses, for every choice of every method."""
+
+    def shown(name, **given):
+        made = list_methods()[name].make(**given)
+        rows = [row for p in made for row in page_sections.choose_rows(docstrings.describe(type(p)).rows, p)]
+        return [e for row in rows for e in row.equations]
+
+    assert "c ← c + γ mean_{i∈S}(c_i⁺ − c)" in shown("fedmoswa")
+    assert "c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)" not in shown("fedmoswa")
+    assert "c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)" in shown("scaffold")
+    assert {"c_i⁺ = −Δ_i / (K η)", "h = Σ_{i∈S} p_i h_i"} <= set(shown("feddc"))
+    assert "direction = g(w) − h_i" in shown("fedgmt")
+    assert "direction = g(w) − h_i + (α/2) unit(w − w⁰)" in shown("fedspeed", variant="norm")
+    for name, method in list_methods().items():
+        for key, several in method.choices.items():
+            for choice in several:
+                left = [e.partition(" ")[0] for e in shown(name, **{key: choice})]
+                assert left.count("direction") <= len(method.make(**{key: choice})), (name, key, choice)
+
+
 def test_a_method_cites_its_own_paper_first():
     for name, method in list_methods().items():
         own, others = method.papers()

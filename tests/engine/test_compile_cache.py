@@ -1,4 +1,8 @@
-"""Compiled code in a file: another process with empty caches compiles much less."""
+"""Compiled code in a file: another process with empty caches finds it.
+
+On a CPU, PyTorch keeps the code of a graph but not the objects of g++, so that little time is saved; kernels for a GPU
+are kept as binaries.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,36 @@ from steppe.engine.compile_cache import load_cache, save_cache
 
 CPU = torch.device("cpu")
 COMPILE = """
-import json, sys, time
+import json, sys
 from pathlib import Path
 import torch
 from torch._dynamo.utils import counters
 from steppe.engine.compile_cache import load_cache, save_cache
 from steppe.executors.captured import compile_step
 
+
+def find_counts():
+    c = counters["inductor"]
+    return c["fxgraph_cache_hit"], c["fxgraph_cache_miss"]
+
+
+a, b = torch.arange(12.0).view(3, 4), torch.ones(4, 4)
 if sys.argv[1] == "load":
     assert load_cache(Path(sys.argv[2]), torch.device("cpu")) == ""
-a, b = torch.arange(12.0).view(3, 4), torch.ones(4, 5)
-began = time.perf_counter()
-f = compile_step(lambda a, b: torch.relu(a @ b).sin().cumsum(0), a, b)
-took = time.perf_counter() - began
+
+
+def step(a, b):
+    for k in range(8):
+        a = torch.softmax(torch.relu(a @ b).cumsum(0), 1) + a.sin() * k
+    return a
+
+
+hits, misses = find_counts()
+f = compile_step(step, a, b)
 if sys.argv[1] == "save":
     save_cache(Path(sys.argv[2]), torch.device("cpu"))
-c = counters["inductor"]
-print(json.dumps({"took": took, "hits": c["fxgraph_cache_hit"], "misses": c["fxgraph_cache_miss"],
-                  "value": f(a, b).tolist()}))
+found = find_counts()
+print(json.dumps({"hits": found[0] - hits, "misses": found[1] - misses, "value": f(a, b).tolist()}))
 """
 
 
@@ -47,13 +63,12 @@ def _compile(what: str, file: Path, caches: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_another_process_with_empty_caches_does_not_compile_again(tmp_path: Path) -> None:
+def test_another_process_with_empty_caches_finds_the_compiled_graph(tmp_path: Path) -> None:
     first = _compile("save", tmp_path / "warm.bin", tmp_path / "one")
     second = _compile("load", tmp_path / "warm.bin", tmp_path / "two")
     assert (first["hits"], first["misses"]) == (0, 1)
     assert (second["hits"], second["misses"]) == (1, 0)
     assert second["value"] == first["value"]
-    assert second["took"] < first["took"] / 2
 
 
 def test_files_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

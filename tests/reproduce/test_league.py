@@ -1,4 +1,4 @@
-"""The league: five candidates each, ours by held-out data, blocks in order, paired intervals."""
+"""The league: six candidates each, ours by held-out data, blocks in order, paired intervals."""
 
 import json
 import math
@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import t as student
 
 import steppe
+from steppe.cli.reproduce import _show_league
 from steppe.reproduce import league, league_page, recipes, rows
 from steppe.reproduce.intervals import compare_blocks, estimate
 from steppe.reproduce.league import Candidate
@@ -23,34 +24,42 @@ def row_of(arm, candidate, seed, accuracy, column=None):
             "seconds": {"total": 10.0}}  # fmt: skip
 
 
-def tuned(arm, best, fifth=0.5):
-    """Rows of tuning in which the best candidate of the axis is the one at this place."""
+def tuned(arm, best, then=(0.5, 0.45), scores=None):
+    """Rows of tuning in which the best candidate of the axis is the one at this place; and the two that follow."""
     values = arm.axis["values"]
-    scores = [0.6 if k == best else 0.5 - 0.1 * abs(k - best) for k in range(3)]
-    made = [row_of(arm, Candidate(v), SEED, s) for v, s in zip(values, scores, strict=True)]
-    made.append(row_of(arm, Candidate(values[1], True), SEED, 0.3))
-    more = [c for c, s in arm.tried(made)[0].items() if s is None]
-    assert len(more) == 1
-    return [*made, row_of(arm, more[0], SEED, fifth)], more[0]
+    scores = scores or [*(0.6 if k == best else 0.5 - 0.1 * abs(k - best) for k in range(3)), 0.3]
+    made = [row_of(arm, c, SEED, s) for c, s in zip([*map(Candidate, values), arm.middle(True)], scores, strict=True)]
+    followed = []
+    for score in then:
+        (more,) = [c for c, s in arm.tried(made)[0].items() if s is None]
+        followed.append(more)
+        made.append(row_of(arm, more, SEED, score))
+    return made, followed
 
 
-def test_the_fifth_candidate_goes_beyond_an_end_or_between_two():
+def test_two_candidates_follow_so_that_what_is_chosen_lies_inside():
     arm = next(a for a in league.list_arms() if a.id == "feddyn")
-    for best, at in ((0, 0.01), (2, 1.0), (1, float(f"{math.sqrt(0.1 * 0.03):.2g}"))):
-        found, fifth = tuned(arm, best)
-        assert fifth == Candidate(at)
+    expected = {0: (0.01, 0.017), 2: (1.0, 0.55), 1: (0.055, 0.074)}
+    for best, at in expected.items():
+        found, followed = tuned(arm, best)
+        assert followed == [Candidate(v) for v in at]
         assert arm.choose(found) == Candidate(arm.axis["values"][best])
         assert not arm.is_at_edge(arm.choose(found), found)
-    found, fifth = tuned(arm, 2, fifth=0.7)
-    assert (arm.choose(found), arm.is_at_edge(fifth, found)) == (fifth, True)  # still at the edge, and the page says so
+    found, followed = tuned(arm, 2, then=(0.7, 0.8))  # better and better outwards: the page says so
+    assert followed == [Candidate(1.0), Candidate(3.3)]
+    assert arm.is_at_edge(arm.choose(found), found)
     assert arm.choose(found[:-1]) is None
+    # With momentum 0 the best is at an end of what was tried with momentum 0, whatever the axis was tried with.
+    found, followed = tuned(arm, 1, scores=[0.3, 0.4, 0.2, 0.6])
+    assert followed == [Candidate(0.055, True), Candidate(0.3, True)]
+    assert not arm.is_at_edge(arm.choose(found), found)
 
 
-def test_everybody_has_five_different_candidates_tuned_without_the_test_set():
+def test_everybody_has_six_different_candidates_tuned_without_the_test_set():
     for arm in league.list_arms():
         found, _ = tuned(arm, 1)
         configs = [arm.cell(c, None).config for c in arm.tried(found)[0]]
-        assert len({recipes.hash_recipe(c) for c in configs}) == 5, arm.id
+        assert len({recipes.hash_recipe(c) for c in configs}) == 6, arm.id
         for c in configs:
             assert (c.judged_on, c.validation, c.rounds, c.vary, c.running_mean) == ("validation", 0.1, 200, "all", 0.9)
     plain = {"scaffold", "fednsam"}  # published with plain SGD on the clients
@@ -62,7 +71,7 @@ def test_tuning_first_then_whole_blocks():
     arms = {a.id: a for a in league.list_arms()}
     first = [a for a in arms.values() if a.tier == 1]
     assert len(league.find_missing_runs([], "paper", ["*"], MACHINE)) == 4 * len(arms)
-    known = [r for a in first for r in tuned(a, 1, fifth=0.65 if a.id == "curved-dual" else 0.5)[0]]
+    known = [r for a in first for r in tuned(a, 1, then=(0.65 if a.id == "curved-dual" else 0.5, 0.4))[0]]
     assert league.choose_ours(known).id == "curved-dual"
     assert league.choose_ours(known[:-1]) is None  # one of ours is not tuned
     jobs = league.find_missing_runs(known, "paper", ["lda-0.1/*"], MACHINE)
@@ -85,9 +94,9 @@ def test_contrasts_are_paired_by_block():
     assert estimate([1.0]).ends is None
 
 
-def test_the_page_says_what_won_and_what_was_not_run():
+def test_the_page_and_the_command_say_what_won_and_what_was_not_run(capsys):
     first = [a for a in league.list_arms() if a.tier == 1]
-    known = [r for a in first for r in tuned(a, 1, fifth=0.65 if a.id == "server-ascent" else 0.5)[0]]
+    known = [r for a in first for r in tuned(a, 1, then=(0.65 if a.id == "server-ascent" else 0.5, 0.4))[0]]
     level = {"fedavg": 0.50, "feddyn": 0.60, "fedsol": 0.64, "fedgmt": 0.62, "server-ascent": 0.62}
     for a in (a for a in first if a.id in level):
         for block in (1, 2, 3):
@@ -101,6 +110,12 @@ def test_the_page_says_what_won_and_what_was_not_run():
     page = league_page.render_markdown(known)
     assert "CIFAR-10, LDA(0.1): FedAvg (3 of 6)" in page
     assert "CIFAR-100, LDA(0.1): no arm." in page
+    _show_league(known, "paper")
+    assert "ours wins" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(league_page.write_progress(known[:10]))  # of the first arm, and of most of the second
+    assert "Tuning is not complete: 10 of 42 runs" in told
+    assert "FedAvg 60.00, FedDyn 60.00 %" in told
+    assert "FedAvg -30.00, FedDyn -30.00" in told
 
 
 def test_the_running_mean_and_what_a_model_is_judged_on():
@@ -130,4 +145,4 @@ def test_the_command_goes_on_from_its_rows(steppe):
     made = rows.read_rows(Path("out/results/league.jsonl"))
     assert {r["config"]["judged_on"] for r in made if r["seed"] == SEED} == {"validation"}
     assert steppe(*words, "--out", "out", "--dry-run").out == "nothing is missing\n"
-    assert "Not every arm of ours is tuned" in steppe(*words, "--out", "out").out
+    assert "Tuning is not complete" in steppe(*words, "--out", "out").out

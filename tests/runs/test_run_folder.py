@@ -16,7 +16,7 @@ import steppe
 from steppe import Metric, SteppeError
 from steppe.core.scopes import LocalStep, Oracle
 from steppe.data import load
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, check_place
 from tests.scene import Net, blobs, launch, listening, seeded
 
 
@@ -136,6 +136,14 @@ def test_a_second_process_is_refused_in_a_sentence(tmp_path: Path) -> None:
         release.set()
         other.join()
     launch(tmp_path / "run", rounds=1)
+
+
+def test_places_that_cannot_be_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("/", tmp_path / "file", "a\0b", "x" * 5000):
+        with pytest.raises(SteppeError, match="cannot be the folder of a run"):
+            check_place(place)
+    check_place(tmp_path / "new")
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class _Reader:
 
     def __init__(self, text: str, names: Mapping[str, str], words: Collection[str], inline: bool) -> None:
         self.text, self.names, self.words, self.inline = text, names, words, inline
-        self.tokens = list(_tokens(unicodedata.normalize("NFD", text).replace("≠", "≠")))
+        self.tokens = list(_tokens(unicodedata.normalize("NFD", text).replace("=\u0338", "\u2260")))
         self.at = 0
 
     def read(self) -> str:
@@ -177,7 +177,9 @@ class _Reader:
             return f"{{{inside}}}"
         if kind == "word" and len(value) > 1:
             return rf"{{\mathrm{{{value}}}}}"
+        names, self.names = self.names, {}  # the g of η_g is no oracle
         name = self.symbol(kind, value)
+        self.names = names
         return rf"\{ACCENTS[accent]}{{{name}}}" if accent else name
 
     def group(self, opening: str, of: str = "") -> str:

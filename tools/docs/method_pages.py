@@ -91,9 +91,11 @@ def _equations(parts: Sequence[Part]) -> str:
     blocks = []
     for part, document, named in zip(shown, documents, names, strict=True):
         role = ", the run's local optimiser" if isinstance(part, SGD) else ""
-        blocks.append(f"**{link(part)}**{role}\n\n{sections.equations(document.rows, named)}")
+        blocks.append(
+            f"**{link(part)}**{role}\n\n{sections.equations(sections.choose_rows(document.rows, part), named)}"
+        )
         blocks += [f"{typeset('L_p')} is the penalty of **{link(inner)}**\n\n"
-                   + sections.equations(describe(type(inner)).rows, {"penalty": "L_p(w)"})
+                   + sections.equations(sections.choose_rows(describe(type(inner)).rows, inner), {"penalty": "L_p(w)"})
                    for inner in open_up((part,))[1:]]  # fmt: skip
     last = "D" if any(map(sections.is_in_steps, documents)) else "g"
     loss = "(F_i + R)" if any(p.has("penalty") for p in parts) else "F_i"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -17,6 +18,8 @@ from steppe.registry import list_settings
 
 RULE, ORACLE = "D", "g"  # what a part returns, and what it wraps
 REQUIRED = inspect.Parameter.empty
+TERM = re.compile(r"(without )?`(\w+)`(?: (\w+))?")
+CONDITION = re.compile(r"((?:(?:^|, | or )(?:without )?`\w+`(?: (?!or )\w+)?)+): ?")
 
 
 def equations(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> str:
@@ -28,6 +31,33 @@ def equations(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> st
         remark = f"\n\n{typeset(row.remark)}" if row.remark else ""
         lines.append(rf'<div class="equation" markdown>{chr(10)}\(\displaystyle {latex}\){remark}{chr(10)}</div>')
     return "\n\n".join(lines)
+
+
+def choose_rows(rows: Sequence[Row], part: Part) -> list[Row]:
+    """Return the rows that hold for a part as it is set: a remark may begin with a condition.
+
+    `norm`: …                one of a setting's choices is set         `along` mean: …    a setting has this value
+    `gain`, without `jump`: …    both hold                             `plain` or `outside`: …    one of them holds
+    """
+    found = []
+    for row in rows:
+        condition = CONDITION.match(row.remark)
+        if condition is None:
+            found.append(row)
+        elif all(any(_holds(one, part) for one in each.split(" or ")) for each in condition[1].split(", ")):
+            found.append(Row(row.equations, row.remark[condition.end() :]))
+    return found
+
+
+def _holds(term: str, part: Part) -> bool:
+    absent, name, value = TERM.fullmatch(term).groups()  # type: ignore[union-attr]
+    hints = read_hints(type(part))
+    if name in hints:
+        found = getattr(part, name) == value if value else bool(getattr(part, name))
+    else:
+        (key,) = (k for k, hint in hints.items() if get_origin(hint) is Literal and name in get_args(hint))
+        found = getattr(part, key) == name
+    return found != bool(absent)
 
 
 def is_in_steps(document: Document) -> bool:

@@ -113,6 +113,7 @@ for name in (
     "new",
     "partition",
     "reproduce",
+    "advise",
     "warm",
     "federate",
 ):

@@ -149,7 +149,7 @@ def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str],
 
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
     """Write everything made from rows: the tables, their index, and the pages next to their folder."""
-    from steppe.reproduce import audit, league_page, publish, rows, survey_page
+    from steppe.reproduce import audit, choose_page, league_page, publish, rows, survey_page
 
     if only_check:
         audit.check_rows(results, tables)
@@ -160,6 +160,7 @@ def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) 
     made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
     pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(known), **above}
+    pages |= choose_page.render_files(known)
     publish.write_files(pages, tables.parent)
     written = publish.write_files({**made, **texts}, tables)
     terminal.show(f"wrote {', '.join(pages)} in {tables.parent} and {len(written)} files in {tables}")

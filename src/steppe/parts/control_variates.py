@@ -1,11 +1,14 @@
 """Control variates of SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), option II.
 
     direction = g(w) + s (c − c_i)                    s is `scale`: 1, except in FedLESAM-S as released
-    c_i⁺ = c_i − c − Δ_i / (K η)
-    c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)                uniformly, whatever weights the models
+    c_i⁺ = c_i − c − Δ_i / (K η)                      `corrected`: option II of the paper
+    c_i⁺ = −Δ_i / (K η)                               `plain` or `outside`: the mean of the client's directions
+    c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)                `corrected` or `outside`, without `gain`: uniformly
+    c ← c + γ mean_{i∈S}(c_i⁺ − c)                    `gain`: γ is `gain`
+    c ← Σ_{i∈S} p_i c_i⁺                              `plain`: by the models' weights
 
-The client keeps c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0. If a part moves the start, Δ_i is
-measured from it.
+The client keeps c_i⁺ as its next c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0. If a part moves
+the start, Δ_i is measured from it.
 
 `divisor`    K: effective, the client's step count corrected for momentum and for a rate of its own, as in the FedSoL
              code (the plain count without them); steps, the plain count, as printed (with momentum 0.9 it overestimates

@@ -3,7 +3,8 @@
 KL     Hinton et al., 2015, arXiv:1503.02531; as a proximal loss in FedSoL, Lee et al., CVPR 2024, arXiv:2308.12532
 NTD    FedNTD, Lee et al., NeurIPS 2022, arXiv:2106.03097
 
-    q = softmax(z_x / τ),   p = softmax(z_w / τ)        z_x, z_w: logits of the global and the local model
+    q = softmax(z_x / τ),   p = softmax(z_w / τ)        without `not_true`: logits of the global and the local model
+    q = softmax_{c ≠ y}(z_x / τ),   p = softmax_{c ≠ y}(z_w / τ)        `not_true`: without the example's own class y
     penalty = b mean( Σ_c q_c (log q_c − log p_c) )     the mean over the batch, the sum over classes c; b is `weight`
 
 FedNTD has b = β τ², FedSoL's KL no τ². It keeps nothing and sends nothing; one forward pass of the teacher per batch

@@ -1,8 +1,12 @@
 """Dynamic regularisation of FedDyn (Acar et al., ICLR 2021, arXiv:2111.04263): a dual for each client.
 
-    direction = g(w) − h_i + α (w − w⁰)     w⁰: where the client began, x unless a part moves it
+    direction = g(w) − h_i + α (w − w⁰)     `square`: w⁰ is where the client began, x unless a part moves it
+    direction = g(w) − h_i + (α/2) unit(w − w⁰)     `norm`: the un-squared distance, of the FL-SAM code
+    direction = g(w) − h_i                  `none`: FedGMT
     h_i ← h_i − α Δ_i                       Δ_i = w_i − w⁰
-    h ← h − (α/N) Σ_{i∈S} Δ_i               over all N clients, uniformly: always the mean of all h_i
+    h ← h − (α/N) Σ_{i∈S} Δ_i               `all`: over all N clients, uniformly: always the mean of all h_i
+    h = Σ_{i∈S} p_i h_i                     `active`: the mean of the round's own duals, which travel with the updates
+    h ← h − α / (N n) Σ_{i∈S} Δ_i           `divided`: as released by FedGloSS
     Δ̄ ← Δ̄ − h/α
 
 The client keeps h_i; only models are sent. FedSpeed, FedSMOO, FedLESAM-D and FedGMT share it.
@@ -15,7 +19,7 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
          w_i − h_i/α (FedSpeed and FedGMT as printed, where weights are uniform; other weights hold for both);
          N/n times stronger. A norm bound cuts these duals too, and they do not vanish: use all with it. divided: as
          all, but the server divides its share once more by the number of active clients (FedGloSS as released).
-`prox`   square: as above. norm: the un-squared distance, (α/2) unit(w − w⁰), of the FL-SAM code. none: FedGMT.
+`prox`   the pull: square, norm or none.
 `order`  textbook: the pull α (w − w⁰) is clipped with the gradient. official: g(w) − h_i − α w⁰ is clipped and α w
          added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
          the first step for a ResNet-18. What is clipped at c cannot balance a pull longer than c, so with a clip the

@@ -2,16 +2,16 @@
 
     ε = ρ λ ⊙ g_p / (‖g_p‖ + 1e-12),   g_p = ∇L_p(w)
     direction = g(w + ε)
+    λ = |w − x| / ‖w − x‖               `adaptive`: for each tensor, over axis 0 (the outputs), as in the released code
+    λ = |w − x| / ‖w − x‖               `layer`: for each tensor, over all of it, as printed (Eq. 11); √fan-in smaller
+    λ = 1                               `fixed`:
 
-L_p is the proximal term of any other part: its penalty, or what it adds to the oracle (FedProx, SCAFFOLD, FedDyn,
-FedNova: no pass of the model). It never enters the update; its states and messages are as usual. Factors cancel.
+L_p is the term of any other part: its penalty, or what it adds to the oracle; a factor on it cancels.
 
 `rho`     ρ, the radius of the ascent.
 `of`      the part whose term is L_p.
-`on`      all, head or body: the parameters that are moved and over which ‖g_p‖ is taken. For the head alone the
-          features do not change, so one pass of the body serves both gradients.
-`radius`  with v = w − x, for each tensor separately: adaptive, λ = |v| / ‖v‖ over axis 0 (the outputs), as in the
-          released code; layer, λ = |v| / ‖v‖ over the whole tensor, as printed (Eq. 11), √fan-in smaller; fixed, λ = 1.
+`on`      all, head or body: what is moved, and over which ‖g_p‖ is taken. The head alone needs one pass of the body.
+`radius`  the rule for λ: adaptive, layer or fixed.
 `first_step`  safe: no ascent where g_p is rounding noise, that is, in a round's first step if the term is flat at x
           (distillation), and below a norm of 1e-6 (1e-12 in float64). official: as released, noise becomes an ascent.
 
@@ -19,8 +19,8 @@ Deviations: ρ = 1 with the adaptive radius is the released configuration; Table
 paper's accuracy (docs/reproductions/fedsol-table1.md); the head alone with ρ = 1.5 does in most columns. Terms other
 than KL are in the paper's Table 7 but not in the code: here they are the gradient that the method itself adds.
 
-Limits: with FedDyn's term nothing pulls a client back, so its h_i grows by α‖Δ_i‖ per round (quadratics: 34 after 500).
-The model and the mean of the h_i stay bounded, but h_i soon outweighs α(w − x): the ascent hardly changes any more.
+Limits: with FedDyn's term nothing pulls a client back, so its h_i grows by α‖Δ_i‖ per round. The model and the mean of
+the h_i stay bounded, but h_i soon outweighs α(w − x): the ascent hardly changes any more.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ for _name in ("server_state", "client_state", "round_state", "prepare", "send", 
 class ProximalAblation(ProximalAscent):
     """Ablations by the authors that are not compositions of parts (Lee et al., CVPR 2024, Table 6).
 
-        direction = g(w) + β g_p(w + ε)                   a2
-        direction = g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))        a4
-        direction = g(w + ε) + β g_p(w)                   a6
+        direction = g(w) + β g_p(w + ε)                   `a2`:
+        direction = g(w + ε_c) + β g_p(w + ε_c),   ε_c = ρ unit(g(w) + g_p(w))        `a4`:
+        direction = g(w + ε) + β g_p(w)                   `a6`:
 
     `kind`   which of the three.
     `beta`   β, the weight of the proximal gradient.

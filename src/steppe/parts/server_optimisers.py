@@ -55,9 +55,9 @@ class ServerAdaptive(Part):
     """An adaptive rule on the server (Reddi et al., ICLR 2021).
 
         m ← β₁ m + (1−β₁) Δ̄                 for each coordinate; m = 0 at first
-        v ← β₂ v + (1−β₂) Δ̄²                adam
-        v ← v − (1−β₂) Δ̄² sign(v − Δ̄²)      yogi
-        v ← v + Δ̄²                          adagrad
+        v ← β₂ v + (1−β₂) Δ̄²                `adam`:
+        v ← v − (1−β₂) Δ̄² sign(v − Δ̄²)      `yogi`:
+        v ← v + Δ̄²                          `adagrad`:
         Δ̄ ← η_g m / (√v + τ)                no bias correction
 
     `kind`    adam, yogi or adagrad.

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.reproduce import league, league_page, publish, recipes, rows, survey, survey_page
+from steppe.reproduce import choose_page, league, league_page, publish, recipes, rows, survey, survey_page
 from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
@@ -25,6 +25,7 @@ def find_complaints(results: Path, tables: Path) -> list[str]:
     wanted = {tables / name: text for name, text in made.items()}
     wanted |= {tables.parent / name: text for name, text in above.items()}
     pages = survey_page.render_files(known, folder=f"{tables.name}/") | league_page.render_files(known)
+    pages |= choose_page.render_files(known)
     wanted |= {(tables.parent if name.endswith(".md") else tables) / name: text for name, text in pages.items()}
     return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip

@@ -19,6 +19,7 @@ from steppe.reproduce.recipes import Cell, check_globs, check_scale, make_config
 from steppe.reproduce.rows import Row, find_statistic, has_statistic
 
 NAME = "league"
+CANDIDATES = 6  # of each arm
 MEAN, MODEL = "running_mean_of_last_ten", "mean_of_last_ten"  # of the running mean, and of the global model itself
 
 
@@ -54,6 +55,10 @@ class Arm:
             row = f"{self.id}/{self.name(candidate)}"
             self._cells[candidate, place] = Cell(NAME, place, row, None, config, MEAN)
         return self._cells[candidate, place]
+
+    def middle(self, other: bool) -> Candidate:
+        """Return the candidate in the middle of the axis, with the usual momentum or as the fourth."""
+        return Candidate(self.axis["values"][1], other)
 
     def name(self, candidate: Candidate) -> str:
         """Name a candidate by what distinguishes it from the arm's others."""
@@ -95,37 +100,58 @@ class Arm:
         return next((f for f in reversed(found) if f is not None), None)
 
     def tried(self, rows: Sequence[Row]) -> tuple[dict[Candidate, float | None], bool]:
-        """Return the candidates with their scores so far, and whether all five were run."""
+        """Return the candidates with their scores so far, and whether all six were run."""
         low, middle, high = self.axis["values"]
         scores = {c: self.score(c, rows) for c in (*map(Candidate, (low, middle, high)), Candidate(middle, True))}
-        known = {c: s for c, s in scores.items() if s is not None}
-        if len(known) < len(scores):
-            return scores, False
-        fifth = self._fifth(known)
-        scores[fifth] = self.score(fifth, rows)
-        return scores, scores[fifth] is not None
+        for find_next in (self._find_fifth, self._find_sixth):
+            known = {c: s for c, s in scores.items() if s is not None}
+            if len(known) < len(scores):
+                return scores, False
+            more = find_next(known)
+            scores[more] = self.score(more, rows)
+        return scores, scores[more] is not None
 
-    def _fifth(self, scores: dict[Candidate, float]) -> Candidate:
+    def _find_fifth(self, scores: dict[Candidate, float]) -> Candidate:
         """Extend the axis if its best is at an end; otherwise go between the best and its better neighbour."""
         low, middle, high = self.axis["values"]
         on_axis = {at: scores[Candidate(at)] for at in (low, middle, high)}
         best = max(on_axis, key=lambda at: on_axis[at])
         other = max(scores, key=lambda c: scores[c]).other
         if best == middle:
-            neighbour = max((low, high), key=lambda at: on_axis[at])
-            return Candidate(float(f"{sqrt(middle * neighbour):.2g}"), other)
+            return Candidate(_between(middle, max((low, high), key=lambda at: on_axis[at])), other)
         return Candidate(self.axis["beyond"][0 if best == low else 1], other)
 
+    def _find_sixth(self, scores: dict[Candidate, float]) -> Candidate:
+        """Go to the side of the best on which nothing was tried with its momentum; if there is none, as the fifth."""
+        best = max(scores, key=lambda c: scores[c])
+        same = {c.at: s for c, s in scores.items() if c.other == best.other}
+        below, above = [at for at in same if at < best.at], [at for at in same if at > best.at]
+        ladder = sorted([*self.axis["values"], *self.axis["beyond"]])
+        down, up = [v for v in ladder if v < best.at], [v for v in ladder if v > best.at]
+        if not above:
+            return Candidate(up[0] if up else float(f"{best.at * ladder[-1] / ladder[-2]:.2g}"), best.other)
+        if not below:
+            return Candidate(down[-1] if down else float(f"{best.at * ladder[0] / ladder[1]:.2g}"), best.other)
+        return Candidate(_between(best.at, max((max(below), min(above)), key=lambda at: same[at])), best.other)
+
     def choose(self, rows: Sequence[Row]) -> Candidate | None:
-        """Return the best candidate on held-out data; None while one of the five was not run, or if all failed."""
+        """Return the best candidate on held-out data; None while one of the six was not run, or if all failed."""
         scores, complete = self.tried(rows)
         known = {c: s for c, s in scores.items() if s is not None and s >= 0}
         return max(known, key=lambda c: known[c]) if complete and known else None
 
     def is_at_edge(self, chosen: Candidate, rows: Sequence[Row]) -> bool:
-        """Return whether nothing further out was tried than the chosen value: its best may lie beyond."""
-        values = [c.at for c in self.tried(rows)[0]]
+        """Return whether nothing was tried on one side of the chosen value with its momentum: the best may be there."""
+        values = [c.at for c in self.tried(rows)[0] if c.other == chosen.other]
         return chosen.at in (min(values), max(values))
+
+
+def _between(a: float, b: float) -> float:
+    """
+    >>> _between(0.1, 0.03)
+    0.055
+    """
+    return float(f"{sqrt(a * b):.2g}")
 
 
 def _changed(text: str, setting: str, at: float) -> str:

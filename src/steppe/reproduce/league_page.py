@@ -9,7 +9,15 @@ from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_markdown_table
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
-from steppe.reproduce.league import choose_ours, find_column, find_standings, list_arms, read_league
+from steppe.reproduce.league import (
+    CANDIDATES,
+    NAME,
+    choose_ours,
+    find_column,
+    find_standings,
+    list_arms,
+    read_league,
+)
 from steppe.reproduce.rows import Row
 
 Standing = dict[str, Any]
@@ -72,13 +80,37 @@ def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     """Say which arm is ours, and what the named contrasts are in each column that has them."""
     ours, league = choose_ours(rows, scale), read_league()
     if ours is None:
-        return ["Not every arm of ours is tuned, so none is chosen and there is no contrast yet."]
+        return write_progress(rows, scale)
     told = [f"By held-out data, ours is {ours.title}."]
     titles = {a.id: a.title for a in list_arms(scale)}
     found = find_standings(rows, scale)
     for column in league["column"]:
         for other, pair in compare_arms(found, column["id"], ours.id).items():
             told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
+    return told
+
+
+def write_progress(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say how far the first tier is, and what its scores on held-out data are so far: no result, one run each."""
+    first = [a for a in list_arms(scale) if a.tier == 1]
+    scores = {a: {c: s for c, s in a.tried(rows)[0].items() if s is not None} for a in first}
+    done, seed = sum(map(len, scores.values())), read_league()["tuning"]["seed"]
+    blocks = sum(r.get("table") == NAME and r["seed"] != seed for r in rows)
+    told = [f"Tuning is not complete: {done} of {CANDIDATES * len(first)} runs of the {len(first)} arms are done. So "
+            f"none of ours is chosen, no contrast was made, and nothing is claimed. Runs of blocks: {blocks}, shown "
+            "once their arm is tuned."]  # fmt: skip
+    best = sorted(((max(s.values()), a.title) for a, s in scores.items() if s), key=lambda pair: -pair[0])
+    if best:
+        told.append("Best of each arm on held-out data so far, one run per candidate: "
+                    + ", ".join(f"{title} {_score(score)}" for score, title in best) + " %.")  # fmt: skip
+    moved = []
+    for arm, s in ((a, s) for a, s in scores.items() if "fourth" not in a.content):
+        other, usual = s.get(arm.middle(True)), s.get(arm.middle(False))
+        if other is not None and usual is not None and usual >= 0:
+            moved.append(f"{arm.title} " + ("fails" if other < 0 else f"{100 * (other - usual):+.2f}"))
+    if moved:
+        told.append("Local momentum 0 with ten times the rate, instead of 0.9 and nothing else, changes the score on "
+                    f"held-out data by so many points, one run each: {', '.join(moved)}.")  # fmt: skip
     return told
 
 
@@ -124,9 +156,9 @@ def describe(scale: str = "paper") -> str:
         f"otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the initial "
         "model, the batches, the draw of the partition and the schedule of the clients, the same for all arms. + EMA "
         f"is the running mean of the global models (keep = {league['keep']:g}), which every run scores beside the "
-        "global model itself. Each arm has five candidates: three on an axis of its own, one with local momentum 0 "
-        "(with a clip, where the paper has no momentum), and one that follows from these, beyond the axis if its best "
-        f"is at an end. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
+        "global model itself. Each arm has six candidates: three on an axis of its own, one with local momentum 0 "
+        "(with a clip, where the paper has no momentum), and two that follow from these, so that what is chosen lies "
+        f"between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
         f"{find_column(tuning['column'])['title']}, on a partition of their own, for as many rounds as they are "
         "judged on, and chosen by the running mean's accuracy on the rest; the test set is not looked at. All columns "
         "use what was chosen there. Accuracies are means of the last ten rounds on the test set. Every number is a "

@@ -377,7 +377,7 @@ def render_all(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str,
 
 
 def write_files(files_: dict[str, str], out: Path) -> list[Path]:
-    out.mkdir(parents=True, exist_ok=True)
     for name, text in files_.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_aside(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
     return [out / name for name in files_]

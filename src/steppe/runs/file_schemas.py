@@ -124,6 +124,7 @@ TABLES = {
         model.own           bool    whether the model is your own object
         model.type          text    its class
         model.structure     text    hash of its modules, shapes and types
+        model.initial       text    hash of the initial parameters
         model.own_head      bool    whether the head was named by you
         model.name          text    name of a model of the library
         model.classes       int     its outputs

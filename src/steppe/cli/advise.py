@@ -1,0 +1,75 @@
+"""`steppe advise`: which method to use, from the rows of the league, the survey and the published tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steppe.cli import terminal
+from steppe.cli.app import Debug, Json, app
+from steppe.core.errors import SteppeError
+
+
+@app.command()
+def advise(
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the federation.")] = None,
+    per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", help="How unequal the clients are, such as "
+                         "'lda(0.1)'.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Data set, a name.")] = None,
+    stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
+    max_bytes: Annotated[float | None, typer.Option("--max-bytes", min=0, help="Traffic, as a multiple of "
+                         "FedAvg's.")] = None,
+    max_flops: Annotated[float | None, typer.Option("--max-flops", min=0, help="Computation of a client, as a multiple "
+                         "of FedAvg's.")] = None,
+    results: Annotated[Path | None, typer.Option("--results", help="A folder with further rows.")] = None,
+    as_json: Json = False, debug: Debug = False,
+) -> None:  # fmt: skip
+    """Say which method was best within limits, in the setting nearest to a federation, and how much evidence it has."""
+    from steppe.reproduce import rows
+    from steppe.reproduce.advice import Wish
+    from steppe.reproduce.advice import advise as answer
+    from steppe.reproduce.method_results import collect_evidence
+
+    if clients and per_round and per_round > clients:
+        raise SteppeError(f"--per-round is {per_round}, but there are only {clients} clients: lower --per-round.")
+    wish = Wish(clients, per_round, partition, data, stateless, max_bytes, max_flops)
+    known = rows.read_folders([rows.find_ours(), *([results] if results else [])])
+    told = answer(wish, collect_evidence(known))
+    if as_json:
+        print(json.dumps(told, indent=1, ensure_ascii=False))
+        return
+    _show(told)
+
+
+def _show(told: dict[str, Any]) -> None:
+    if told["advice"] is not None:
+        best = told["advice"]
+        terminal.show(terminal.escape(f"{best['method']}: {_number(best)}, {_costs(best)}"))
+        terminal.show(terminal.escape(f"  {best['run']}"))
+        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {best['seeds']} "
+                                      f"{'block' if told['source'] == 'league' else 'seed'}"
+                                      f"{'s' if best['seeds'] > 1 else ''} per method"))  # fmt: skip
+        for name, several in (("level with it", told["level"]), ("behind it", told["others"]),
+                              ("better, beyond the limits", told["beyond_limits"])):  # fmt: skip
+            if several:
+                each = "; ".join(f"{e['method']} ({_number(e)}, {_costs(e)})" for e in several)
+                terminal.show(terminal.escape(f"{name}: {each}"))
+        if told["dominated"]:
+            terminal.show(terminal.escape(f"not worth their cost there: {', '.join(told['dominated'])}"))
+    for gap in told["gaps"]:
+        terminal.show(terminal.escape(f"no evidence: {gap}" if told["advice"] is None else gap))
+
+
+def _number(e: dict[str, Any]) -> str:
+    width = f" ± {e['half_width']:.2f}" if e["half_width"] is not None else ""
+    gain = f", {e['over_fedavg']} points over FedAvg" if e["over_fedavg"] else ""
+    return f"{e['accuracy']:.2f}{width} %{gain}"
+
+
+def _costs(e: dict[str, Any]) -> str:
+    kept = f"{e['kept']:g} vector{'' if e['kept'] == 1 else 's'} kept" if e["kept"] >= 0.005 else "nothing kept"
+    return f"{e['bytes']:g}× bytes, {e['flops']:g}× FLOPs, {kept}"

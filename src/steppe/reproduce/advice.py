@@ -1,0 +1,129 @@
+"""Which method to use, from the committed rows: the best that a federation can afford, where it was compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from steppe.data.partition import parse
+from steppe.reproduce.intervals import compare_blocks
+from steppe.reproduce.method_results import Evidence, Setting
+
+CHANCE = 2.0  # points by which single runs may differ without meaning it (docs/survey.md)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A federation: what is known about it, and what a method may cost, as multiples of FedAvg."""
+
+    clients: int | None = None
+    per_round: int | None = None
+    partition: str | None = None
+    data: str | None = None
+    stateless: bool = False
+    max_bytes: float | None = None
+    max_flops: float | None = None
+
+    def allows(self, e: Evidence) -> bool:
+        """Return whether a method keeps within the limits; costs are compared to the second decimal."""
+        return ((not self.stateless or e.stateless)
+                and (self.max_bytes is None or round(e.bytes_x, 2) <= self.max_bytes)
+                and (self.max_flops is None or round(e.flops_x, 2) <= self.max_flops))  # fmt: skip
+
+    def measure_distance(self, s: Setting) -> float:
+        """Return how far a setting is from this federation: 0 if nothing that is known differs."""
+        away = 0.0
+        if self.clients:
+            away += abs(log(s.clients / self.clients))
+        if self.clients and self.per_round:
+            away += abs(log(s.per_round / s.clients * self.clients / self.per_round))
+        elif self.per_round:
+            away += abs(log(s.per_round / self.per_round))
+        if self.partition:
+            away += _compare_partitions(self.partition, s.partition)
+        return away + (1.0 if self.data and self.data != s.data else 0.0)
+
+
+def _compare_partitions(wanted: str, there: str) -> float:
+    (rule, numbers), (other, others) = parse(wanted), parse(there)
+    if rule is not other:
+        return 3.0
+    return sum(abs(log(a / b)) for a, b in zip(numbers, others, strict=False))
+
+
+def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
+    """Answer from the nearest setting in which at least two methods were compared; of several, the one with most runs.
+
+    The advice is the most accurate method within the limits. `level` are those that the rows cannot tell from it,
+    `dominated` those that cost at least as much as another method there and are less accurate.
+    """
+    places: dict[Setting, list[Evidence]] = {}
+    for e in evidence:
+        places.setdefault(e.setting, []).append(e)
+    compared = {s: found for s, found in places.items() if sum(map(wish.allows, found)) > 1}
+    if not compared:
+        return {"advice": None, "gaps": ["No two methods within these limits were compared anywhere."]}
+
+    def rank(setting: Setting) -> tuple[float, int, int]:
+        counts = sorted((e.accuracy.count for e in compared[setting] if wish.allows(e)), reverse=True)
+        return (round(wish.measure_distance(setting), 6), -counts[1], -len(counts))  # what two of them have
+
+    nearest = min(compared, key=rank)
+    found = sorted(compared[nearest], key=lambda e: -e.accuracy.mean)
+    able = [e for e in found if wish.allows(e)]
+    best = able[0]
+    return {
+        "setting": str(nearest), "source": nearest.source, "advice": describe_evidence(best),
+        "level": [describe_evidence(e) for e in able[1:] if is_level(best, e)],
+        "others": [describe_evidence(e) for e in able[1:] if not is_level(best, e)],
+        "beyond_limits": [describe_evidence(e) for e in found
+                          if not wish.allows(e) and e.accuracy.mean > best.accuracy.mean],
+        "dominated": [e.title for e in found if is_dominated(e, found)],
+        "gaps": find_gaps(wish, nearest, best),
+    }  # fmt: skip
+
+
+def is_level(best: Evidence, other: Evidence) -> bool:
+    """Return whether the rows cannot tell two methods apart: an interval with 0, or single runs close to each other."""
+    pair = compare_blocks(dict(best.by_seed), dict(other.by_seed))
+    if pair is None or pair.half is None:
+        return best.accuracy.mean - other.accuracy.mean < CHANCE
+    return not pair.excludes_zero
+
+
+def is_dominated(e: Evidence, found: Sequence[Evidence]) -> bool:
+    """Return whether another method is more accurate, beyond chance, and costs no more in any respect."""
+    return any(o.accuracy.mean > e.accuracy.mean and not is_level(o, e) and o.bytes_x <= e.bytes_x + 0.005
+               and o.flops_x <= e.flops_x + 0.005 and o.kept <= e.kept + 1e-3 for o in found)  # fmt: skip
+
+
+def find_gaps(wish: Wish, nearest: Setting, best: Evidence) -> list[str]:
+    """Say in what the evidence is not about this federation, and how little of it there is."""
+    gaps = []
+    if wish.clients and wish.clients != nearest.clients:
+        gaps.append(f"No run has {wish.clients:,} clients: the nearest has {nearest.clients:,}.")
+    if wish.per_round and wish.clients:
+        share, there = wish.per_round / wish.clients, nearest.per_round / nearest.clients
+        if abs(log(share / there)) > 1e-6:
+            gaps.append(f"No run within these limits has a participation of {100 * share:g} %: the nearest has "
+                        f"{100 * there:g} %. What clients keep between their rounds is older where they take part "
+                        "more rarely.")  # fmt: skip
+    if wish.partition and wish.partition != nearest.partition:
+        gaps.append(f"No run within these limits has the partition {wish.partition}: the nearest is "
+                    f"{nearest.partition}.")  # fmt: skip
+    if wish.data and wish.data != nearest.data:
+        gaps.append(f"No run is about {wish.data}: the nearest is about {nearest.data}.")
+    if best.accuracy.count == 1:
+        gaps.append("One seed and one draw of the partition: differences of a point or two may be chance.")
+    return gaps
+
+
+def describe_evidence(e: Evidence) -> dict[str, Any]:
+    return {
+        "method": e.title, "run": f"steppe run {e.command}", "accuracy": round(e.accuracy.mean, 2),
+        "half_width": None if e.accuracy.half is None else round(e.accuracy.half, 2), "seeds": e.accuracy.count,
+        "over_fedavg": None if e.gain is None else str(e.gain), "bytes": round(e.bytes_x, 2),
+        "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
+    }  # fmt: skip

@@ -1,0 +1,92 @@
+"""The page that says which method to use: the answers of `steppe advise` to typical questions, from the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from steppe.report.report_tables import Table
+from steppe.report.texts import escape_markdown as md
+from steppe.report.texts import render_markdown_table
+from steppe.reproduce.advice import Wish, advise, is_dominated
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
+from steppe.reproduce.rows import Row
+
+QUESTIONS: dict[str, Wish] = {
+    "Whatever it costs": Wish(),
+    "Clients keep nothing between rounds": Wish(stateless=True),
+    "FedAvg's bytes and FLOPs": Wish(max_bytes=1.0, max_flops=1.0),
+    "FedAvg's bytes and FLOPs, and clients keep nothing": Wish(stateless=True, max_bytes=1.0, max_flops=1.0),
+    "FedAvg's bytes, 1.4 times its FLOPs": Wish(max_bytes=1.0, max_flops=1.4),
+    "Two classes per client: sharding(2)": Wish(partition="sharding(2)"),
+    "Very unequal clients: LDA(0.05)": Wish(partition="lda(0.05)"),
+    "Less unequal clients: LDA(0.5)": Wish(partition="lda(0.5)"),
+    "A hundred classes: CIFAR-100": Wish(data="cifar100"),
+    "20 of 100 clients per round": Wish(clients=100, per_round=20),
+    "10 of 1,000 clients per round, nothing kept, 1.4 times FedAvg's FLOPs":
+        Wish(clients=1000, per_round=10, stateless=True, max_flops=1.4),
+}  # fmt: skip
+INTRODUCTION = """# Which method should I use?
+
+Every answer is made from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
+[reproductions](../reproductions.md): the most accurate method within the limits, in the nearest setting in which
+methods were compared. For a federation of your own, with `--json` for programs:
+
+    steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4
+
+An accuracy is the mean of the last ten rounds on the test set, ± half of its 95 % interval (Student's t) where there
+are several seeds, with their number in brackets; so is the gain over FedAvg, paired by seed. **(1) is one seed and one
+draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are multiples of FedAvg's. Level
+is what the rows cannot tell from the answer: an interval of the paired difference with 0, or single runs less than two
+points below."""
+WORTH = """A method is not worth its cost in a setting if another one there is more accurate, beyond chance, and costs
+no more in bytes, FLOPs and vectors kept. SCAFFOLD and FedNSAM have a local momentum in the survey that their papers do
+not have: what they reach there says little about them. FedAvg's own accuracy depends on that momentum, too: see what
+[the league's tuning](../league.md) has for 0 instead of 0.9 before you take the survey's gains over FedAvg for
+yours."""
+
+
+def make_answers(evidence: Sequence[Evidence]) -> tuple[Table, list[str]]:
+    """Return a row per question, and what the evidence does not cover, per question."""
+    rows, gaps = [], []
+    for question, wish in QUESTIONS.items():
+        told = advise(wish, evidence)
+        gaps += [f"{question}: {' '.join(told['gaps'])}"] if told["gaps"] else []
+        if (best := told["advice"]) is None:
+            rows.append([question, "no evidence", *[""] * 5])
+            continue
+        width = f" ± {best['half_width']:.2f}" if best["half_width"] is not None else ""
+        level = ", ".join(e["method"] for e in told["level"]) or "nothing"
+        accuracy = f"{best['accuracy']:.2f}{width} ({best['seeds']})"
+        costs = f"{best['bytes']:.2f}×, {best['flops']:.2f}×, {best['kept']:.2g}"
+        rows.append([question, best["method"], accuracy, best["over_fedavg"] or "", costs, level,
+                     f"{told['source']}: {told['setting']}"])  # fmt: skip
+    head = ["question", "method", "accuracy, %", "over FedAvg, points", "bytes, FLOPs, vectors kept", "level with it",
+            "evidence"]  # fmt: skip
+    return Table("Answers", head, rows), gaps
+
+
+def make_settings(evidence: Sequence[Evidence]) -> Table:
+    """Return every setting with evidence: how many methods, how many runs of each, and what is not worth its cost."""
+    places: dict[Setting, list[Evidence]] = {}
+    for e in evidence:
+        places.setdefault(e.setting, []).append(e)
+    rows = []
+    for setting, found in places.items():
+        counts = [e.accuracy.count for e in found]
+        seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        bad = ", ".join(e.title for e in found if is_dominated(e, found)) or "–"
+        rows.append([str(setting), setting.source, str(len(found)), seeds, bad])
+    return Table("Evidence", ["setting", "source", "methods", "seeds of each", "not worth their cost"], rows)
+
+
+def render_markdown(rows: Sequence[Row]) -> str:
+    evidence = collect_evidence(rows)
+    answers, gaps = make_answers(evidence)
+    parts = [INTRODUCTION, render_markdown_table(answers), "## Where the evidence ends",
+             "\n".join(f"- {md(g)}" for g in gaps), "## All settings", WORTH,
+             render_markdown_table(make_settings(evidence))]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def render_files(rows: Sequence[Row]) -> dict[str, str]:
+    return {"how-to/choose.md": render_markdown(rows)}

@@ -1,0 +1,125 @@
+"""What the committed rows say about methods: each method in each setting, with its accuracy, its gain and its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from steppe.config import RECIPES, Config
+from steppe.reproduce.costs import compare_costs, trace_costs
+from steppe.reproduce.intervals import Interval, compare_blocks, estimate
+from steppe.reproduce.league import MEAN, MODEL, list_arms, read_league
+from steppe.reproduce.recipes import hash_recipe, load_table
+from steppe.reproduce.rows import Row, find_statistic
+from steppe.reproduce.survey import choose_candidate, list_entrants
+
+# Tables that compare methods by the accuracy of the global model; others compare variants of one.
+COMPARISONS = ("fedsol-table1", "fedsmoo-table1", "man-accuracy")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation on which methods were compared, and by which table."""
+
+    source: str
+    data: str
+    model: str
+    partition: str
+    clients: int
+    per_round: int
+    rounds: int
+
+    def __str__(self) -> str:
+        return (f"{self.data}, {self.partition}, {self.model}, {self.per_round} of {self.clients} clients per round, "
+                f"{self.rounds} rounds")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A method in a setting: percent of the test set, over seeds; gain: over FedAvg on the same seeds, in points."""
+
+    setting: Setting
+    title: str
+    command: str
+    by_seed: tuple[tuple[int, float], ...]
+    gain: Interval | None
+    bytes_x: float
+    flops_x: float
+    kept: float
+
+    @property
+    def accuracy(self) -> Interval:
+        found = estimate([value for _, value in self.by_seed])
+        assert found is not None
+        return found
+
+    @property
+    def stateless(self) -> bool:
+        return self.kept < 1e-3  # a flag or a counter is no vector
+
+
+def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
+    """Return all evidence: of the league, of the survey, and of the published tables' own rows."""
+    judged: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if "failed" not in row and not row["config"].get("validation"):
+            judged.setdefault(row["recipe"], {})[row["seed"]] = row
+    found: dict[Setting, list[tuple[str, str, Config, dict[int, float]]]] = {}
+    for source, title, config, statistic, ema in _list_methods(rows):
+        of = {s: 100 * v for s, r in judged.get(hash_recipe(config), {}).items()
+              if (v := find_statistic(r, statistic)) is not None}  # fmt: skip
+        if of:
+            setting = Setting(source, config.data, config.model, config.partition, config.clients, config.per_round,
+                              config.rounds)  # fmt: skip
+            found.setdefault(setting, []).append((title, spell_command(config, ema), config, of))
+    return [e for setting, methods in found.items() for e in _weigh(setting, methods)]
+
+
+def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, float | None]]:
+    """Yield source, title, configuration, statistic and the running mean's share: what was chosen without the test."""
+    league = read_league()
+    for arm in list_arms():
+        chosen = arm.choose(rows)
+        for column in league["column"] if chosen else ():
+            config = arm.cell(chosen, column).config  # type: ignore[arg-type]
+            yield "league", arm.title, config, MODEL, None
+            yield "league", f"{arm.title} + EMA", config, MEAN, league["keep"]
+    for entrant in list_entrants():
+        best = choose_candidate(entrant, rows)
+        if best is not None:
+            yield "survey", entrant.title, entrant.final[best].config, MODEL, None
+    for name in COMPARISONS:
+        table = load_table(name)
+        for cell in table.main:
+            yield name, table.rows[cell.row], cell.config, MODEL, None
+
+
+def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, float]]]) -> list[Evidence]:
+    plain = [
+        of
+        for title, _, c, of in methods
+        if c.algorithm == "fedavg" and not c.settings and set(c.add) <= {"latest_mean"} and "EMA" not in title
+    ]
+    base = plain[0] if plain else None
+    made = []
+    for title, command, config, of in methods:
+        costs = compare_costs(config)
+        gain = None if base is None or of is base else compare_blocks(of, base)
+        made.append(Evidence(setting, title, command, tuple(sorted(of.items())), gain, costs["bytes_x"],
+                             costs["flops_x"], trace_costs(config).kept))  # fmt: skip
+    return made
+
+
+def spell_command(config: Config, ema: float | None = None) -> str:
+    """Return what `steppe run` is given for a method, with the local keys that were tuned.
+
+    >>> spell_command(Config(algorithm="fedsam", settings={"rho": 0.5}, add=["man:weight=0.1"]), 0.9)
+    'fedsam:rho=0.5+man:weight=0.1+ema:keep=0.9'
+    """
+    settings = ",".join(f"{k}={v}" for k, v in config.settings.items())
+    parts = [config.algorithm + (f":{settings}" if settings else ""), *config.add]
+    parts += [f"ema:keep={ema:g}"] if ema is not None else []
+    usual = RECIPES.get(config.recipe or "", {})
+    local = {k: getattr(config, k) for k in ("lr", "momentum", "clip") if k in usual}
+    changed = {k: v for k, v in local.items() if v != usual[k]}
+    return "+".join(parts) + "".join(f" --set {k}={v:g}" for k, v in changed.items())

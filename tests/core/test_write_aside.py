@@ -1,0 +1,38 @@
+"""A file is complete or as it was: pictures, pages and tables are written aside and renamed."""
+
+from pathlib import Path
+
+import matplotlib.figure
+import pytest
+
+from steppe.core.write_aside import save_figure, write_aside
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    page = tmp_path / "page.html"
+    for before in ([], ["page.html"]):
+        with pytest.raises(OSError, match="No space left"):
+            write_aside(page, fail)
+        assert [p.name for p in tmp_path.iterdir()] == before
+        write_aside(page, lambda aside: aside.write_text("whole"))
+        assert page.read_text() == "whole"
+
+
+def test_a_picture_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = matplotlib.figure.Figure(figsize=(1, 1))
+    save_figure(figure, tmp_path / "a.svg")
+    whole = (tmp_path / "a.svg").read_bytes()
+
+    def fail(path: Path, **_: object) -> None:
+        Path(path).write_bytes(b"<svg")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(figure, "savefig", fail)
+    with pytest.raises(KeyboardInterrupt):
+        save_figure(figure, tmp_path / "a.svg")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.svg"]
+    assert (tmp_path / "a.svg").read_bytes() == whole

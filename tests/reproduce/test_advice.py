@@ -1,0 +1,78 @@
+"""`steppe advise`: the best within limits, where it was compared, and what is not known."""
+
+import json
+
+import pytest
+
+from steppe.reproduce.advice import Wish, advise, is_dominated, is_level
+from steppe.reproduce.league import list_arms
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
+from tests.reproduce.test_league import row_of, tuned
+
+HERE = Setting("league", "cifar10", "cnn", "lda(0.1)", 100, 10, 200)
+THERE = Setting("survey", "cifar10", "cnn", "sharding(2)", 1000, 10, 200)
+
+
+def method(title, values, setting=HERE, **costs):
+    costs = {"bytes_x": 1.0, "flops_x": 1.0, "kept": 0.0} | costs
+    return Evidence(setting, title, title.lower(), tuple(enumerate(values, 1)), None, **costs)
+
+
+SOME = [
+    method("A", (60.0, 62.0, 61.0)),
+    method("B", (64.0, 66.1, 65.0), kept=1.0),
+    method("C", (66.0, 68.0, 67.1), flops_x=2.35),
+    method("D", (59.9, 62.2, 60.8), bytes_x=2.0),
+    method("A", (50.0,), THERE),
+    method("B", (51.0,), THERE, kept=1.0),
+]
+
+
+def test_limits_and_what_is_level():
+    told = advise(Wish(), SOME)
+    assert (told["source"], told["advice"]["method"], told["advice"]["seeds"]) == ("league", "C", 3)
+    assert told["dominated"] == []
+    assert is_dominated(method("E", (50.0, 52.0, 51.0)), SOME[:4])
+    told = advise(Wish(max_flops=1.4), SOME)
+    assert (told["advice"]["method"], [e["method"] for e in told["others"]]) == ("B", ["A", "D"])
+    assert [e["method"] for e in told["beyond_limits"]] == ["C"]
+    told = advise(Wish(max_flops=1.4, stateless=True), SOME)
+    assert (told["advice"]["method"], [e["method"] for e in told["level"]]) == ("A", ["D"])
+    assert is_level(SOME[0], SOME[3])
+    assert not is_level(SOME[1], SOME[0])
+
+
+def test_the_nearest_setting_answers_and_says_what_it_is_not():
+    told = advise(Wish(clients=1000, per_round=20), SOME)
+    assert (told["source"], told["advice"]["method"]) == ("survey", "B")
+    assert [e["method"] for e in told["level"]] == ["A"]  # one seed, one point
+    gaps = " ".join(told["gaps"])
+    assert "participation of 2 %: the nearest has 1 %" in gaps
+    assert "One seed" in gaps
+    assert advise(Wish(partition="lda(0.3)"), SOME)["source"] == "league"
+    assert "partition lda(0.3): the nearest is lda(0.1)" in advise(Wish(partition="lda(0.3)"), SOME)["gaps"][0]
+    none = advise(Wish(max_flops=0.5), SOME)
+    assert (none["advice"], none["gaps"]) == (None, ["No two methods within these limits were compared anywhere."])
+
+
+def test_rows_become_evidence():
+    """Of the chosen candidate on blocks, with and without EMA; tuning is no evidence."""
+    arm = next(a for a in list_arms() if a.id == "feddyn")
+    rows, _ = tuned(arm, 1)
+    assert collect_evidence(rows) == []
+    rows += [row_of(arm, arm.choose(rows), block, 0.6, "lda-0.1") for block in (1, 2)]
+    plain, mean = collect_evidence(rows)
+    assert (plain.title, mean.title) == ("FedDyn", "FedDyn + EMA")
+    assert dict(plain.by_seed) == pytest.approx({1: 55.0, 2: 55.0})
+    assert (mean.command, mean.kept, mean.flops_x) == ("feddyn:alpha=0.1+ema:keep=0.9", 1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_the_command(steppe):
+    said = steppe("advise", "--clients", "1000", "--per-round", "10", "--stateless", "--max-flops", "1.4", "--json")
+    told = json.loads(said.out)
+    assert told["advice"]["kept"] == 0
+    assert told["advice"]["flops"] <= 1.4
+    assert any("1,000 clients" in gap for gap in told["gaps"])
+    assert "evidence:" in steppe("advise").out
+    assert "there are only 5 clients" in steppe("advise", "--clients", "5", "--per-round", "6").err
