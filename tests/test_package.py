@@ -123,6 +123,6 @@ def test_no_test_is_skipped_for_want_of_a_package() -> None:
     texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
     asked = {name for text in texts for name in re.findall(r'importorskip\(\s*"(\w+)', text)}
     assert {"transformers", "peft", "pandas", "optuna"} <= asked
-    for name in asked - set(LEFT_OUT):
+    for name in asked - {*LEFT_OUT, "tools"}:  # tools is a folder of ours
         present = re.search(rf"(^| ){NAMES.get(name, name)}\b", installed)
         assert present, f"{name} is in no extra that make setup installs"
