@@ -112,7 +112,11 @@ LEFT_OUT = {
     "sklearn": "only the origin of the embedded digits",
     "PIL": "of matplotlib",
 }
-NAMES = {"dp_accounting": "dp-accounting", "readme_renderer": "readme-renderer"}  # where import and package differ
+NAMES = {
+    "dp_accounting": "dp-accounting",
+    "nbformat": "jupytext",
+    "readme_renderer": "readme-renderer",
+}  # where import and package differ
 
 
 def test_no_test_is_skipped_for_want_of_a_package() -> None:
