@@ -19,7 +19,7 @@ $(VENV)/.complete: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/steppe compare fedavg fedsam scaffold+sam:rho=0.1 --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
+	$(BIN)/steppe compare fedavg fedsam scaffold scaffold+sam:rho=0.1 --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 

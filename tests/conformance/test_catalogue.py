@@ -105,7 +105,7 @@ def test_resume_is_bit_identical(entry, kind, tmp_path):
 
     def store():
         fresh = lambda: alg.client_state(x0)  # noqa: E731
-        return MemoryStore(fresh) if kind == "memory" else DiskStore(fresh, tmp_path / "clients.bin", CLIENTS)
+        return MemoryStore(fresh) if kind == "memory" else DiskStore(fresh, tmp_path / "clients.bin")
 
     first = store()
     start = Server(x0, alg.server_state(x0), {}), first, 0

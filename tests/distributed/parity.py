@@ -86,7 +86,7 @@ def ended(entry: tuple[str, dict[str, Any]], reduction: str, group: Any = None) 
     with tempfile.TemporaryDirectory() as folder:
         ranks = Ranks(fresh, on_disk=reduction == "ordered", group=group)
         on_disk = ranks.on_disk and ranks.rank == 0
-        store = DiskStore(fresh, Path(folder) / "clients.bin", CLIENTS) if on_disk else MemoryStore(fresh)
+        store = DiskStore(fresh, Path(folder) / "clients.bin") if on_disk else MemoryStore(fresh)
         server = Server(x0, alg.server_state(x0), {})
         for t, ids in enumerate(SCHEDULE):
             server = play_round(built, server, store, Sequential(alg, task(), federation()), t, ids, LR, ranks).after

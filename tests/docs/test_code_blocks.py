@@ -122,10 +122,16 @@ def check_json(block: Block) -> None:
 def understanding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a command end where its work begins: its options, settings and names have been checked by then."""
     from steppe.cli.app import app
+    from steppe.jobs.ray_places import parse_place
 
     def stop(*args: Any, **given: Any) -> None:
         sys.exit(UNDERSTOOD)
 
+    def parse(on: str, *rest: Any) -> None:
+        parse_place(on)
+        stop()
+
+    monkeypatch.setattr("steppe.jobs.ray_places.Cluster", parse)  # there is no cluster
     for place in ("engine.build.build_experiment", "jobs.compare.compare", "jobs.points.run_points"):
         monkeypatch.setattr(f"steppe.{place}", stop)
     groups = [app, *(group.typer_instance for group in app.registered_groups)]

@@ -56,6 +56,12 @@ def test_one_queue_at_a_time_per_folder(tmp_path: Path, performed: Started) -> N
 # --- what is chosen, and how it is shown
 
 
+@pytest.fixture
+def without_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let points that pretend to have run have no folders to read the initial models from."""
+    monkeypatch.setattr(Point, "initial", [])
+
+
 def _ended(
     values: dict[int, float], validation: dict[int, float] | None = None, failed: int = 0, **settings: Any
 ) -> Point:
@@ -67,7 +73,7 @@ def _ended(
     return point
 
 
-def test_validation_chooses_where_there_is_validation() -> None:
+def test_validation_chooses_where_there_is_validation(without_folders: None) -> None:
     a = _ended({0: 0.9, 1: 0.8}, {0: 0.5, 1: 0.6}, rho=0.1)
     b = _ended({0: 0.7, 1: 0.5}, {0: 0.6, 1: 0.7}, rho=0.2)
     assert choose_measure([a, b]) == "validation"
@@ -83,14 +89,14 @@ def test_validation_chooses_where_there_is_validation() -> None:
     assert "chosen by validation accuracy" in sweep_table.explain_table([a, b], 2)
 
 
-def test_without_validation_it_says_that_the_test_set_chose() -> None:
+def test_without_validation_it_says_that_the_test_set_chose(without_folders: None) -> None:
     a, b = _ended({0: 0.9}, rho=0.1), _ended({0: 0.7}, rho=0.2)
     assert find_best([a, b]) is a
     assert "chosen by test accuracy" in sweep_table.explain_table([a, b], 1)
     assert sweep_table.summarize_points([a, b])["chosen_by"] == "last"
 
 
-def test_lower_is_better_where_the_metric_says_so() -> None:
+def test_lower_is_better_where_the_metric_says_so(without_folders: None) -> None:
     error = Metric("mse", lower=True)
     a, b = (replace(_ended({0: v}, rho=r), metric=error) for v, r in ((0.9, 0.1), (0.7, 0.2)))
     assert find_best([a, b]) is b

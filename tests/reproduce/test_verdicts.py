@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import league_page, missing_runs, publish, recipes, survey, survey_page
+from steppe.reproduce import choose_page, league_page, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
@@ -156,7 +156,8 @@ def committed(tmp_path, rows):
         append_row(tmp_path / "results" / f"{row['table']}.jsonl", row)
     everything = read_folders([tmp_path / "results"])
     texts = survey_page.render_files(everything, folder="reproductions/")
-    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(everything)}
+    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(everything),
+             **choose_page.render_files(everything)}  # fmt: skip
     publish.write_files(pages, tmp_path / "docs")
     publish.write_files({**publish.render_all(everything), **texts}, tmp_path / "docs" / "reproductions")
     return tmp_path / "results", tmp_path / "docs" / "reproductions"
