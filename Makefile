@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 # With all that tests, checks and benchmarks use.
 $(VENV)/.complete: $(VENV)/.installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,mat,tensorboard,mlflow,optuna,ray,transformers]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,hub,mat,tensorboard,mlflow,optuna,ray,transformers]'
 	@touch $@
 
 demo: $(VENV)/.installed
