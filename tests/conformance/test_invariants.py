@@ -147,7 +147,7 @@ def own(row, part, name, until):
         else value  # fmt: skip
 
 
-@generated("the server keeps the mean of its clients' duals", 30, 450, 180,
+@generated("the server keeps the mean of its clients' duals", 40, 450, 180,
            composition=compositions(without=GUARDS, having=TWO_SIDED), schedule=schedules)  # fmt: skip
 def test_the_server_keeps_the_mean_of_its_clients(composition, algorithm, schedule):
     x0 = torch.tensor(PROBLEM.x0, dtype=torch.float64)
@@ -301,7 +301,7 @@ def depends_on_origin(algorithm):
     return ""
 
 
-@generated("moving all optima and the first model moves the run", 20, 200, 135,
+@generated("moving all optima and the first model moves the run", 20, 200, 115,
            composition=compositions(without=("man", "contrast", "distillation", "trajectory_teacher", "asam")),
            schedule=schedules)  # fmt: skip
 def test_the_origin_does_not_matter(composition, algorithm, schedule):

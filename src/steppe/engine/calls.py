@@ -30,6 +30,8 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
     """Check the arguments. What the caller's own function needs is taken from the options."""
     with tell_where(say_options({**options, "add": add})):
         own, rest = _find_own(algorithm, options)
+        if not isinstance(add, str | Part | list | tuple):
+            raise SteppeError(f"add is {quote(str(add))}: give parts, by name or as objects, such as add=['man'].")
         added = [add] if isinstance(add, str | Part) else list(add)
         objects = [part for part in added if not isinstance(part, str)]
         for part in objects:

@@ -35,7 +35,7 @@ from steppe.experiment import Experiment
 from steppe.measures.during_training import Schedule
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore, Store
-from steppe.runs.folder import Record, RunFolder
+from steppe.runs.folder import Record, RunFolder, expecting_intact
 from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
 from steppe.runs.same_run import check_resumable
@@ -197,7 +197,9 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
     judged = next((r for r in records if r["round"] == chosen and name in r), None)
     judged = judged or evaluate(experiment, server, last)
     x, buffers = choose_evaluated_model(experiment, server, last, exported=True)
-    summary = summarize(experiment, records, judged, chosen) | evaluate_clients(experiment, x, buffers, store)
+    with expecting_intact(folder.path) if folder is not None else nullcontext():  # records of earlier rounds are read
+        summary = summarize(experiment, records, judged, chosen)
+    summary |= evaluate_clients(experiment, x, buffers, store)
     if folder is not None:
         save_adapter(experiment.task.module(x, buffers), folder.path)
         folder.finish(experiment.task.state_dict(x, buffers), records, summary)
