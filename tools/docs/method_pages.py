@@ -20,7 +20,6 @@ from steppe.citations import cite as bibtex
 from steppe.core.errors import CompositionError
 from steppe.core.part import Part
 from steppe.engine.optimisers import NAMED
-from steppe.evaluate.personal import is_personal
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, assemble
 
@@ -126,11 +125,7 @@ def _use(method: Method) -> str:
     first = dict(list(given.items())[:1])
     python = "".join(f", {k}={v!r}" for k, v in first.items())
     words = "".join(f" --set {k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in first.items())
-    shown, told = "result.accuracy", ""
-    if is_personal(assemble(tuple(method.make()), SGD(), (), "shown")):
-        shown = 'result.summary["personal"]'
-        told = ("Each client's own model is what counts: after so many epochs of fine-tuning, the mean and deviation "
-                "over clients. `result.accuracy` is the global model's.\n\n")  # fmt: skip
+    shown, told = sections.choose_result(method.make())
     return (
         f'{told}```python\nimport steppe\n\nresult = steppe.run("{method.name}", rounds=2{python})\nprint({shown})\n'
         f"```\n\n```console\n$ steppe run {method.name} --rounds 2{words}\n```"

@@ -14,7 +14,9 @@ from tools.docs.tables import make_table, say_type, show
 
 from steppe.core.part import Part
 from steppe.core.ranges import Range, read_hints
-from steppe.registry import list_settings
+from steppe.evaluate.personal import is_personal
+from steppe.parts.sgd import SGD
+from steppe.registry import assemble, list_settings
 
 RULE, ORACLE = "D", "g"  # what a part returns, and what it wraps
 REQUIRED = inspect.Parameter.empty
@@ -153,6 +155,16 @@ def write_addition(part: Part) -> str:
 
 def _write(value: Any) -> str:
     return write_expression(value) if isinstance(value, Part) else repr(value)
+
+
+def choose_result(parts: Sequence[Part]) -> tuple[str, str]:
+    """Return which number of a result to print, and why if it is not the global model's accuracy."""
+    if not is_personal(assemble(tuple(parts), SGD(), (), "shown")):
+        return "result.accuracy", ""
+    return 'result.summary["personal"]', (
+        "Each client's own model is what counts: by epochs of fine-tuning, the mean and deviation over clients. "
+        "`result.accuracy` is the global model's.\n\n"
+    )
 
 
 def cite(command: str, bibtex: str) -> str:

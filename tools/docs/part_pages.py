@@ -117,8 +117,9 @@ def _use(kind: type[Part], part: Part) -> str:
         user = list_uses()[kind][0][0] if kind in list_uses() else ""
         code = f"steppe.run({made}, rounds=2)"
         command = f"steppe run {_command(kind, user)}"
-    python = f"import steppe\n{imports}\n\nresult = {code}\nprint(result.accuracy)"
-    return f"```python\n{python}\n```\n\n```console\n$ {command}\n```"
+    shown, told = ("result.accuracy", "") if kind in NAMED.values() else sections.choose_result((part,))
+    python = f"import steppe\n{imports}\n\nresult = {code}\nprint({shown})"
+    return f"{told}```python\n{python}\n```\n\n```console\n$ {command}\n```"
 
 
 def _demands(part: Part) -> dict[str, str]:
