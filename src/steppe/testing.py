@@ -117,7 +117,9 @@ def _check_executors(one: Result, algorithm: Asked, options: dict[str, Any]) -> 
     told = [note for note in other.notes if "one after the other" in note]
     assert not told, f"{_name(one)} cannot be batched: {told[0]}"
     gap = _distance(one.server, other.server)
-    assert gap < CLOSE, f"{_name(one)} gives other numbers when clients are batched: they differ by {gap:.1g}"
+    assert gap < CLOSE, (f"{_name(one)} gives other numbers when clients are batched: they differ by {gap:.1g}. "
+                         "The usual causes are random numbers (torch.rand, a generator: draw by steppe.core.keyed "
+                         "instead), and what a part keeps outside its states")  # fmt: skip
 
 
 def _check_resume(one: Result, algorithm: Asked, options: dict[str, Any]) -> None:

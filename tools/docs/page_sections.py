@@ -144,6 +144,13 @@ def write_expression(part: Part) -> str:
     return f"{type(part).__name__}({', '.join(given)})"
 
 
+def write_addition(part: Part) -> str:
+    """Return a part as `--add` takes it, with the settings without which it cannot be made."""
+    needed = {k: getattr(part, k) for k, v in list_settings(type(part)).items() if v is REQUIRED}
+    given = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in needed.items())
+    return f"{part.name}:{given}" if given else part.name
+
+
 def _write(value: Any) -> str:
     return write_expression(value) if isinstance(value, Part) else repr(value)
 

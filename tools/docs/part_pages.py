@@ -13,6 +13,7 @@ from tools.docs.docstrings import describe
 from tools.docs.evidence import Evidence
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table
 from tools.docs.traffic import say_cost, show_traffic
 
@@ -110,8 +111,7 @@ def _use(kind: type[Part], part: Part) -> str:
     elif kind.addable and page_of(kind) == kind.name:
         run = _demands(part)
         code = f'steppe.run("fedavg", rounds=2, {"".join(f"{k}={v!r}, " for k, v in run.items())}add={made})'
-        needed = ",".join(word for word in _words(kind, part))
-        command = f"steppe run fedavg --rounds 2 --add {kind.name}{':' + needed if needed else ''}"
+        command = f"steppe run fedavg --rounds 2 --add {sections.write_addition(part)}"
         command += "".join(f" --set {key}={value}" for key, value in run.items())
     else:
         user = list_uses()[kind][0][0] if kind in list_uses() else ""
@@ -125,13 +125,6 @@ def _demands(part: Part) -> dict[str, str]:
     """Return the keys of a run without which its check of trust refuses this part."""
     weights = {"weighting": "uniform"} if part.has("reduce") else {}
     return weights | ({"sampling": "bernoulli"} if hasattr(part, "sample") else {})
-
-
-def _words(kind: type[Part], part: Part) -> list[str]:
-    """Return the settings without which it cannot be made, as the command line takes them."""
-    needed = [k for k, v in sections.list_settings(kind).items() if v is sections.REQUIRED]
-    return [f"{key}={getattr(part, key):g}" if isinstance(getattr(part, key), float) else f"{key}={getattr(part, key)}"
-            for key in needed]  # fmt: skip
 
 
 def _command(kind: type[Part], user: str) -> str:
@@ -155,7 +148,7 @@ def _users(kind: type[Part]) -> str:
 
 
 def _remarks(headed: dict[str, str]) -> str:
-    found = [f"**{head}.** {typeset(headed[head][:1].upper() + headed[head][1:])}" for head in ("Limits", "Deviations")
+    found = [f"**{head}.** {typeset(capitalise(headed[head]))}" for head in ("Limits", "Deviations")
              if head in headed]  # fmt: skip
     return "\n\n".join(found) or "None are recorded."
 
