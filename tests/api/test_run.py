@@ -353,6 +353,8 @@ def test_a_folder_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "run has no checkpoint yet, so the run starts at round 1" in capsys.readouterr().err
     steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", resume=True, **{**FEW, "rounds": 4})
     assert "run continues after round 3 of 4" in capsys.readouterr().err
+    steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", resume=True, **{**FEW, "rounds": 4})
+    assert "run has finished all 4 rounds already" in capsys.readouterr().err
     path = tmp_path / "run/model.safetensors"
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(SteppeError, match=r"model\.safetensors is damaged"):
