@@ -197,12 +197,14 @@ def make_index() -> str:
                  f"{data['bytes']}×", passes, f"{data['flops']}×"]  # fmt: skip
         attributes = " ".join(f'data-{k}="{v}"' for k, v in data.items())
         rows.append(f"<tr {attributes}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return INDEX.format(count=len(rows), rows="\n".join(rows), size=model_size())
+    ablations = len(list_methods()["fedsol_ablation"].choices["variant"])
+    return INDEX.format(count=len(rows) - 1, ablations=ablations, rows="\n".join(rows), size=model_size())
 
 
 INDEX = """# Methods
 
-{count} methods, each an expression over [parts](parts/index.md). Bytes and FLOPs are multiples of FedAvg's,
+{count} methods and, in one row, the {ablations} ablations of FedSoL, each an expression over [parts](parts/index.md).
+Bytes and FLOPs are multiples of FedAvg's,
 and what a client keeps between its rounds is a multiple of the model; all are traced on the FedAvg paper's CNN
 ({size:,} parameters, batches of 50). Symbols are explained in the [notation](notation.md).
 

@@ -144,7 +144,7 @@ def _users(kind: type[Part]) -> str:
     names = [name for name, _ in list_uses().get(kind, [])]
     methods = list_methods()
     if not names:
-        return "No method of the catalogue: add it to any." if kind.addable else "Runs, as their local optimiser."
+        return "No method of the catalogue: it is for `--add`." if kind.addable else "Runs, as their local optimiser."
     return ", ".join(f"[{methods[name].title}](../{name}.md)" for name in names)
 
 
@@ -184,6 +184,8 @@ def make_index() -> str:
                      typeset(describe(kind).idea),
                      ", ".join(f"[{list_methods()[n].title}](../{n}.md)" for n in users)])  # fmt: skip
     return (
-        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` go with any "
-        "method.\n\n" + make_table(["part", "to add", "idea", "used by"], rows) + "\n"
+        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` go with "
+        "most methods; what is refused is in [What goes with what](../../compatibility.md).\n\n"
+        + make_table(["part", "to add", "idea", "used by"], rows)
+        + "\n"
     )
