@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.docs.catalogue_pages import link_pages
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "examples.md"
 HEAD = """# Examples
@@ -52,6 +54,7 @@ def write_section(path: Path) -> str:
     print(path.name, flush=True)
     output = run_example(path)
     title, _, rest = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")
+    rest = link_pages(rest, "../")
     text = f"{rest.strip()}\n\n" if rest.strip() else ""
     return (f"## {title.rstrip('.')}\n\n[`examples/{path.name}`](../../examples/{path.name})\n\n{text}"
             f"It prints:\n\n```text\n{output}\n```\n")  # fmt: skip

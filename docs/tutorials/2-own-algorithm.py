@@ -289,10 +289,13 @@ print("wrote", found.report("recall.html"))
 # After you have pasted the class into `recall.py`:
 #
 # ```bash
-# steppe run fedsam --add recall.py:Recall:beta=0.5        # SAM inside, Recall around it
+# steppe run fedsam --add recall.py:Recall:beta=0.5        # Recall closest to the loss, SAM around it
 # steppe compare fedavg fedavg+recall.py:Recall scaffold --seeds 3
 # pytest test_recall.py
 # ```
+#
+# An added part stands closest to the loss: here SAM asks Recall for both of its gradients, and its ascent is along the
+# corrected one. With `outer = True` in its class, Recall stands around SAM and corrects what SAM returns.
 #
 # ## Exercises
 #

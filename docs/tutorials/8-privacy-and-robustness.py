@@ -293,7 +293,7 @@ for axis in (left, right):
 # | `median`, `trimmed_mean` | ignore the extremes of every coordinate |
 # | `krum` | keeps the updates that have close neighbours |
 #
-# They are parts: they combine with any algorithm, act on *everything* that is uploaded (SCAFFOLD's control variates, too), and give all clients the same
+# They are parts: they combine with [most algorithms](../compatibility.md), act on *everything* that is uploaded (SCAFFOLD's control variates, too), and give all clients the same
 # weight, because a liar would also lie about its number of samples.
 
 # %% tags=["check"]

@@ -313,7 +313,6 @@ def knnper(k: FromOne = 5, weight: Share = 0.5, scale: Positive = 1.0,
     return (NearestNeighbours(k, weight, scale, variant),)
 
 
-@cites(ProximalAscent.citation)
 def local() -> Parts:
     """Local: every client trains alone, nothing is averaged."""
     return (OwnModel(),)

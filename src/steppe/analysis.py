@@ -67,7 +67,7 @@ class Analysis:
         self.whose = "" if self.options.client is None else f"client-{self.options.client}"
         self.config, summary = self.folder.config, self.folder.summary
         if summary is None or not (where / "model.safetensors").exists():
-            raise SteppeError(f"{where} has no model yet: let the run finish (steppe run --resume --out {where}).")
+            raise self.folder.make_unfinished_error()
         if not summary.get("rounds"):
             raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
                               "to measure: train it (steppe run --rounds 30).")  # fmt: skip

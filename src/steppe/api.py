@@ -150,7 +150,7 @@ class Run(Outcome):
     about: dict[str, Any]  # as in about.json
     history: list[dict[str, Any]]  # one record per round, as in rounds.jsonl
     summary: dict[str, Any] | None  # as in result.json; None if the run has not finished
-    module: nn.Module | None = None  # the trained module
+    module: nn.Module | None = None  # the trained module; None: not finished, or of the user's own and not passed
 
     @property
     def algorithm(self) -> str:
@@ -171,9 +171,10 @@ class Run(Outcome):
     def model(self) -> nn.Module:
         """Return the trained module, ready to predict."""
         if self.module is None:
-            raise SteppeError(
-                f"{self.folder} has no model yet: let the run finish (steppe run --resume --out {self.folder})."
-            )
+            if self.summary is not None:
+                raise SteppeError("This run trained a module of your own, and its code is not in the folder: call "
+                                  f"steppe.load({str(self.folder)!r}, model=YourModule()).")  # fmt: skip
+            raise RunFolder(self.folder).make_unfinished_error()
         return self.module
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -190,7 +191,7 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    A run that has not finished has records, but no module.
+    A run that has not finished has records, but no module; so has one of your own module, if you do not pass it.
 
     path   the run's folder
     model  a new instance of your own nn.Module, if the run trained one; its weights are replaced. What was frozen is
@@ -201,13 +202,9 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
         config, summary, where = folder.read("config.json"), folder.summary, folder.path
         run = Run(where, config, folder.about, folder.history, summary)
         if summary is not None:
-            if model is None:
-                about = folder.named_model
-                if about is None:
-                    raise SteppeError(
-                        "This run trained a module of your own: call steppe.load(RUN, model=YourModule())."
-                    )
+            if model is None and (about := folder.named_model) is not None:
                 model = models.build(about["name"], about["classes"], tuple(about["shape"]))
-            dtype = getattr(torch, config["dtype"])
-            run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
+            if model is not None:
+                dtype = getattr(torch, config["dtype"])
+                run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from inspect import cleandoc
+from inspect import cleandoc, getdoc
 
 from steppe import __version__
 from steppe.algorithms import CATALOGUE
@@ -18,13 +18,19 @@ SOFTWARE = f"""@software{{steppe,
 
 
 def cite(name: str) -> str:
-    """Return the BibTeX of the library, of an algorithm with its parts, or of a part.
+    """Return the BibTeX of the library, of an algorithm with its parts, of a part, or of several joined by +.
 
     >>> cite("fedprox").splitlines()[0]
     '@inproceedings{fedprox,'
     """
+    return "\n\n".join(
+        dict.fromkeys(entry for one in name.split("+") for entry in _list_entries(one.partition(":")[0]))
+    )
+
+
+def _list_entries(name: str) -> list[str]:
     if name == "steppe":
-        return SOFTWARE
+        return [SOFTWARE]
     if name in CATALOGUE:
         entry = CATALOGUE[name]
         texts = [getattr(entry, "citation", ""), *(part.citation for part in entry())]
@@ -34,4 +40,7 @@ def cite(name: str) -> str:
         known = suggest_name(name, {*CATALOGUE, *PARTS, "steppe"})
         raise SteppeError(f"there is no algorithm or part {name!r} to cite{known}")
     entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
-    return "\n\n".join(dict.fromkeys(entries))
+    if not entries:
+        about = (getdoc(CATALOGUE[name] if name in CATALOGUE else PARTS[name]) or "").partition("\n")[0]
+        return [f"% {name} is no paper's method, so there is nothing to cite. {about}"]
+    return entries

@@ -170,8 +170,8 @@ class Config(BaseModel):
     sampling: Literal["fixed", "bernoulli", "sparse"] = key(
         "fixed",
         "recipe",
-        "How each round's clients are sampled: a fixed number, each by a draw of its own, or a fixed "
-        "number of millions (sparse: another schedule, whose cost does not depend on the number of clients)",
+        "How each round's clients are sampled: a fixed number (fixed), each by a draw of its own "
+        "(bernoulli), or a fixed number, drawn cheaply from millions of clients (sparse, another schedule)",
     )
     sampling_seed: int | None = key(
         None, "recipe", "Seed of the clients' schedule (default: it depends on the round alone)", ge=0, le=2**31

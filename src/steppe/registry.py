@@ -15,6 +15,7 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
+from steppe.core.part_slips import check_class
 from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
 
@@ -65,6 +66,7 @@ def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> 
 def complete_algorithm(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
     """Return an algorithm from its parts; a complete one has its optimiser already."""
     if isinstance(given, Algorithm):
+        check_parts(given.parts)
         return replace(given.plus(*add), name="+".join([given.name, *(p.name for p in add)]))
     parts = check_parts(given)
     return assemble(parts, optimiser, add, name or "+".join(p.name for p in parts))
@@ -79,6 +81,7 @@ def check_parts(given: Any) -> Parts:
                                "algorithm, or a steppe.Algorithm")  # fmt: skip
         if not isinstance(getattr(p, "name", None), str):
             raise SettingError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
+        check_class(type(p))  # type: ignore[arg-type]  # a class is hashable
     return parts
 
 
@@ -93,6 +96,8 @@ def assemble(parts: Parts, optimiser: Part, add: Parts, name: str) -> Algorithm:
 
 def call_with_settings(function: Callable[..., Any], what: str, settings: dict[str, Any]) -> Any:
     """Call `function` with settings of the right names, types and ranges, or say which one is wrong."""
+    if isinstance(function, type) and issubclass(function, Part):
+        check_class(function)  # type: ignore[arg-type]
     defaults, hints = list_settings(function), read_hints(function)
     for key in settings:
         if key not in defaults:

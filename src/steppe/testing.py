@@ -15,6 +15,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from steppe.core.client import Sent
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
 from steppe.core.part import Part
-from steppe.core.scopes import LocalStep, Oracle
+from steppe.core.scopes import ClientRound, LocalStep, Oracle
 from steppe.core.server import Server
 from steppe.engine.calls import Asked
 from steppe.engine.play_round import play_round
@@ -62,6 +63,7 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     """Check a part, several parts, an algorithm, a function that returns parts, or a name.
 
     - Every number of a few rounds is finite.
+    - What a part writes to its state is declared, so that it is kept.
     - One client after the other, and all of them under vmap, give the same numbers.
     - A run that was interrupted continues to the same bits.
     - Costs can be traced without data, and `asks` says how often `gradient` asks for a gradient.
@@ -73,8 +75,9 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     options    keys of the run, on top of those of the tiny one
     """
     with torch.random.fork_rng(devices=[]):
-        one = _run(algorithm, options, executor="sequential")
+        one = _run_reading(algorithm, options)
         _check_finite(one)
+        _check_states(one.experiment)
         _check_executors(one, algorithm, options)
         _check_resume(one, algorithm, options)
         _check_costs(one.experiment)
@@ -106,6 +109,47 @@ def _check_finite(one: Result) -> None:
     assert not torch.equal(one.server.x, one.experiment.task.x0), f"{_name(one)} does not move the global model"
 
 
+def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
+    try:
+        return _run(algorithm, options, executor="sequential")
+    except KeyError as error:
+        raise AssertionError(f"A hook reads {error}, which does not exist: declare it in client_state (round_state, "
+                             "server_state), and name in `down` what the server sends") from error  # fmt: skip
+
+
+def _check_states(experiment: Experiment) -> None:
+    """Look at a client's states at the end of its round, and at the server's after it."""
+    lost: set[tuple[str, str]] = set()
+    watched = tuple(_watch_states(part, lost) for part in experiment.algorithm.parts)
+    algorithm, x = Algorithm(watched, experiment.algorithm.name), experiment.task.x0
+    server, _ = _play(replace(experiment, algorithm=algorithm), Sequential, CALLED[:1])
+    for name, state in sorted(lost):
+        raise AssertionError(f"'{name}' writes s.state[{state!r}] on a client, where it is lost: declare it in "
+                             "client_state, or in round_state if it is for one round only")  # fmt: skip
+    for part in algorithm.parts:
+        for state in sorted(server.state[part.name].keys() - part.server_state(x).keys()):
+            raise AssertionError(f"'{part.name}' writes s.state[{state!r}] on the server: declare it in server_state")
+
+
+def _watch_states(part: Part, lost: set[tuple[str, str]]) -> Part:
+    """Return a copy of the part that notes which states appear on a client between `receive` and the end."""
+    watched, known = copy.copy(part), set[str]()
+
+    def receive(_: Part, s: ClientRound) -> None:
+        part.receive(s)  # what it adds lasts for the round, as it is meant to
+        known.update(s.state)
+
+    def finish(_: Part, delta: Tensor, s: ClientRound) -> Tensor:
+        update = part.finish(delta, s)
+        known.update(part.client_state(s.x), part.round_state(s.x))
+        lost.update((part.name, state) for state in s.state.keys() - known)
+        return update
+
+    kind = type(type(part).__name__, (type(part),), {"receive": receive, "finish": finish, "__slots__": ()})
+    object.__setattr__(watched, "__class__", kind)
+    return watched
+
+
 def _check_executors(one: Result, algorithm: Asked, options: dict[str, Any]) -> None:
     try:
         other = _run(algorithm, options, executor="batched")
@@ -117,7 +161,9 @@ def _check_executors(one: Result, algorithm: Asked, options: dict[str, Any]) -> 
     told = [note for note in other.notes if "one after the other" in note]
     assert not told, f"{_name(one)} cannot be batched: {told[0]}"
     gap = _distance(one.server, other.server)
-    assert gap < CLOSE, f"{_name(one)} gives other numbers when clients are batched: they differ by {gap:.1g}"
+    assert gap < CLOSE, (f"{_name(one)} gives other numbers when clients are batched: they differ by {gap:.1g}. "
+                         "The usual causes are random numbers (torch.rand, a generator: draw by steppe.core.keyed "
+                         "instead), and what a part keeps outside its states")  # fmt: skip
 
 
 def _check_resume(one: Result, algorithm: Asked, options: dict[str, Any]) -> None:

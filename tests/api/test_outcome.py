@@ -117,6 +117,11 @@ def test_onnx_gives_the_models_outputs(result: steppe.Result, loaded: steppe.Run
     program = reference.ReferenceEvaluator(str(loaded.export(tmp_path / "model.onnx")))
     (got,) = program.run(None, {program.input_names[0]: inputs.numpy()})
     assert torch.allclose(torch.from_numpy(got), expected, atol=1e-5)
+    again = loaded.export(tmp_path / "again.onnx", example=inputs.double().numpy())
+    (same,) = reference.ReferenceEvaluator(str(again)).run(None, {program.input_names[0]: inputs.numpy()})
+    assert (same == got).all()
+    with pytest.raises(SteppeError, match=r"export: example has 0\.5 in it: pass a tensor or a NumPy array"):
+        loaded.export(tmp_path / "never.onnx", example=[0.5, 1.0])
 
 
 def test_onnx_without_its_packages_or_a_shape(result: steppe.Result, tmp_path: Path, monkeypatch: Any) -> None:

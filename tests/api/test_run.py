@@ -320,8 +320,12 @@ def test_load_gives_the_same_predictions(dtype: str, tmp_path: Path) -> None:
 
 def test_load_of_an_own_module(tmp_path: Path) -> None:
     result = steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", **FEW)
-    with pytest.raises(SteppeError, match=r"call steppe\.load\(RUN, model=YourModule\(\)\)"):
-        steppe.load(tmp_path / "run")
+    records = steppe.load(tmp_path / "run")  # records and weights need no module
+    assert (records.history, records.summary, records.score) == (result.history, result.summary, result.score)
+    assert len(records.frame()) == len(result.history)
+    assert all(torch.equal(v, result.state_dict()[k]) for k, v in records.state_dict().items())
+    with pytest.raises(SteppeError, match=r"call steppe\.load\('.*run', model=YourModule\(\)\)"):
+        _ = records.model
     x = blobs()[2]
     with torch.no_grad():
         assert torch.equal(steppe.load(tmp_path / "run", model=Net()).model(x), result.model(x))
@@ -329,7 +333,7 @@ def test_load_of_an_own_module(tmp_path: Path) -> None:
         steppe.load(tmp_path / "run", model=nn.Linear(6, 3))
 
 
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SteppeError, match=r"is not the folder of a run: it has no config\.json"):
         steppe.load(tmp_path)
 
@@ -341,9 +345,16 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     unfinished = steppe.load(tmp_path / "run", model=Net())
     assert unfinished.summary is None
     assert len(unfinished.history) == 1
-    with pytest.raises(SteppeError, match="has no model yet: let the run finish"):
+    with pytest.raises(
+        SteppeError, match=r"let the run finish \(in Python, steppe\.run\(…, out='.*run', resume=True\)"
+    ):
         _ = unfinished.model
     steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", resume=True, **FEW)
+    assert "run has no checkpoint yet, so the run starts at round 1" in capsys.readouterr().err
+    steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", resume=True, **{**FEW, "rounds": 4})
+    assert "run continues after round 3 of 4" in capsys.readouterr().err
+    steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "run", resume=True, **{**FEW, "rounds": 4})
+    assert "run has finished all 4 rounds already" in capsys.readouterr().err
     path = tmp_path / "run/model.safetensors"
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(SteppeError, match=r"model\.safetensors is damaged"):

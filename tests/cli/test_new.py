@@ -14,6 +14,7 @@ from torch import Tensor
 
 import steppe as library
 from steppe import testing
+from steppe.core import keyed
 from steppe.core.errors import SteppeError
 from steppe.testing import conforms
 from tests.cli.conftest import Steppe
@@ -81,6 +82,10 @@ class Wrong(library.Part):
             return grad(w) + 0.1 * torch.randn_like(w)
         if self.how == "asks":
             return grad(w) + grad(s.x)
+        if self.how == "reads":
+            return grad(w) + s.state["gone"]
+        if self.how == "writes in a step":
+            s.state["gone"] = w
         if self.how == "explodes":
             return grad(w) / 0.0
         if self.how == "remembers":
@@ -89,9 +94,16 @@ class Wrong(library.Part):
         return 2 * grad(w)
 
     def finish(self, delta: Tensor, s: library.ClientRound) -> Tensor:
+        if self.how == "writes at the end":
+            s.state["gone"] = delta
         if self.how == "counts":  # also the clients whose replies do not arrive
             MEMORY.append(0)
             return delta * (1 + len(MEMORY))
+        return delta
+
+    def server(self, delta: Tensor, s: library.Aggregation) -> Tensor:
+        if self.how == "writes on the server":
+            s.state["gone"] = delta
         return delta
 
 
@@ -100,8 +112,12 @@ MEMORY: list[int] = []
 
 @pytest.mark.parametrize(("how", "sentence"), [
     ("branches", "fails when clients are batched under vmap: use no .item()"),
-    ("draws", "gives other numbers when clients are batched|under vmap"),
+    ("draws", r"gives other numbers when clients are batched: .* random numbers \(torch\.rand"),
     ("asks", "says asks = 1, but its gradient asks 2 times per step: write asks = 2"),
+    ("reads", "A hook reads 'gone', which does not exist: declare it in client_state"),
+    ("writes in a step", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
+    ("writes at the end", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
+    ("writes on the server", r"writes s\.state\['gone'\] on the server: declare it in server_state"),
     ("remembers", "gives other numbers when clients are batched|does not resume to the same bits"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said(how: str, sentence: str) -> None:
@@ -125,3 +141,24 @@ def test_neutral_is_checked_and_divergence_is_told() -> None:
 @pytest.mark.parametrize("name", ["scaffold", "fedsmoo", "fedlesam", "moon"])
 def test_ours_conform(name: str) -> None:
     conforms(name)
+
+
+@dataclass(frozen=True)
+class Jitter(library.Part):
+    """As in docs/how-to/own-idea.md."""
+
+    name = "jitter"
+    size: float = 0.01
+    seed: int | None = None
+
+    def gradient(self, grad: library.Oracle, w: Tensor, s: library.LocalStep) -> Tensor:
+        assert self.seed is not None
+        key = keyed.key(self.seed, s.round.long(), s.index.long())
+        return grad(w + self.size * (2 * keyed.uniform(key, w.numel()) - 1).to(w.dtype))
+
+
+def test_a_part_may_draw_by_key() -> None:
+    conforms(Jitter(), neutral=Jitter(0.0))
+    one, two = (library.run(Jitter(), testing._Net(), testing._blobs(), progress=False, seed=k, **testing.KEYS).
+                experiment.algorithm.parts[0] for k in (1, 2))  # fmt: skip
+    assert (one.seed, two.seed) == (1, 2)  # type: ignore[attr-defined]  # the run's

@@ -14,6 +14,7 @@ from tools.docs import catalogue_pages, docstrings, mathematics, method_pages, p
 from tools.docs.catalogue import list_methods, list_parts, trace
 from tools.docs.compatibility import read_compatibility
 from tools.docs.evidence import read_evidence
+from tools.docs.sentences import capitalise
 
 import steppe
 from steppe.algorithms import CATALOGUE
@@ -53,6 +54,30 @@ def test_links_between_pages_resolve(pages):
         for target in re.findall(r"\]\(([^)#]+\.md)\)", text):
             place = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
             assert place in pages or not place.startswith("methods/") or place == "methods/notation.md", (page, target)
+
+
+def test_pages_say_what_one_types_and_what_counts(pages):
+    """Additions as `--add` takes them, what is already in a method, and the clients' own models where they count."""
+    for name in CATALOGUE:
+        text = pages[f"methods/{name}.md"]
+        listed = re.findall(r"\[`([^`]+)`\]\(parts/(\w+)\.md\)", text.partition("These parts can be added")[2])
+        for addition, page in listed:
+            assert type(parse_addition(addition)) is list_parts()[page], (name, addition)
+        assert listed, name
+        assert ('result.summary["personal"]' in text) == (name in ("perfedavg", "fedbabu", "knnper", "local")), name
+        assert "that code" not in text, name
+    assert "[`man`](parts/man.md)" in pages["methods/fedsmoo.md"]
+    assert "Already in it: [" in pages["methods/fedsmoo.md"]
+    assert pages["methods/perfedavg.md"].count("about two passes") == 1
+
+
+@pytest.mark.parametrize(("phrase", "sentence"), [
+    ("a client's norm", "A client's norm"), ("d_i contains", "d_i contains"), ("ε of unit(g)", "ε of unit(g)"),
+    ("k is rounded up", "k is rounded up"), ("x, y and mask", "x, y and mask"), ("unit(g) of", "unit(g) of"),
+    ("max_steps of all", "max_steps of all"), ("δ that belongs", "δ that belongs"), ("", ""),
+])  # fmt: skip
+def test_symbols_and_code_stay_small(phrase, sentence):
+    assert capitalise(phrase) == sentence
 
 
 @pytest.mark.parametrize("name", THINGS)

@@ -70,7 +70,9 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path, performed: Started) -
 
 def test_a_folder_with_another_run_is_refused_before_anything_starts(tmp_path: Path, performed: Started) -> None:
     _run([_job("a", tmp_path / "a")])
-    with pytest.raises(SteppeError, match=r"other settings: batch was 20 and is 7. Choose another --out"):
+    with pytest.raises(
+        SteppeError, match=r"other settings: batch was 20 and is 7. Choose another folder \(--out, or out= in Python\)"
+    ):
         _run([_job("b", tmp_path / "b"), _job("a", tmp_path / "a", batch=7)])
     assert len(performed) == 1
 

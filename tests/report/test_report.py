@@ -100,16 +100,25 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
         for run, value in zip(runs[label], values, strict=True):
             rewrite(run, value)
     told = findings.write_headline(read([copy]))
-    assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg")
+    # By tables of Student's distribution: differences of 10 and 9 points have t = 19 and, with one degree, p = 0.033.
+    assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg (paired t-test over 2 "
+                           "seeds, p = 0.033)")  # fmt: skip
     assert "with the same traffic and 2× the gradients" in told
     lead = findings.write_summary(read([copy]))
-    assert "+9.50 ± 0.71 points and is ahead in 2 of 2 seeds" in lead
+    assert "+9.50 ± 0.50 points (mean ± standard error) and is ahead in 2 of 2 seeds" in lead
+    rewrite(runs["fedsam"][0], 0.75)  # ahead on both by more than either spread, but t = 7/2 has p = 0.177
+    told = findings.write_headline(read([copy]))
+    assert told == ("No clear winner: fedsam is 7.00 points above fedavg, which may be chance (paired t-test over 2 "
+                    "seeds, p = 0.177).")  # fmt: skip
     rewrite(runs["fedsam"][0], 0.69)  # ahead on average, behind on a seed
     rewrite(runs["fedsam"][1], 0.90)
     assert findings.write_headline(read([copy])).startswith("No clear winner: fedsam is 8.50 points above fedavg")
     single = findings.write_headline(read([runs["fedavg"][0], runs["fedsam"][1]]))
     assert single.startswith("fedsam leads on a single seed: 90.00 % test accuracy, 20.00 points above fedavg")
     assert findings.write_headline(read([runs["fedavg"][0]])) == "fedavg reached 70.00 % test accuracy."
+    rewrite(runs["fedsam"][0], 0.70)
+    equal = findings.write_headline(read([runs["fedavg"][0], runs["fedsam"][0]]))
+    assert equal == "fedavg and fedsam are equal on a single seed: 70.00 % test accuracy."
 
 
 def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
@@ -123,7 +132,8 @@ def test_a_metric_that_is_better_when_lower(copy: Path) -> None:
             change(run / "result.json", last=records[-1]["mse"], best=records[-1]["mse"])
     c = read([copy])
     assert (c.metric.lower, c.metric.percent) == (True, False)
-    assert findings.write_headline(c).startswith("fedsam won: 2.55 ± 0.07071 test mse, 1 below fedavg")
+    assert findings.write_headline(c) == ("No clear winner: fedsam is 1 below fedavg, which may be chance (no test: "
+                                          "the difference is the same at all 2 seeds).")  # fmt: skip
     assert charts.draw_classes(c) is None
 
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from steppe.reproduce.advice import Wish, advise, is_dominated, is_level
+from steppe.reproduce.choose_page import QUESTIONS, list_commands
 from steppe.reproduce.league import list_arms
-from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, spell_title
 from tests.reproduce.test_league import row_of, tuned
 
 HERE = Setting("league", "cifar10", "cnn", "lda(0.1)", 100, 10, 200)
@@ -53,6 +54,14 @@ def test_the_nearest_setting_answers_and_says_what_it_is_not():
     assert "partition lda(0.3): the nearest is lda(0.1)" in advise(Wish(partition="lda(0.3)"), SOME)["gaps"][0]
     none = advise(Wish(max_flops=0.5), SOME)
     assert (none["advice"], none["gaps"]) == (None, ["No two methods within these limits were compared anywhere."])
+
+
+def test_every_answer_of_the_page_has_a_command():
+    told = [advise(wish, SOME)["advice"] for wish in QUESTIONS.values()]
+    assert set(list_commands(SOME)) == {best["run"] for best in told if best}
+    assert list_commands(SOME)["steppe run c"] == "C (league)"
+    assert list_commands([]) == {}
+    assert [spell_title(t) for t in ("Scaffold", "FedDC+MAN", "FedSoL")] == ["SCAFFOLD", "FedDC + MAN", "FedSoL"]
 
 
 def test_rows_become_evidence():

@@ -37,12 +37,12 @@ class Paper:
 
 
 def read_papers(bibtex: str) -> list[Paper]:
-    """Return the entries of a text.
+    """Return the entries of a text; a comment (%) is none.
 
     >>> str(read_papers("@misc{a, title = {{FedX}: a {B}}, author = {Li, C. and Wu, D.}, year = {2021}}")[0])
     'Li & Wu: *FedX: a B*. 2021.'
     """
-    texts = [t for t in re.split(r"\n\s*\n", cleandoc(bibtex)) if t.strip()]
+    texts = [t for t in re.split(r"\n\s*\n", cleandoc(bibtex)) if t.strip() and not t.startswith("%")]
     return [Paper(re.match(r"@\w+\{([^,]+),", t)[1], _fields(t), t) for t in texts]  # type: ignore[index]
 
 

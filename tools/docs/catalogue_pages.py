@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from tools.docs import method_pages, part_pages
@@ -18,7 +19,17 @@ def make_pages() -> dict[str, str]:
                for name, method in list_methods().items()}  # fmt: skip
     parts = {f"methods/parts/{name}.md": part_pages.make_page(kind, evidence, compatibility)
              for name, kind in list_parts().items()}  # fmt: skip
-    return methods | parts | {
+    pages = methods | parts | {
         "methods/index.md": method_pages.make_index(),
         "methods/parts/index.md": part_pages.make_index(),
     }  # fmt: skip
+    return {path: link_pages(text, "../" * path.count("/")) for path, text in pages.items()}
+
+
+def link_pages(text: str, to_docs: str) -> str:
+    """Write the pages that docstrings name by their paths as links, where `to_docs` leads to docs/.
+
+    >>> link_pages("less (docs/reproductions/fedsol-table1.md)", "../")
+    'less ([fedsol-table1](../reproductions/fedsol-table1.md))'
+    """
+    return re.sub(r"(?<![\w/])docs/([\w/-]*?([\w-]+)\.md)", rf"[\2]({to_docs}\1)", text)

@@ -79,6 +79,11 @@ def show(found: Sequence[Evidence], folder: str) -> str:
         table = make_table(["row", "paper", "here", "verdict", "seeds"], lines)
         title = f"**[{mine[0].title}]({folder}{page})**"
         blocks.append(f"{title}\n\n{table if len(mine) <= FEW else _fold(table, len(mine))}")
+    if any(e.verdict in (verdicts.INSIDE, verdicts.OUTSIDE) for e in found):
+        rule = f"[what a verdict means]({folder}explanation/measurements.md#verdicts-of-reproductions)"
+        blocks.insert(0, "A verdict says whether ours is in a band around the paper's number: two of its standard "
+                         "deviations, or 1.5 points if that is more or the table fixes no other. A ± over clients, "
+                         f"or over one or two runs, does not widen it: {rule}.")  # fmt: skip
     return "\n\n".join(blocks)
 
 

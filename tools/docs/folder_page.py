@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table
 
 from steppe.runs.file_schemas import FILES, TABLES, Key, read_table
@@ -38,4 +39,4 @@ def say(meaning: str) -> str:
     >>> say("norm of w − x")
     'Norm of w − x.'
     """
-    return meaning[0].upper() + meaning[1:] + "."
+    return capitalise(meaning) + "."

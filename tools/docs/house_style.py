@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from griffe import Attribute, Class, Docstring, Extension, Function, Module, Object
+from tools.docs.sentences import capitalise
 
 ENTRY = re.compile(r"^(\w+) {2,}(\S.*)$")
 COMMENT = re.compile(r"\s#\s+(?!type:|noqa|fmt:)(\S.*?)(?:\s+# (?:type|noqa|fmt).*)?$")
@@ -89,7 +90,7 @@ def make_sentence(text: str) -> str:
     >>> make_sentence("of this round")
     'Of this round.'
     """
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "…")) else ".")
+    return capitalise(text) + ("" if text.endswith((".", "…")) else ".")
 
 
 def take_entries(text: str, names: set[str]) -> tuple[str, dict[str, str]]:

@@ -11,6 +11,7 @@ from tools.docs.docstrings import Row, describe
 from tools.docs.evidence import Evidence
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table
 from tools.docs.traffic import say_cost, show_costs, show_traffic
 
@@ -30,7 +31,7 @@ def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compa
     mine = [e for e in evidence if e.config.algorithm == method.name]
     return "\n\n".join([
         f"# {method.title}",
-        f"{typeset(method.idea[:1].upper() + method.idea[1:])}\n\n" + "\n\n".join(map(str, own)),
+        f"{typeset(capitalise(method.idea))}\n\n" + "\n\n".join(map(str, own)),
         f"In Steppe it is {_list_parts(parts)}. Traced: {say_cost(parts)}.",
         *map(typeset, method.document.paragraphs),
         "## Equations", _equations(parts),
@@ -124,8 +125,9 @@ def _use(method: Method) -> str:
     first = dict(list(given.items())[:1])
     python = "".join(f", {k}={v!r}" for k, v in first.items())
     words = "".join(f" --set {k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in first.items())
+    shown, told = sections.choose_result(method.make())
     return (
-        f'```python\nimport steppe\n\nresult = steppe.run("{method.name}", rounds=2{python})\nprint(result.accuracy)\n'
+        f'{told}```python\nimport steppe\n\nresult = steppe.run("{method.name}", rounds=2{python})\nprint({shown})\n'
         f"```\n\n```console\n$ steppe run {method.name} --rounds 2{words}\n```"
     )
 
@@ -138,8 +140,11 @@ def _remarks(method: Method, parts: Parts) -> str:
             link(one): describe(type(one)).headed.get(head, "")
             for one in open_up(parts)
         }  # fmt: skip
-        found += [f"**{head}{' of ' + whose if whose else ''}.** {typeset(text[:1].upper() + text[1:])}"
-                  for whose, text in told.items() if text]  # fmt: skip
+        owners: dict[str, list[str]] = {}  # parts of one file may share a remark
+        for whose, text in told.items():
+            owners.setdefault(text, []).append(whose)
+        found += [f"**{head}{' of ' + ' and '.join(several) if any(several) else ''}.** {typeset(capitalise(text))}"
+                  for text, several in owners.items() if text]  # fmt: skip
     return "\n\n".join(found) or "None are recorded."
 
 
@@ -149,16 +154,19 @@ def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
     for kind in PARTS.values():
         if kind.name in {p.name for p in parts}:
             continue
-        why = _refusal(parts, SGD(), (make_example(kind),))
+        example = make_example(kind)
+        why = _refusal(parts, SGD(), (example,))
         if why is None:
-            goes.append(link(kind))
+            goes.append(f"[`{sections.write_addition(example)}`](parts/{page_of(kind)}.md)")
         else:
             refused.append([link(kind), typeset(f"{why}.")])
     for kind in NAMED.values():
         if kind is not SGD and (why := _refusal(parts, make_example(kind), ())) is not None:
             refused.append([link(kind), typeset(f"{why}.")])
     told = list(dict.fromkeys(compatibility.changes[p.name] for p in parts if p.name in compatibility.changes))
-    text = f"Built with default settings. These parts can be added to it: {', '.join(goes)}."
+    text = "Built with default settings. " + (f"Already in it: {', '.join(map(link, parts))}. " if parts else "")
+    text += "These parts can be added to it with `--add`, or in Python with `add=`; a setting that is shown has no "
+    text += f"default, and its value is an example: {', '.join(goes)}."
     if refused:
         text += "\n\nRefused:\n\n" + make_table(["part", "why"], refused)
     if told:
@@ -189,12 +197,14 @@ def make_index() -> str:
                  f"{data['bytes']}×", passes, f"{data['flops']}×"]  # fmt: skip
         attributes = " ".join(f'data-{k}="{v}"' for k, v in data.items())
         rows.append(f"<tr {attributes}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return INDEX.format(count=len(rows), rows="\n".join(rows), size=model_size())
+    ablations = len(list_methods()["fedsol_ablation"].choices["variant"])
+    return INDEX.format(count=len(rows) - 1, ablations=ablations, rows="\n".join(rows), size=model_size())
 
 
 INDEX = """# Methods
 
-{count} methods, each an expression over [parts](parts/index.md). Bytes and FLOPs are multiples of FedAvg's,
+{count} methods and, in one row, the {ablations} ablations of FedSoL, each an expression over [parts](parts/index.md).
+Bytes and FLOPs are multiples of FedAvg's,
 and what a client keeps between its rounds is a multiple of the model; all are traced on the FedAvg paper's CNN
 ({size:,} parameters, batches of 50). Symbols are explained in the [notation](notation.md).
 

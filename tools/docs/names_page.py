@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_plain, make_table, show
 
 from steppe.core.losses import LOSSES
@@ -49,7 +50,7 @@ def make_page() -> str:
 def say(function: Any) -> str:
     """Return the first sentence of a docstring, without its verb."""
     text = (function.__doc__ or "").partition("\n")[0].removeprefix("Return ")
-    return text[:1].upper() + text[1:]
+    return capitalise(text)
 
 
 def _settings(function: Any) -> str:

@@ -14,7 +14,9 @@ from tools.docs.tables import make_table, say_type, show
 
 from steppe.core.part import Part
 from steppe.core.ranges import Range, read_hints
-from steppe.registry import list_settings
+from steppe.evaluate.personal import is_personal
+from steppe.parts.sgd import SGD
+from steppe.registry import assemble, list_settings
 
 RULE, ORACLE = "D", "g"  # what a part returns, and what it wraps
 REQUIRED = inspect.Parameter.empty
@@ -144,8 +146,25 @@ def write_expression(part: Part) -> str:
     return f"{type(part).__name__}({', '.join(given)})"
 
 
+def write_addition(part: Part) -> str:
+    """Return a part as `--add` takes it, with the settings without which it cannot be made."""
+    needed = {k: getattr(part, k) for k, v in list_settings(type(part)).items() if v is REQUIRED}
+    given = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in needed.items())
+    return f"{part.name}:{given}" if given else part.name
+
+
 def _write(value: Any) -> str:
     return write_expression(value) if isinstance(value, Part) else repr(value)
+
+
+def choose_result(parts: Sequence[Part]) -> tuple[str, str]:
+    """Return which number of a result to print, and why if it is not the global model's accuracy."""
+    if not is_personal(assemble(tuple(parts), SGD(), (), "shown")):
+        return "result.accuracy", ""
+    return 'result.summary["personal"]', (
+        "Each client's own model is what counts: by epochs of fine-tuning, the mean and deviation over clients. "
+        "`result.accuracy` is the global model's.\n\n"
+    )
 
 
 def cite(command: str, bibtex: str) -> str:

@@ -13,6 +13,7 @@ from tools.docs.docstrings import describe
 from tools.docs.evidence import Evidence
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table
 from tools.docs.traffic import say_cost, show_traffic
 
@@ -110,28 +111,21 @@ def _use(kind: type[Part], part: Part) -> str:
     elif kind.addable and page_of(kind) == kind.name:
         run = _demands(part)
         code = f'steppe.run("fedavg", rounds=2, {"".join(f"{k}={v!r}, " for k, v in run.items())}add={made})'
-        needed = ",".join(word for word in _words(kind, part))
-        command = f"steppe run fedavg --rounds 2 --add {kind.name}{':' + needed if needed else ''}"
+        command = f"steppe run fedavg --rounds 2 --add {sections.write_addition(part)}"
         command += "".join(f" --set {key}={value}" for key, value in run.items())
     else:
         user = list_uses()[kind][0][0] if kind in list_uses() else ""
         code = f"steppe.run({made}, rounds=2)"
         command = f"steppe run {_command(kind, user)}"
-    python = f"import steppe\n{imports}\n\nresult = {code}\nprint(result.accuracy)"
-    return f"```python\n{python}\n```\n\n```console\n$ {command}\n```"
+    shown, told = ("result.accuracy", "") if kind in NAMED.values() else sections.choose_result((part,))
+    python = f"import steppe\n{imports}\n\nresult = {code}\nprint({shown})"
+    return f"{told}```python\n{python}\n```\n\n```console\n$ {command}\n```"
 
 
 def _demands(part: Part) -> dict[str, str]:
     """Return the keys of a run without which its check of trust refuses this part."""
     weights = {"weighting": "uniform"} if part.has("reduce") else {}
     return weights | ({"sampling": "bernoulli"} if hasattr(part, "sample") else {})
-
-
-def _words(kind: type[Part], part: Part) -> list[str]:
-    """Return the settings without which it cannot be made, as the command line takes them."""
-    needed = [k for k, v in sections.list_settings(kind).items() if v is sections.REQUIRED]
-    return [f"{key}={getattr(part, key):g}" if isinstance(getattr(part, key), float) else f"{key}={getattr(part, key)}"
-            for key in needed]  # fmt: skip
 
 
 def _command(kind: type[Part], user: str) -> str:
@@ -150,12 +144,12 @@ def _users(kind: type[Part]) -> str:
     names = [name for name, _ in list_uses().get(kind, [])]
     methods = list_methods()
     if not names:
-        return "No method of the catalogue: add it to any." if kind.addable else "Runs, as their local optimiser."
+        return "No method of the catalogue: it is for `--add`." if kind.addable else "Runs, as their local optimiser."
     return ", ".join(f"[{methods[name].title}](../{name}.md)" for name in names)
 
 
 def _remarks(headed: dict[str, str]) -> str:
-    found = [f"**{head}.** {typeset(headed[head][:1].upper() + headed[head][1:])}" for head in ("Limits", "Deviations")
+    found = [f"**{head}.** {typeset(capitalise(headed[head]))}" for head in ("Limits", "Deviations")
              if head in headed]  # fmt: skip
     return "\n\n".join(found) or "None are recorded."
 
@@ -190,6 +184,8 @@ def make_index() -> str:
                      typeset(describe(kind).idea),
                      ", ".join(f"[{list_methods()[n].title}](../{n}.md)" for n in users)])  # fmt: skip
     return (
-        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` go with any "
-        "method.\n\n" + make_table(["part", "to add", "idea", "used by"], rows) + "\n"
+        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` go with "
+        "most methods; what is refused is in [What goes with what](../../compatibility.md).\n\n"
+        + make_table(["part", "to add", "idea", "used by"], rows)
+        + "\n"
     )

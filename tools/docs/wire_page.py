@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 from tools.docs.folder_page import make_key_table
+from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table, say_range, say_type, show
 
 from steppe.flower.federation_file import FederationFile, Own, Sample
@@ -28,9 +29,9 @@ def make_page() -> str:
     """Return the page."""
     text = HEAD
     for kind, (what, table) in MESSAGES.items():
-        text += f"\n## {kind[0].upper() + kind[1:]}\n\n{what}\n\n{make_key_table(read_table(table))}\n"
+        text += f"\n## {capitalise(kind)}\n\n{what}\n\n{make_key_table(read_table(table))}\n"
         if kind == "refusal":
-            rows = [[f"`{code}`", why[0].upper() + why[1:] + "."] for code, why in REASONS.items()]
+            rows = [[f"`{code}`", capitalise(why) + "."] for code, why in REASONS.items()]
             text += "\n" + make_table(["code", "what the operator reads"], rows) + "\n"
     text += f"\n## Terms\n\nThe JSON text in `terms.terms`.\n\n{make_key_table(read_table(TERMS))}\n"
     text += "\n## federation.toml\n\nThe operator's file, from which the terms are made.\n\n" + describe(FederationFile)
@@ -46,7 +47,7 @@ def describe(model: type[BaseModel]) -> str:
         default = "required" if field.is_required() else f"`{show(field.default)}`"
         nested = isinstance(field.default, BaseModel) or "Sample" in kind
         meaning = field.description or "your own Python, a table of its own"
-        rows.append([f"`{name}`", meaning[0].upper() + meaning[1:] + ".", "table" if nested else kind,
+        rows.append([f"`{name}`", capitalise(meaning) + ".", "table" if nested else kind,
                      "" if nested else default])  # fmt: skip
     return make_table(["key", "meaning", "type and range", "default"], rows) + "\n"
 

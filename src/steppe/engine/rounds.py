@@ -170,6 +170,9 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
                 if complaints:
                     log.warning(f"The earlier checkpoint of round {saved.round} is used instead.")
                 done, notes, server = saved.round, saved.notes, saved.server
+                asked = experiment.config.rounds
+                log.info(f"{folder} continues after round {done} of {asked}" if done < asked else
+                         f"{folder} has finished all {done} rounds already")  # fmt: skip
                 records = [r for r in folder.history if r["round"] <= done]
                 if len(records) != done:
                     log.warning(f"rounds.jsonl has records of {len(records)} rounds, but {done} were finished.")
@@ -180,6 +183,8 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
                     )
                     log.warning(lost)
                     experiment.notes.append(lost)
+                elif folder.exists:
+                    log.info(f"{folder} has no checkpoint yet, so the run starts at round 1")
                 store.reset()
         versions = find_versions(task.x0.device)
         folder.prepare(experiment.config, describe(experiment), versions, experiment.federation.partition, records)

@@ -73,4 +73,5 @@ class Job:
         if self.own and not changed:  # a name does not say what is in an object
             changed = find_other_things(folder, describe(build_own(self.config, self.own)))
         if changed:
-            raise SteppeError(f"{folder} holds a run with other settings: {', '.join(changed)}. Choose another --out.")
+            raise SteppeError(f"{folder} holds a run with other settings: {', '.join(changed)}. "
+                              "Choose another folder (--out, or out= in Python).")  # fmt: skip

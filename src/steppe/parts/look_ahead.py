@@ -11,7 +11,7 @@ It keeps nothing and sends nothing. `FixedRate` then gives the outer step a cons
              its momentum contains the inner gradients; this part then goes around the optimiser.
 
 Deviations: a round has E ⌈B/E⌉ steps, B batches in an epoch of the client, so about two passes over its data
-whatever the number of epochs E, as in that code. First order only; the paper also has the Hessian term.
+whatever the number of epochs E, as in the FedSoL code. First order only; the paper also has the Hessian term.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "")
     unit, points = (" in %", " in points") if metric.percent else ("", "")
     unit += ", lower is better," if metric.lower else ""
     legend = {
-        "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set",
+        "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set"
+        + (", ± standard deviation over seeds" if variation else ""),
         "− first": f"− first: difference of `last` from the first row{points}, ± standard error over seeds",
         "p": "p: paired t-test over seeds, not corrected for the number of rows",
         "traffic": "traffic: per client and round, down and up",

@@ -7,25 +7,29 @@ from typing import Any
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import compute_spread, pair_differences
+from steppe.report.seeds import compare_pairs, format_p, join_words, pair_differences
+
+LEVEL = 0.05  # a difference with a smaller p is called a win
 
 
 def write_headline(c: Comparison) -> str:
-    """Say in one sentence which algorithm won, by how much, and whether that is more than the spread over seeds."""
+    """Say in one sentence which algorithm won, by how much, and whether the test over seeds says so."""
     best, m = c.ranking[0], c.metric
     mean, spread = best.average("last")
     reached = f"{m.pair(mean, spread, best.seeds)}{m.unit} test {m.name}"
     if len(c.ranking) == 1:
         return f"{best.label} reached {reached}."
-    second = c.ranking[1]
-    gap = _format_gap(c, abs(mean - second.average("last")[0]))
+    second, single = c.ranking[1], min(g.seeds for g in c.ranking[:2]) == 1
+    equal = [g.label for g in c.ranking if m.number(abs(mean - g.average("last")[0])) == m.number(0.0)]
+    if len(equal) > 1:
+        return f"{join_words(equal)} are equal{' on a single seed' if single else ' on average'}: {reached}."
     side = "below" if m.lower else "above"
+    ahead = f"{_format_gap(c, abs(mean - second.average('last')[0]))} {side} {second.label}"
     if has_winner(c):
-        return f"{best.label} won: {reached}, {gap} {side} {second.label}, {_compare_price(best, second)}."
-    if min(best.seeds, second.seeds) == 1:
-        return (f"{best.label} leads on a single seed: {reached}, {gap} {side} {second.label}, "
-                f"{_compare_price(best, second)}.")  # fmt: skip
-    return f"No clear winner: {best.label} is {gap} {side} {second.label}, which is within the spread over seeds."
+        return f"{best.label} won: {reached}, {ahead} ({_describe_test(c)}), {_compare_price(best, second)}."
+    if single:
+        return f"{best.label} leads on a single seed: {reached}, {ahead}, {_compare_price(best, second)}."
+    return f"No clear winner: {best.label} is {ahead}, which may be chance ({_describe_test(c)})."
 
 
 def write_summary(c: Comparison) -> str:
@@ -35,13 +39,13 @@ def write_summary(c: Comparison) -> str:
         return f"It sent {format_bytes(best.traffic)}{_format_gradients(best.gradients)}."
     second, sentences = c.ranking[1], []
     pairs = pair_differences(best.by_seed, second.by_seed)
-    if len(pairs) > 1:
-        mean, spread = compute_spread(pairs)
+    test = compare_pairs(best.by_seed, second.by_seed)
+    if test is not None and test.error is not None:
         ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
-                         f"{c.metric.number(mean, sign=True)} ± {c.metric.number(spread)}"
-                         f"{' points' if c.metric.percent else ''} and is ahead in {ahead} of {len(pairs)} "
-                         f"seeds ({best.variation}).")  # fmt: skip
+                         f"{c.metric.number(test.difference, sign=True)} ± {c.metric.number(test.error)}"
+                         f"{' points' if c.metric.percent else ''} (mean ± standard error) and is ahead "
+                         f"in {ahead} of {len(pairs)} seeds ({best.variation}).")  # fmt: skip
     elif min(best.seeds, second.seeds) == 1:
         sentences.append("With a single seed nothing is known about the spread, so the difference may be chance.")
     return " ".join([*sentences, _compare_cost(best, second)])
@@ -96,12 +100,20 @@ def describe_setting(c: Comparison) -> str:
 
 
 def has_winner(c: Comparison) -> bool:
-    """Return whether the best is ahead at every common seed, at least two of them, and by more than either spread."""
+    """Return whether the best is ahead of the second by the paired t-test over their common seeds."""
     best, second = c.ranking[:2]
-    pairs = pair_differences(best.by_seed, second.by_seed)
-    (mean, spread), (other, other_spread) = best.average("last"), second.average("last")
-    ahead = all((d < 0) if c.metric.lower else (d > 0) for d in pairs)
-    return len(pairs) > 1 and ahead and abs(mean - other) > max(spread, other_spread)
+    test = compare_pairs(best.by_seed, second.by_seed)
+    return test is not None and test.p is not None and test.p < LEVEL and (test.difference < 0) == c.metric.lower
+
+
+def _describe_test(c: Comparison) -> str:
+    best, second = c.ranking[:2]
+    test = compare_pairs(best.by_seed, second.by_seed)
+    if test is None or test.error is None:
+        return f"no test: they have {'one seed' if test else 'no seed'} in common"
+    if test.p is None:
+        return f"no test: the difference is the same at all {test.seeds} seeds"
+    return f"paired t-test over {test.seeds} seeds, p {format_p(test.p)}"
 
 
 def _format_gap(c: Comparison, gap: float) -> str:

@@ -37,7 +37,7 @@ def read(folders: Sequence[Path]) -> Comparison:
 
 def _find_fault(one: RunFolder) -> str | None:
     if not one.finished:
-        return f"{one} has not finished: continue it with steppe run --resume --out {one}."
+        return f"{one} has not finished: continue it ({one.how_to_resume})."
     if not any(one.metric.name in r for r in one.history):
         return f"{one} has no evaluated round, so there is nothing to report: run it for at least one round."
     return None

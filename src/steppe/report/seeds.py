@@ -130,6 +130,14 @@ def compute_student_p(t: float, freedom: int) -> float:
     return 1.0 if t == 0 else incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
+def format_p(p: float) -> str:
+    """
+    >>> format_p(0.10161), format_p(2e-5)
+    ('= 0.102', '< 0.001')
+    """
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
 def incomplete_beta(x: float, a: float, b: float) -> float:
     """I_x(a, b), by its continued fraction (modified Lentz), on the side where that converges fast."""
     if x <= 0 or x >= 1:

@@ -37,7 +37,18 @@ An accuracy is the mean of the last ten rounds on the test set, ± half of its 9
 are several seeds, with their number in brackets; so is the gain over FedAvg, paired by seed. **(1) is one seed and one
 draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are multiples of FedAvg's. Level
 is what the rows cannot tell from the answer: an interval of the paired difference with 0, or single runs less than two
-points below."""
+points below.
+
+In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts
+that are added to a method, and FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its
+proximal term (`proximal=l2`); FedSoL alone has a distillation there, with a teacher's forward pass per step."""
+COMMANDS = """## Commands
+
+One per method that is an answer above, with the settings that it has in the table in brackets; one name may have
+others in another table. A command does not repeat the table's run: data, model, partition, learning rate and the like
+are your federation's, and are given with `--set` ([all keys](../reference/config.md)). In Python, the text behind `run`
+is the first argument of `steppe.run`. All rows of man-accuracy evaluate the mean of the clients' latest models
+([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
 WORTH = """A method is not worth its cost in a setting if another one there is more accurate, beyond chance, and costs
 no more in bytes, FLOPs and vectors kept. SCAFFOLD and FedNSAM have a local momentum in the survey that their papers do
 not have: what they reach there says little about them. FedAvg's own accuracy depends on that momentum, too: see what
@@ -65,6 +76,16 @@ def make_answers(evidence: Sequence[Evidence]) -> tuple[Table, list[str]]:
     return Table("Answers", head, rows), gaps
 
 
+def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:
+    """Return the commands of the answers, each with the method's name and where it was the answer."""
+    found: dict[str, str] = {}
+    for wish in QUESTIONS.values():
+        told = advise(wish, evidence)
+        if (best := told["advice"]) is not None:
+            found.setdefault(best["run"], f"{best['method']} ({told['source']})")
+    return found
+
+
 def make_settings(evidence: Sequence[Evidence]) -> Table:
     """Return every setting with evidence: how many methods, how many runs of each, and what is not worth its cost."""
     places: dict[Setting, list[Evidence]] = {}
@@ -82,7 +103,9 @@ def make_settings(evidence: Sequence[Evidence]) -> Table:
 def render_markdown(rows: Sequence[Row]) -> str:
     evidence = collect_evidence(rows)
     answers, gaps = make_answers(evidence)
-    parts = [INTRODUCTION, render_markdown_table(answers), "## Where the evidence ends",
+    lines = [f"# {name}\n{command}" for command, name in list_commands(evidence).items()]
+    commands = [COMMANDS, "```bash\n" + "\n".join(lines) + "\n```"] if lines else []
+    parts = [INTRODUCTION, render_markdown_table(answers), *commands, "## Where the evidence ends",
              "\n".join(f"- {md(g)}" for g in gaps), "## All settings", WORTH,
              render_markdown_table(make_settings(evidence))]  # fmt: skip
     return "\n\n".join(parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -91,7 +92,17 @@ def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, 
     for name in COMPARISONS:
         table = load_table(name)
         for cell in table.main:
-            yield name, table.rows[cell.row], cell.config, MODEL, None
+            yield name, spell_title(table.rows[cell.row]), cell.config, MODEL, None
+
+
+def spell_title(printed: str) -> str:
+    """Return a method's name as the survey spells it, wherever a paper writes it otherwise.
+
+    >>> spell_title("Scaffold"), spell_title("FedDC+MAN"), spell_title("FedAdam (5%-200)")
+    ('SCAFFOLD', 'FedDC + MAN', 'FedAdam (5%-200)')
+    """
+    known = {entrant.title.casefold(): entrant.title for entrant in list_entrants()}
+    return " + ".join(known.get(word.casefold(), word) for word in re.split(r"\s*\+\s*", printed))
 
 
 def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, float]]]) -> list[Evidence]:

@@ -146,7 +146,7 @@ def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str
     content = read_table_file("survey")
     tuning, final = content["tuning"], content["final"]
     parts = [f"# {content['title']}", md(
-        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients a round, FedSoL's local recipe, bf16 in the student's "
+        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients per round, FedSoL's local recipe, bf16 in the student's "
         "passes. Each method has three candidates (src/steppe/reproduce/tables/survey.toml), tried for "
         f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
         "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients anew, so a "

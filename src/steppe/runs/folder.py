@@ -196,16 +196,26 @@ class RunFolder:
         path = self.path / "rounds.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
+    @property
+    def how_to_resume(self) -> str:
+        """Return the command that continues the run, or the call, if it has objects of the user's own."""
+        if self.own:
+            return f"in Python, steppe.run(…, out={str(self.path)!r}, resume=True) with the same objects"
+        return f"steppe run --resume --out {self}"
+
+    def make_unfinished_error(self) -> SteppeError:
+        return SteppeError(f"{self} has no model yet: let the run finish ({self.how_to_resume}).")
+
     def model_state(self) -> dict[str, torch.Tensor]:
         """Return the trained model's state dict."""
         path = self.path / "model.safetensors"
         if not path.exists():
-            raise SteppeError(f"{self} has no model yet: let the run finish (steppe run --resume --out {self}).")
+            raise self.make_unfinished_error()
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
             raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
-                              f"(steppe run --resume --out {self}).") from error  # fmt: skip
+                              f"({self.how_to_resume}).") from error  # fmt: skip
 
     @cached_property
     def model_digest(self) -> str:

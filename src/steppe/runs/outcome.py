@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import SteppeError, make_missing_error, suggest_name
-from steppe.core.inputs import map_tensors, split_arguments
+from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name
+from steppe.core.inputs import cast, map_tensors, split_arguments
 from steppe.core.metric import Metric
 from steppe.runs.curves import plot_curves
 from steppe.runs.folder import Record, tabulate
@@ -124,8 +125,9 @@ class Outcome:
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the trained model: .pt (a state dict), .safetensors, or .onnx, by the suffix; return the path.
 
-        ONNX needs inputs to follow through the model: by default one of the test samples, or `example`, a tensor or a
-        tuple of tensors with the batch first. The model takes inputs that are normalised as in training.
+        ONNX needs inputs to follow through the model: by default one of the test samples, or `example`, a tensor
+        or NumPy array with the batch first, or a tuple or dict of them. The model takes inputs that are
+        normalised as in training.
         """
         path = Path(path)
         if path.suffix not in EXPORTS:
@@ -147,11 +149,22 @@ class Outcome:
                 "An export to ONNX needs onnx and onnxscript", "onnx", "; .pt and .safetensors need nothing."
             )
 
+    def _take_example(self, given: Any) -> Tensor:
+        """Return one input as a tensor; NumPy's numbers, float64 unless told otherwise, in the model's precision."""
+        if not isinstance(given, Tensor | np.ndarray) or given.ndim == 0:
+            raise SteppeError(f"export: example has {quote(given)} in it: pass a tensor or a NumPy array with the "
+                              "batch first, or a tuple or dict of them.")  # fmt: skip
+        if isinstance(given, Tensor):
+            return given
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        return cast(torch.from_numpy(np.ascontiguousarray(given)), dtype)
+
     def _export_onnx(self, path: Path, example: Any) -> None:
         given = self.example() if example is None else example
         if given is None:
             raise SteppeError("export: the shape of the inputs is not recorded: pass example=, a batch of inputs.")
-        pair = map_tensors(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), given)  # a batch of one stays one
+        taken = tree_map(self._take_example, given)
+        pair = map_tensors(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), taken)  # a batch of one stays one
         positional, named = split_arguments(pair)
         free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:

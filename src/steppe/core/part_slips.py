@@ -1,0 +1,45 @@
+"""Slips in the class of a part that Python accepts, and after which the part does less than its author thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import cache
+from inspect import get_annotations, isfunction
+
+from steppe.core.errors import SettingError
+from steppe.core.part import Part
+
+HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n != "has" and not n.startswith("_"))
+
+
+@cache
+def check_class(kind: type[Part]) -> None:
+    """Refuse a method whose name is nearly a hook's, and settings that are no fields.
+
+    >>> class LookBack(Part):
+    ...     def gradeint(self, grad, w, s): ...
+    >>> check_class(LookBack)
+    Traceback (most recent call last):
+    steppe.core.errors.SettingError: LookBack.gradeint is not a hook, so it would never be called: write gradient, or \
+_gradeint if it is a method of your own.
+    """
+    for base in kind.__mro__:
+        if base is Part or not issubclass(base, Part):
+            continue
+        for name, value in vars(base).items():
+            meant = [] if name.startswith("_") or name in HOOKS else get_close_matches(name, HOOKS, 1, 0.8)
+            if meant and isfunction(value):
+                raise SettingError(f"{base.__name__}.{name} is not a hook, so it would never be called: write "
+                                   f"{meant[0]}, or _{name} if it is a method of your own.")  # fmt: skip
+        lost = [] if "__dataclass_fields__" in vars(base) or "__init__" in vars(base) else list(_list_settings(base))
+        if lost:
+            raise SettingError(f"{base.__name__} has the setting {lost[0]}, but is no dataclass: decorate it with "
+                               "@dataclass(frozen=True).")  # fmt: skip
+
+
+def _list_settings(kind: type[Part]) -> Iterator[str]:
+    """Return what a class annotates as dataclasses do with fields, without what every part has."""
+    for name, hint in get_annotations(kind).items():
+        if not name.startswith("_") and not hasattr(Part, name) and name != "name" and "ClassVar" not in str(hint):
+            yield name
