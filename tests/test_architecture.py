@@ -22,7 +22,7 @@ ONLY = {
     "data": ["core", "settings"],
     "executors": ["core", "data"],
     "distributed": ["core", "runs"],
-    "evaluate": ["core", "data", "parts", "experiment", "runs"],
+    "evaluate": ["core", "data", "parts", "experiment", "runs", "executors"],
     "flatness": ["core", "data", "evaluate", "parts"],
     "report": [
         "core",
