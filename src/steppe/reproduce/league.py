@@ -39,7 +39,7 @@ class Arm:
         self.content, self.scale, self.like = content, scale, like
         self.id, self.title = content["id"], content["title"]
         self.ours, self.tier = content.get("ours", False), content.get("tier", 1)
-        self.axis = like.axis if like else content["axis"]
+        self.axis: dict[str, Any] = like.axis if like else content["axis"]
         self._cells: dict[tuple[Candidate, str], Cell] = {}
 
     def cell(self, candidate: Candidate, column: dict[str, Any] | None) -> Cell:
