@@ -11,7 +11,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 

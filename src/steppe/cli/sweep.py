@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
