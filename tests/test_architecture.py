@@ -24,7 +24,7 @@ ONLY = {
     "data": ["core", "settings"],
     "executors": ["core", "data"],
     "distributed": ["core", "runs"],
-    "evaluate": ["core", "data", "parts", "experiment", "runs"],
+    "evaluate": ["core", "data", "parts", "experiment", "runs", "executors"],
     "flatness": ["core", "data", "evaluate", "parts"],
     "report": [
         "core",
