@@ -24,7 +24,7 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
          added afterwards as decay, as in FL-Simulator. They are the same while the clip is inactive; it is active from
          the first step for a ResNet-18. A direction clipped at c cannot balance a pull longer than c, so with a clip
          the official order keeps ‖x‖ within c/α: the optimum is found only if it lies there.
-`last`   number of the model's last parameters that have a dual and a pull, by default all; the others are averaged as in
+`last`   number of the model's last parameters with a dual and a pull, by default all; the others are averaged as in
          FedAvg. A client keeps as many numbers: 5,130 for the CNN's head, of 2.2 million. Not with the official order.
 
 If a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
