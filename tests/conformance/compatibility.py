@@ -233,8 +233,8 @@ numbered as the rows are.
 NOTES = """
 ## Variants
 
-- `feddyn variant=official` and related methods with a `clip` c: −αx is clipped and αw is not, so ‖x‖ stays within c/α. Exact if
-  the optimum lies there; on these quadratics (clip 0.5, α = 1, ‖x‖ = 0.64 at the optimum) 0.14 away from it.
+- `feddyn variant=official` and related methods with a `clip` c: −αx is clipped and αw is not, so ‖x‖ stays within c/α.
+  Exact if the optimum lies there; on these quadratics (clip 0.5, α = 1, ‖x‖ = 0.64 at the optimum) 0.14 away from it.
 - `feddc variant=paper`: exact with a small alpha. With K steps and curvature a it is stable for alpha < (K−1) a, never
   with one step; on these quadratics, where one client takes one step, up to 0.3.
 - `fednova variant=official`: diverges with all clients in every round, because a client subtracts its own
@@ -246,9 +246,9 @@ NOTES = """
   mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
 - Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
   Where the dual is part of the update (`over=active`: `fedspeed`, `feddc` and `fedgmt` with `variant=paper`), it
-  has the models' weights, and the optimum is that of the mean by samples. A `norm_bound` then clips the dual, which does
-  not vanish: biased (0.19 on these quadratics with a limit of 0.5), where `over=all` is exact. So is `fedmoswa`, which
-  uploads c_i − c (0.29); `scaffold` is exact.
+  has the models' weights, and the optimum is that of the mean by samples. A `norm_bound` then clips the dual, which
+  does not vanish, so the result is biased (0.19 on these quadratics with a limit of 0.5), while `over=all` is exact.
+  `fedmoswa`, which uploads c_i − c, is biased too (0.29); `scaffold` is exact.
 
 ## Symmetries that some parts break
 
