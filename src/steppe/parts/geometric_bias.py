@@ -6,8 +6,7 @@
     r(w) = (β/2) unit(w − a_i)                    see `prox` and `anchor`
     h_i ← h_i + w_i − w⁰,   Δ̄ ← Δ̄ + (β/N) Σ_i (h_i − b_i)      w_i now the new local model; all N clients
 
-Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. Taken from the poster and the code, not the
-paper.
+Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From its poster and code, not the paper.
 
 `alpha`    α, the length of the vector that is added to a client's bias.
 `keep`     k, the share of the bias that stays after a round.
