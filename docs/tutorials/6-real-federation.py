@@ -152,9 +152,9 @@ axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# Almost all of it is overhead: every message gets a process of its own on its node, and nodes ask for work now and then, while training on a hundred
-# patients takes almost no time. With a real model and many local steps it is the other way round. So use a simulation while you develop, and a federation where data
-# are distributed.
+# Almost all of it is overhead: each message runs in its own process on the node, and nodes check for work only from time to time, while training on a
+# hundred patients takes almost no time. With a real model and many local steps, training takes most of the time. So use a simulation while you develop, and
+# a federation where the data are distributed.
 
 # %% tags=["check"]
 assert all(n["overhead"] > n["training"] for n in nodes), nodes
@@ -162,7 +162,7 @@ assert all(n["overhead"] > n["training"] for n in nodes), nodes
 # %% [markdown]
 # ## The same numbers as a simulation
 #
-# Nothing in the algorithm knows where clients are. The same data, divided in the same way, in one process:
+# An algorithm does not depend on where its clients are. Here are the same data, divided in the same way, in one process:
 
 # %%
 simulated = steppe.run(
@@ -191,13 +191,13 @@ assert all(n["bytes_up"] < 1.01 * predicted.bytes_up for n in nodes), nodes
 # %%
 told = run.model(torch.from_numpy(test[0])).argmax(1).numpy()
 print(run)
-print(f"{(told == test[1]).mean():.1%} of the test patients are told right")
+print(f"{(told == test[1]).mean():.1%} of the test patients are classified correctly")
 
 # %% [markdown]
 # ## What stays behind
 #
-# `up` has ended, and so have its processes; also after Ctrl-C, and even after `kill -9`, when they notice within a minute. What a client keeps
-# between rounds (SCAFFOLD's control variate) is on its own node's disk, so that a federation can be resumed.
+# `up` has ended, and so have its processes. They also end after Ctrl-C and, within a minute, after `kill -9`. What a client keeps between rounds
+# (SCAFFOLD's control variate) is on its own node's disk, so that a federation can be resumed.
 
 # %% language="bash"
 # steppe federate status study
@@ -206,7 +206,7 @@ print(f"{(told == test[1]).mean():.1%} of the test patients are told right")
 # %% [markdown]
 # ## Exercises
 #
-# 1. Add a part: `--add median` lets one of three clinics send nonsense. Where is the robust rule applied, on the server or on the nodes?
+# 1. Add a part: with `--add median`, one of the three clinics may send nonsense. Where is the robust rule applied, on the server or on the nodes?
 # 2. Change one character in `study/app/federation.toml` after `init` and start a node by hand. Why does it refuse to work? (`steppe federate pin`)
 # 3. Give a node a file with a NaN, or with nine measurements. Who reports it, and what does the server learn about the file?
 # 4. `--set dropout=…` is refused in a federation. Why?

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, app
+from steppe.cli.options import Debug, app
 from steppe.core.errors import SteppeError, quote, suggest_name
 
 KINDS = ("part", "algorithm")

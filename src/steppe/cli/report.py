@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Debug, app
+from steppe.cli.options import Debug, app
 from steppe.core.errors import SteppeError
 
 if TYPE_CHECKING:

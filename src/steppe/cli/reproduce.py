@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, On, Out, app
+from steppe.cli.options import Debug, Json, On, Out, app
 from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:

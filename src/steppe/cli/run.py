@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress, format_privacy
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Set, app
 
 
 @app.command()

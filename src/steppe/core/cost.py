@@ -1,4 +1,4 @@
-"""Costs of an algorithm, found by tracing one round on tensors without data, never declared."""
+"""Costs of an algorithm, measured by tracing one round on tensors without data, never declared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cost:
 
 
 class Traced(NamedTuple):
-    """What one client's round sends and keeps: how many numbers, by name; and the passes of one step."""
+    """What one client sends and keeps in a round, in numbers by name, and the passes of one step."""
 
     down: dict[str, int]
     up: dict[str, int]
@@ -44,7 +44,7 @@ class Traced(NamedTuple):
     flops: int
 
     def weigh(self, task: Task) -> Cost:
-        """Return the same as multiples of the model and in bytes."""
+        """Return the sizes as multiples of the model and in bytes."""
         size, item = task.layout.size, task.x0.element_size()
         down, up, kept, held = (sum(sizes.values()) for sizes in self[:4])
         return Cost(
@@ -54,7 +54,7 @@ class Traced(NamedTuple):
 
 
 def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:
-    """Trace begin, step and end. `batch` gives shapes only, unless the model needs a device with real numbers."""
+    """Trace begin, step and end. Only the shapes of `batch` are used, unless the model cannot run without data."""
     return trace_round(algorithm, task, batch, device).weigh(task)
 
 

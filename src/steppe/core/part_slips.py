@@ -1,4 +1,4 @@
-"""Slips in the class of a part: those that Python accepts and that make it do less, and states that do not exist."""
+"""Find mistakes in the class of a part: a hook or a setting that Python ignores, a state that does not exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n !=
 
 @cache
 def check_class(kind: type[Part]) -> None:
-    """Refuse a method whose name is nearly a hook's, and settings that are no fields.
+    """Refuse a method whose name is almost that of a hook, and settings that are not fields.
 
     >>> class LookBack(Part):
     ...     def gradeint(self, grad, w, s): ...
@@ -36,12 +36,12 @@ _gradeint if it is a method of your own.
                                    f"{meant[0]}, or _{name} if it is a method of your own.")  # fmt: skip
         lost = [] if "__dataclass_fields__" in vars(base) or "__init__" in vars(base) else list(_list_settings(base))
         if lost:
-            raise SettingError(f"{base.__name__} has the setting {lost[0]}, but is no dataclass: decorate it with "
+            raise SettingError(f"{base.__name__} has the setting {lost[0]}, but is not a dataclass: decorate it with "
                                "@dataclass(frozen=True).")  # fmt: skip
 
 
 def _list_settings(kind: type[Part]) -> Iterator[str]:
-    """Return what a class annotates as dataclasses do with fields, without what every part has."""
+    """Return the names that a class annotates like the fields of a dataclass, without those of every part."""
     for name, hint in get_annotations(kind).items():
         if not name.startswith("_") and not hasattr(Part, name) and name != "name" and "ClassVar" not in str(hint):
             yield name

@@ -124,7 +124,7 @@ class Captured(Batched):
 
         if self.graphs:
             try:
-                body = _graph(body)
+                body = capture_graph(body)
             except Exception as error:  # for example, a user's model that synchronises with the host in every step
                 self._note(f"the local step could not be captured as a graph ({_describe(error)}); it runs without one")
         tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
@@ -242,7 +242,7 @@ def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> in
     return min(range(min(widest, most or widest), 0, -1), key=seconds)
 
 
-def _graph(body: Callable[[], None]) -> Callable[[], None]:
+def capture_graph(body: Callable[[], None]) -> Callable[[], None]:
     """Capture the body's kernels as one graph, and return its replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

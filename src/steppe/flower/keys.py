@@ -30,7 +30,9 @@ def bind(federation: Path, client: int) -> None:
     try:
         mine = take_fingerprint(path.read_bytes())
     except OSError:
-        raise SteppeError(f"{path} does not exist: the node creates its key and shares key.pub.") from None
+        raise SteppeError(
+            f"{path} does not exist: put the public key there that the node's owner has created."
+        ) from None
     except ValueError:
         raise SteppeError(f"{path} is not a public key: create one with ssh-keygen -t ecdsa -b 384.") from None
     known = read_keys(federation) or {}

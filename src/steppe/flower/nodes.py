@@ -1,7 +1,7 @@
 """The nodes of a Flower federation as an executor of the round loop: it sends a round's work and collects the replies.
 
 A node reports which client it is; clients are sampled by their numbers, so a run does not depend on Flower's random
-node ids. Clients that are absent, late or wrong are named, and the round continues with the others.
+node ids. Absent clients, late replies and bad replies are logged, and the round continues with the others.
 """
 
 from __future__ import annotations
@@ -127,16 +127,16 @@ class Nodes:
             why = "".join(f"; node {node}: {text.rstrip('.')}" for node, (text, _) in self.refused.items())
             if time.monotonic() > until or (not self.asked and len(self.who) + len(self.declined) >= enough):
                 waited = f" after {self.settings.wait:g} s" if time.monotonic() > until else ""
-                raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node of "
-                                f"client {_listed(away)}{why}. Start what is missing, or lower `enough`.")  # fmt: skip
+                raise RunFailed(f"{enough} nodes are needed and {len(self.who)} can take part{waited}: no node for "
+                                f"client {_listed(away)}{why}. Start these nodes, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
         self.gathered = True
-        log.info(f"{len(self.who)} of {clients} clients are here: {_listed(sorted(self.who))}")
+        log.info(f"{len(self.who)} of {clients} clients are connected: {_listed(sorted(self.who))}")
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Run the round on the nodes that are present, and return the good replies.
 
-        If nodes went away in the middle of it and too few are left, the round is tried again for `wait` seconds.
+        If nodes disconnect during the round and too few are left, the round is repeated for up to `wait` seconds.
         """
         if not self.gathered:
             self.gather()
@@ -149,15 +149,15 @@ class Nodes:
             good, refused = self._collect(messages, round_)
             missing = [i for i in ids if i not in good and i not in refused]
             if missing:
-                log.warning(f"round {round_ + 1}: no reply of client {_listed(missing)}")
+                log.warning(f"round {round_ + 1}: no reply from client {_listed(missing)}")
             if len(good) >= least:
                 break
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            short = (f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are needed; no "
-                     f"reply of client {_listed(missing)}{why}.")  # fmt: skip
+            short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed; no "
+                     f"reply from client {_listed(missing)}{why}.")  # fmt: skip
             if not missing or time.monotonic() - began > self.settings.wait:
                 raise RunFailed(short)
-            log.warning(f"{short} It is tried again.")
+            log.warning(f"{short} The round is repeated.")
         answered = [i for i in ids if i in good]
         sizes = [self.store.sizes[i] for i in answered]
         passed = time.monotonic() - began
@@ -176,7 +176,7 @@ class Nodes:
         return Answers(answered, replies, sizes, sum(known), facts)
 
     def _write(self, sent: Sent, present: Sequence[int]) -> tuple[dict[int, Message], int]:
-        """Write the work of these clients; return it with the bytes of all of it."""
+        """Write the messages with these clients' work; return them with their total size in bytes."""
         round_, x0 = int(sent.round), self.built.task.x0
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
         # A client's first state is made from the initial model, which all clients receive in the first round.
@@ -224,9 +224,9 @@ class Nodes:
             if len(present) >= least:
                 return present
             if time.monotonic() > until or len(ids) - len(out) < least:
-                without = f", and client {_listed(out)} is left out for its refused replies" if out else ""
-                raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, and {len(present)} are "
-                                f"here after {self.settings.wait:g} s{without}.")  # fmt: skip
+                without = f", and client {_listed(out)} is left out because of refused replies" if out else ""
+                raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, but {len(present)} are "
+                                f"connected after {self.settings.wait:g} s{without}.")  # fmt: skip
             time.sleep(POLL)
 
     def _greet(self) -> None:
@@ -253,7 +253,7 @@ class Nodes:
             self._hear(node, nodes.get(node, b""), message)
 
     def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
-        """Read which client a node is, or why it is none; no answer ends the run."""
+        """Read which client a node is, or why it cannot take part. A bad answer never ends the run."""
         try:
             told = check_origin(message, node)
             client, samples = read_introduction(told, self.settings.name, self.built.config.clients,
@@ -269,7 +269,7 @@ class Nodes:
             self._refuse(node, error if isinstance(error, SteppeError) else Unreadable(error))
         else:
             if self.gathered and client not in self.who:
-                log.info(f"client {client} is here, at node {node}")
+                log.info(f"client {client} is connected as node {node}")
             self.refused.pop(node, None)
             self.declined.discard(node)
             self.excused.discard(node)
@@ -279,11 +279,11 @@ class Nodes:
             self.declined.add(node)
 
     def _check_claim(self, client: int, node: int, key: bytes) -> None:
-        """Check a node's claim: the operator has bound its key to the client or, without keys, it came first."""
+        """Check that the node's key is bound to this client or, without keys, that no other node has claimed it."""
         if self.keys is not None and self.keys.get(client) != take_fingerprint(key):
-            raise SteppeError(f"it says that it is client {client}, which is another node's key")
+            raise SteppeError(f"it claims to be client {client}, which is bound to another node's key")
         if self.who.get(client, node) != node:
-            raise SteppeError(f"it says that it is client {client}, which node {self.who[client]} is")
+            raise SteppeError(f"it claims to be client {client}, which is node {self.who[client]}")
 
     def _refuse(self, node: int, error: SteppeError) -> None:
         if self.refused.get(node, ("", 0.0))[0] != str(error):
@@ -292,7 +292,7 @@ class Nodes:
         self.who = {client: other for client, other in self.who.items() if other != node}
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
-        """Yield (client, node, reply) as replies arrive, until all are here or time is up; later ones are ignored."""
+        """Yield (client, node, reply) as replies arrive, until all are here or time is up; ignore later ones."""
         ids = self.grid.push_messages(list(messages.values()))
         waiting = {text: (client, message.metadata.dst_node_id)
                    for text, (client, message) in zip(ids, messages.items(), strict=True) if text}  # fmt: skip
@@ -309,7 +309,7 @@ class Nodes:
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
-        """Return a good reply; raise our own error for a bad one."""
+        """Return a good reply; raise SteppeError for a bad one."""
         expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
         try:
@@ -331,7 +331,9 @@ class Gone(SteppeError):
 
     def __init__(self, code: int) -> None:
         named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
-        pinned = "; it runs another app than this: steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        pinned = (
+            "; the node is pinned to a different app: run steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        )
         super().__init__(f"Flower reports: {named.lower().replace('_', ' ')}{pinned}")
         self.away = code in AWAY
 

@@ -8,6 +8,7 @@ from typing import Any
 from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_markdown_table
+from steppe.reproduce import factorial
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
 from steppe.reproduce.league import (
     CANDIDATES,
@@ -27,7 +28,8 @@ def make_tables(rows: Sequence[Row], scale: str = "paper") -> list[Table]:
     """Return the table of tuning, and one of each column that has a run."""
     found = find_standings(rows, scale)
     columns = [_make_column(found, c) for c in read_league()["column"]]
-    return [t for t in (make_tuning(rows, scale), *columns) if t.rows]
+    parts = [factorial.make_table(found, find_column(c)) for c in read_league()["factorial"]["columns"]]
+    return [t for t in (make_tuning(rows, scale), *columns, *parts) if t.rows]
 
 
 def make_tuning(rows: Sequence[Row], scale: str = "paper") -> Table:
@@ -134,8 +136,10 @@ def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     """Say for every column which arms have fewer blocks than planned; arms that never ran together."""
     found, told = find_standings(rows, scale), []
     for column in read_league()["column"]:
-        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in found if f["column"] == column["id"]}
-        few = [f"{title} ({n} of {column['blocks']})" for title, n in counts.items() if 0 < n < column["blocks"]]
+        here = [f for f in found if f["column"] == column["id"]]
+        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in here}
+        few = [f"{f['title']} ({n} of {f['blocks']})" for f, n in zip(here, counts.values(), strict=True)
+               if 0 < n < f["blocks"]]  # fmt: skip
         none = [title for title, n in counts.items() if n == 0]
         if len(none) == len(counts):
             told.append(f"{column['title']}: no arm.")
@@ -150,6 +154,7 @@ def describe(scale: str = "paper") -> str:
     """Say how arms are tuned and judged, from the league's own file."""
     league = read_league()
     tuning, titles = league["tuning"], {a.id: a.title for a in list_arms(scale)}
+    whole = titles[league["factorial"]["of"]]
     contrasts = ", ".join(f"ours − ({titles[c]} + EMA)" for c in league["contrasts"])
     return (
         "The FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a column says "
@@ -166,7 +171,9 @@ def describe(scale: str = "paper") -> str:
         f"differences are paired by block. Named before the runs: {contrasts}; a win is at least {league['worth']:g} "
         "points and an interval without 0. λ1 and trace are the global model's after the last round, on at most 5,000 "
         "training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of one H200, shared; * marks "
-        "arms of ours."
+        f"arms of ours. What each part adds is found from all combinations of the parts of {whole}: they have the "
+        "settings and the local rate that were chosen for it (like it in the table) and are not tuned; so has the dual "
+        "of the head, which is the CNN's last 5,130 numbers."
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, 
     league = read_league()
     for arm in list_arms():
         chosen = arm.choose(rows)
-        for column in league["column"] if chosen else ():
+        for column in arm.columns if chosen else ():
             config = arm.cell(chosen, column).config  # type: ignore[arg-type]
             yield "league", arm.title, config, MODEL, None
             yield "league", f"{arm.title} + EMA", config, MEAN, league["keep"]
