@@ -187,7 +187,11 @@ def make_config(values: dict[str, Any], scale: str, source: str) -> Config:
         values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {})}
     if everyone:
         values = {**values, "per_round": values["clients"]}
-    return resolve(values, source)
+    config = resolve(values, source)
+    if config.loss not in (None, "cross_entropy") or config.metrics not in ([], ["accuracy"]):
+        raise SteppeError(f"{source}: published tables and the league compare accuracies, and so do their rows and "
+                          "pages: leave out loss and metrics, or use steppe compare.")  # fmt: skip
+    return config
 
 
 def parse_number(text: str) -> Published | None:
