@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.layout import Tensors
+from steppe.core.part_slips import telling_missing_states
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
 
@@ -57,6 +58,7 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device 
     return trace_round(algorithm, task, batch, device).weigh(task)
 
 
+@telling_missing_states()
 def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Traced:
     """Run one client's round on tensors without data, with one step."""
     task = task.to(device)

@@ -1,13 +1,15 @@
-"""Find mistakes in the class of a part that Python accepts, but that disable a hook or a setting."""
+"""Find mistakes in the class of a part: a hook or a setting that Python ignores, a state that does not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations, isfunction
+from traceback import walk_tb
 
-from steppe.core.errors import SettingError
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
 
 HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n != "has" and not n.startswith("_"))
@@ -43,3 +45,19 @@ def _list_settings(kind: type[Part]) -> Iterator[str]:
     for name, hint in get_annotations(kind).items():
         if not name.startswith("_") and not hasattr(Part, name) and name != "name" and "ClassVar" not in str(hint):
             yield name
+
+
+@contextmanager
+def telling_missing_states() -> Iterator[None]:
+    """Turn a KeyError in a hook into a sentence: it read a state, a broadcast or an upload that does not exist."""
+    try:
+        yield
+    except KeyError as error:
+        hooks = [(frame.f_locals["self"], frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)
+                 if isinstance(frame.f_locals.get("self"), Part)]  # fmt: skip
+        if not hooks:
+            raise
+        part, hook = hooks[-1]
+        raise SteppeError(f"{type(part).__name__}.{hook} reads {error}, which does not exist: declare it in "
+                          "client_state, round_state or server_state, name in `down` what the server sends, and fill "
+                          "s.up in finish.") from error  # fmt: skip

@@ -124,6 +124,7 @@ def describe_evidence(e: Evidence) -> dict[str, Any]:
     return {
         "method": e.title, "run": f"steppe run {e.command}", "accuracy": round(e.accuracy.mean, 2),
         "half_width": None if e.accuracy.half is None else round(e.accuracy.half, 2), "seeds": e.accuracy.count,
-        "over_fedavg": None if e.gain is None else str(e.gain), "bytes": round(e.bytes_x, 2),
-        "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
+        "over_fedavg": None if e.gain is None else round(e.gain.mean, 2),
+        "over_fedavg_half_width": None if e.gain is None or e.gain.half is None else round(e.gain.half, 2),
+        "bytes": round(e.bytes_x, 2), "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
@@ -65,15 +66,21 @@ def make_answers(evidence: Sequence[Evidence]) -> tuple[Table, list[str]]:
         if (best := told["advice"]) is None:
             rows.append([question, "no evidence", *[""] * 5])
             continue
-        width = f" ± {best['half_width']:.2f}" if best["half_width"] is not None else ""
         level = ", ".join(e["method"] for e in told["level"]) or "nothing"
-        accuracy = f"{best['accuracy']:.2f}{width} ({best['seeds']})"
         costs = f"{best['bytes']:.2f}×, {best['flops']:.2f}×, {best['kept']:.2g}"
-        rows.append([question, best["method"], accuracy, best["over_fedavg"] or "", costs, level,
+        rows.append([question, best["method"], _cell(best, "accuracy", "half_width"),
+                     _cell(best, "over_fedavg", "over_fedavg_half_width"), costs, level,
                      f"{told['source']}: {told['setting']}"])  # fmt: skip
     head = ["question", "method", "accuracy, %", "over FedAvg, points", "bytes, FLOPs, vectors kept", "level with it",
             "evidence"]  # fmt: skip
     return Table("Answers", head, rows), gaps
+
+
+def _cell(told: dict[str, Any], key: str, half_width: str) -> str:
+    if told[key] is None:
+        return ""
+    width = f" ± {told[half_width]:.2f}" if told[half_width] is not None else ""
+    return f"{told[key]:.2f}{width} ({told['seeds']})"
 
 
 def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from steppe.config import Config
 from steppe.core.write_aside import write_aside
 from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import escape_latex as tex
@@ -20,7 +19,7 @@ from steppe.report.texts import render_latex_table as tabular
 from steppe.report.texts import render_markdown_table as markdown_table
 from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.missing_runs import UNKNOWN
-from steppe.reproduce.recipes import Published, Table, list_tables
+from steppe.reproduce.recipes import USUAL, Published, Table, list_tables
 from steppe.reproduce.recipes import load_table as named
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import (
@@ -283,15 +282,9 @@ def collect_facts(table: Table, found: Sequence[Finding], scale: str = "paper") 
             "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
             "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
             "origins": f.origins, "command": format_command(table, scale, f.cell.id),
-            "changes": find_changes(f.cell.config),
+            "changes": {k: v for k, v in f.cell.config.model_dump(mode="json").items() if v != USUAL[k]},
         } for f in found],
     }  # fmt: skip
-
-
-def find_changes(config: Config) -> dict[str, Any]:
-    """Return the recipe: what differs from the library's defaults."""
-    usual = {k: f.get_default(call_default_factory=True) for k, f in Config.model_fields.items()}
-    return {k: v for k, v in config.model_dump(mode="json").items() if v != usual[k]}
 
 
 def _published(paper: Published | None) -> dict[str, Any] | None:

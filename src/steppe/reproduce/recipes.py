@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Keys on which the trained model does not depend, apart from chance.
 INDEPENDENT = list_keys("seed", "machine", "evaluation", "onlooker")
+USUAL = Config().model_dump()
 # The same cells on the embedded digits: differences between columns and rows are kept if they make sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
@@ -69,7 +70,7 @@ class Cell:
     def id(self) -> str:
         return f"{'tried/' if self.of else ''}{self.column}/{self.row}"
 
-    @property
+    @cached_property
     def hash(self) -> str:
         return hash_recipe(self.config)
 
@@ -187,7 +188,11 @@ def make_config(values: dict[str, Any], scale: str, source: str) -> Config:
         values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {})}
     if everyone:
         values = {**values, "per_round": values["clients"]}
-    return resolve(values, source)
+    config = resolve(values, source)
+    if config.loss not in (None, "cross_entropy") or config.metrics not in ([], ["accuracy"]):
+        raise SteppeError(f"{source}: published tables and the league compare accuracies, and so do their rows and "
+                          "pages: leave out loss and metrics, or use steppe compare.")  # fmt: skip
+    return config
 
 
 def parse_number(text: str) -> Published | None:
@@ -213,10 +218,8 @@ def hash_recipe(config: Config) -> str:
 
     They do not change when keys or settings are added to the library with a default that changes nothing.
     """
-    fields = Config.model_fields
-    usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
     own = list_catalogue_settings(config.algorithm)
-    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
+    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != USUAL[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
     return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
