@@ -96,7 +96,7 @@ def choose_candidate(entrant: Entrant, rows: Sequence[Row]) -> int | None:
 
 
 def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """Return the score on held-out data; −1 where the training broke down."""
+    """Return the score on held-out data; −1 if training failed."""
     mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
     found = [-1.0 if "failed" in r else find_statistic(r, TUNED) for r in mine]
     return next((f for f in reversed(found) if f is not None), None)
