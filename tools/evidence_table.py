@@ -60,8 +60,8 @@ def describe_survey(rows: list[Row]) -> list[str]:
     seeds = max(len(s["seeds"]) for s in found)
     return [f"CIFAR-10, LDA(0.1): {len(found)} methods and compositions, {seeds} seed{'s' * (seeds > 1)}, local "
             "momentum 0.9 for all",
-            f"{tell(ours)}; best published method: {tell(best)}; FedAvg {plain['accuracy']:.1f} % (more without "
-            "momentum: the league judges again, by blocks)",
+            f"{tell(ours)}; best published method: {tell(best)}; FedAvg {plain['accuracy']:.1f} % (higher "
+            "without momentum: see the league)",
             "[survey](docs/survey.md), [league](docs/league.md)"]  # fmt: skip
 
 
