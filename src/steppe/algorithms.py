@@ -14,12 +14,14 @@ from typing import Literal, TypeVar
 from steppe.core.errors import SettingError
 from steppe.core.part import Part
 from steppe.core.ranges import Amount, Bound, Count, Epsilon, FromOne, Momentum, Positive, Share
+from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.contrast import Contrast
 from steppe.parts.control_variates import ControlVariates
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
+from steppe.parts.ema import EMA
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
@@ -571,6 +573,28 @@ def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, sca
     """
     aligned = variant != "official" if aligned is None else aligned
     return (MomentumSAM(rho, alpha, adapt, scale, variant, aligned),)
+
+
+def takyr(rho: Amount = 1.0, alpha: Positive = 0.03, weight: Amount = 0.15, keep: Share = 0.9) -> Parts:
+    """Takyr (Steppe, 2026): a dual for each client, and a pull towards the global model along sharp directions only.
+
+    A composition of ours, named after the flat floor of a dry lake. FedDyn's dual makes the clients agree, so its
+    isotropic pull α(w − x) is left out. In its place gradients are taken further away from the global model, by
+    FedSoL's ascent with the squared distance as its term: to first order this adds ρ H (λ ⊙ unit(w − x)), which pulls
+    back where the loss is curved, and lets a client go where it is flat. MAN's penalty keeps activations small, and a
+    running mean of the global models is evaluated.
+
+    `weight`   ζ, the weight of MAN's penalty; 0 leaves it out.
+    `keep`     the share of itself that the running mean keeps per round; 0 evaluates the global model.
+
+    Defaults: rho, weight, keep: chosen here, as in the league; alpha: chosen here, by the league's held-out data.
+
+    Limits: a client keeps its dual, one vector. The length of the ascent does not depend on the length of w − x, only
+    its direction does, so ρ has to fit the model.
+    """
+    man = (ActivationNorm(weight),) if weight else ()
+    mean = (EMA(keep),) if keep else ()
+    return (*man, ProximalAscent(rho, Proximal(1.0)), DynamicRegularisation(alpha, prox="none"), *mean)
 
 
 Entry = Callable[..., Parts]
