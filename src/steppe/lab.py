@@ -6,15 +6,12 @@ interrupted continues when the same call is made once more.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from steppe.api import take_objects
@@ -31,12 +28,9 @@ from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
 from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
-from steppe.engine.quadratics import Problem, trace_algorithm
-from steppe.jobs.job import build_own
-from steppe.jobs.places import find_places
-from steppe.jobs.points import Point, run_points
-from steppe.jobs.queue import Queue
-from steppe.jobs.queue_progress import QueueProgress
+from steppe.engine.quadratics import read_problem, trace_algorithm
+from steppe.jobs.many_runs import make_points, run_all
+from steppe.jobs.points import Point
 from steppe.jobs.search import Search, parse_range
 from steppe.models import build
 from steppe.models.given import UNSET
@@ -46,7 +40,7 @@ from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
 from steppe.runs.folder import check_place
-from steppe.settings import explain, split_algorithm
+from steppe.settings import split_algorithm
 
 Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
 
@@ -80,9 +74,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
     with keep_caller_state():
-        build_own(first, points[0].own)  # what is wrong with all of them is found before anything is written
-        with QueueProgress(quiet=not progress) as shown:
-            run_points(points, seeds, folder, Queue(find_places(jobs, first.device, on), shown))
+        run_all(points, seeds, folder, jobs, on, not progress)
     return ComparedRuns(_check_results(points), seeds, folder, title, holder)
 
 
@@ -112,9 +104,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         label = ",".join(f"{k}={v}" for k, v in values.items())
         return _point(label, read_call(algorithm, add, {**options, **values}), own, values)
 
-    ends = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
-    points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
-    points = list({p.label: p for p in points}.values())
+    points = make_points(point, choices, spans)
     first = points[0].config
     if search is not None and not first.validation:
         raise SteppeError("A search chooses by the validation metric, never by the test set: set validation=0.1.")
@@ -122,12 +112,8 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     title = (f"{_label(algorithm)} on {first.data}, {first.partition}, {first.clients} clients, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     with keep_caller_state():
-        build_own(first, points[0].own)
         searched = Search(spans, choices, search, point, first.seed, folder) if search else None
-        with QueueProgress(quiet=not progress) as shown:
-            queue = Queue(find_places(jobs, first.device, on), shown, expected=seeds * (search or len(points)))
-            run_points(searched or points, seeds, folder, queue, searched.tell if searched else None)
-    points = list(searched.points.values()) if searched else points
+        points = run_all(points, seeds, folder, jobs, on, not progress, searched)
     return SweptRuns(_check_results(points), seeds, folder, title, holder)
 
 
@@ -171,15 +157,7 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
     add        further parts
     settings   settings of the algorithm
     """
-    try:
-        content = json.loads(Path(problem).read_text()) if isinstance(problem, str | Path) else dict(problem)
-        checked = Problem(**content)
-    except FileNotFoundError:
-        raise SteppeError(f"There is no problem file {problem}.") from None
-    except ValidationError as error:
-        raise SteppeError(f"problem: {explain(error, Problem)}") from None
-    except (ValueError, TypeError) as error:
-        raise SteppeError(f"The problem is not a JSON object: {error}.") from None
+    checked = read_problem(problem)
     for key in settings:
         if key in Config.model_fields:
             raise SettingError(f"{key} belongs to the problem here, like lr and momentum", key)

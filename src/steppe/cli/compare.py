@@ -40,11 +40,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
     from steppe.engine.progress import Progress
-    from steppe.jobs.compare import compare as run_all
-    from steppe.jobs.places import find_places
-    from steppe.jobs.points import find_others
-    from steppe.jobs.queue import Queue
-    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.jobs.many_runs import run_all
+    from steppe.jobs.points import Point, find_others
     from steppe.measures.during_training import choose_measures
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
@@ -63,8 +60,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
     first = next(iter(configs.values()))
     try:
-        with QueueProgress() as progress:
-            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device, on), progress))
+        points = run_all([Point(label, one) for label, one in configs.items()], seeds, where, jobs, on)
         with Progress(0):
             flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:

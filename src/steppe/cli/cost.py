@@ -46,23 +46,13 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
           problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
           sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
-    from pydantic import ValidationError
-
     from steppe.config import format_option, parse_option
-    from steppe.engine.quadratics import Problem
+    from steppe.engine.quadratics import read_problem
     from steppe.engine.quadratics import trace as run_trace
     from steppe.registry import find_entry, list_settings
-    from steppe.settings import explain, split_algorithm
+    from steppe.settings import split_algorithm
 
-    try:
-        content = json.loads(problem.read_text())
-        checked = Problem(**content)
-    except FileNotFoundError:
-        raise SteppeError(f"There is no problem file {problem}.") from None
-    except ValidationError as error:
-        raise SteppeError(f"{problem}: {explain(error, Problem)}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
+    checked = read_problem(problem)
     name, own_sets, parts = split_algorithm(algorithm)
     settings, own = {}, list_settings(find_entry(name))
     for text in (*own_sets, *sets):

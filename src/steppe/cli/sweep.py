@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,11 +34,8 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           sets: Set = [], add: Add = [], rounds: Rounds = None, on: On = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
-    from steppe.engine.build import build_experiment
-    from steppe.jobs.places import find_places
-    from steppe.jobs.points import Point, run_points
-    from steppe.jobs.queue import Queue
-    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.jobs.many_runs import make_points, run_all
+    from steppe.jobs.points import Point
     from steppe.jobs.search import Search
     from steppe.report import sweep_table
     from steppe.runs.folder import RunFolder
@@ -70,32 +66,25 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         return Point(label, chosen, settings)
 
     # Check every point of the grid, or the corners of the search, before anything is written.
-    ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
-    points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
+    points = make_points(point, choices, spans)
     first = points[0].config
     if search is not None and not all(p.config.validation for p in points):
         raise SteppeError("A search chooses by the validation metric, never by the test set: hold out a share of the "
                           "training data, with --set validation=0.1.")  # fmt: skip
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
-    build_experiment(first)
     searched = Search(spans, choices, search, point, first.seed, where) if search else None
-    points = list({p.label: p for p in points}.values())  # equal points are one
-    expected = seeds * (search or len(points))
     try:
-        with QueueProgress() as progress:
-            queue = Queue(find_places(jobs, first.device, on), progress, expected=expected)
-            run_points(searched or points, seeds, where, queue, searched.tell if searched else None)
+        points = run_all(points, seeds, where, jobs, on, search=searched)
     except KeyboardInterrupt:
         print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    points = list(searched.points.values()) if searched else points
     found = {"folder": str(where), **sweep_table.summarize_points(points)}
     RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
     else:
         title = f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, {first.rounds} rounds"
-        columns, rows = sweep_table.make_cells(points, list(ends), seeds)
+        columns, rows = sweep_table.make_cells(points, [*choices, *spans], seeds)
         terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
         terminal.show(sweep_table.explain_table(points, seeds))
         terminal.show(f"runs and sweep.json are in {where}")

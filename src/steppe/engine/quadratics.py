@@ -5,12 +5,14 @@ f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), with exact gradients, in float64. `t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from steppe.config import resolve
@@ -30,6 +32,7 @@ from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
 from steppe.registry import make_algorithm, parse_addition
 from steppe.runs.client_store import MemoryStore
+from steppe.settings import explain
 
 
 class Client(BaseModel):
@@ -75,6 +78,19 @@ class Problem(BaseModel):
             raise ValueError(f"steps must be a positive number, or a list of {n}, one per client")
         self.steps = steps
         return self
+
+
+def read_problem(given: str | Path | Mapping[str, Any]) -> Problem:
+    """Check a problem: a JSON file, or the same as a dictionary."""
+    name = str(given) if isinstance(given, str | Path) else "problem"
+    try:
+        return Problem(**(json.loads(Path(given).read_text()) if isinstance(given, str | Path) else given))
+    except FileNotFoundError:
+        raise SteppeError(f"There is no problem file {name}.") from None
+    except ValidationError as error:
+        raise SteppeError(f"{name}: {explain(error, Problem)}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SteppeError(f"{name} is not a JSON object: {error}.") from None
 
 
 class Quadratic(nn.Module):
