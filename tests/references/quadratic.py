@@ -697,7 +697,7 @@ def takyr(problem, s, kind):
     The ascent of coordinate k of a tensor (a vector here): rho |d_k| d_k / (|d of the tensor| |d|) with d = w - x.
     """
     x, out = begin(problem)
-    rho, alpha, keep = s.get("rho", 1.0), s.get("alpha", 0.03), s.get("keep", 0.9)
+    rho, alpha, keep = s.get("rho", 1.0), s.get("alpha", 0.041), s.get("keep", 0.9)
     e, h = x.copy(), everybody(problem, np.zeros_like(x))
     for t, active in enumerate(problem["rounds"]):
         lr = problem["lr"] * problem["lr_decay"] ** t
