@@ -112,9 +112,10 @@ def _check_finite(one: Result) -> None:
 def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
     try:
         return _run(algorithm, options, executor="sequential")
-    except KeyError as error:
-        raise AssertionError(f"A hook reads {error}, which does not exist: declare it in client_state (round_state, "
-                             "server_state), and name in `down` what the server sends") from error  # fmt: skip
+    except SteppeError as error:
+        if isinstance(error.__cause__, KeyError):
+            raise AssertionError(str(error)) from error
+        raise
 
 
 def _check_states(experiment: Experiment) -> None:

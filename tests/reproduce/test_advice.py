@@ -1,11 +1,15 @@
 """`steppe advise`: the best within limits, where it was compared, and what is not known."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
-from steppe.reproduce.advice import Wish, advise, is_dominated, is_level
-from steppe.reproduce.choose_page import QUESTIONS, list_commands
+from steppe.cli.advise import format_number
+from steppe.reproduce.advice import Wish, advise, describe_evidence, is_dominated, is_level
+from steppe.reproduce.choose_page import QUESTIONS, _cell, list_commands
+from steppe.reproduce.intervals import Interval
 from steppe.reproduce.league import list_arms
 from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, spell_title
 from tests.reproduce.test_league import row_of, tuned
@@ -56,6 +60,14 @@ def test_the_nearest_setting_answers_and_says_what_it_is_not():
     assert (none["advice"], none["gaps"]) == (None, ["No two methods within these limits were compared anywhere."])
 
 
+def test_a_gain_is_told_in_words():
+    told = [describe_evidence(replace(SOME[1], gain=gain)) for gain in (Interval(3.5, None, 1), Interval(-2, 0.25, 3))]
+    assert [format_number(e) for e in told] == [
+        "65.03 ± 2.61 %, 3.50 points above FedAvg", "65.03 ± 2.61 %, 2.00 ± 0.25 points below FedAvg",
+    ]  # fmt: skip
+    assert [_cell(e, "over_fedavg", "over_fedavg_half_width") for e in told] == ["3.50 (3)", "-2.00 ± 0.25 (3)"]
+
+
 def test_every_answer_of_the_page_has_a_command():
     told = [advise(wish, SOME)["advice"] for wish in QUESTIONS.values()]
     assert set(list_commands(SOME)) == {best["run"] for best in told if best}
@@ -83,5 +95,7 @@ def test_the_command(steppe):
     assert told["advice"]["kept"] == 0
     assert told["advice"]["flops"] <= 1.4
     assert any("1,000 clients" in gap for gap in told["gaps"])
-    assert "evidence:" in steppe("advise").out
+    said = steppe("advise").out
+    assert "evidence:" in said
+    assert re.search(r"\d % *,? \d+\.\d\d (± \d+\.\d\d )?points above FedAvg", said), said
     assert "there are only 5 clients" in steppe("advise", "--clients", "5", "--per-round", "6").err

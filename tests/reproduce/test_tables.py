@@ -158,3 +158,9 @@ def test_everybody_is_in_the_survey():
         assert len({c.hash for c in e.tuning}) == len({c.hash for c in e.final}) == 3, e.id
         assert all(c.config.validation == 0.1 for c in e.tuning)
         assert all(c.config.validation == 0 and "lambda1:200" in c.config.measure for c in e.final)
+
+
+@pytest.mark.parametrize("other", [{"loss": "mse"}, {"metrics": ["perplexity"]}])
+def test_recipes_are_about_accuracy(other):
+    with pytest.raises(SteppeError, match="compare accuracies"):
+        recipes.make_config({"data": "digits", **other}, "paper", "a table")

@@ -14,19 +14,23 @@ from steppe.core.errors import SteppeError
 
 
 @app.command()
-def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue.")] = None,
+def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
-    """Show the costs of an algorithm: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, measured by tracing."""
+    from steppe.algorithms import CATALOGUE
     from steppe.report.formats import format_bytes
     from steppe.report.listing import trace_costs
+    from steppe.settings import split_algorithm
 
-    names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = trace_costs(names, model, arguments.parse_shape(shape), classes, batch, sets, add)
+    names = list(CATALOGUE) if everything or not algorithms else algorithms
+    shared = arguments.share_sets(sets, [split_algorithm(name)[0] for name in names])
+    asked = {name: shared[split_algorithm(name)[0]] for name in names}
+    rows, parameters = trace_costs(asked, model, arguments.parse_shape(shape), classes, batch, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return

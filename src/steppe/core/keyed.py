@@ -1,6 +1,6 @@
-"""Random numbers that are a function of a key, not of a history.
+"""Random numbers that depend only on a key, not on earlier draws.
 
-A shared stream would tie a client's batches to who else was sampled, and to the executor. Here every
+With a shared stream, a client's batches would depend on the other clients and on the executor. Here every
 draw is a hash of (seed, round, client, …), computed in integer arithmetic that is the same on every
 device. Executors, ranks and federated nodes therefore agree to the bit, and a resumed run continues as
 if it had not been interrupted.
@@ -48,7 +48,7 @@ def bits(k: Tensor, n: int) -> Tensor:
 
 
 def uniform(k: Tensor, n: int) -> Tensor:
-    """Return n numbers in [0, 1) for each key, in float64; in float32 on a device that has nothing wider."""
+    """Return n numbers in [0, 1) for each key, in float64; in float32 on a device without float64."""
     wide = find_widest(k.device)
     digits = 53 if wide == torch.float64 else 24  # as many as fit: more would round up to 1
     return (bits(k, n) >> (63 - digits)).to(wide) / (1 << digits)
@@ -60,7 +60,7 @@ def permutation(k: Tensor, n: int) -> Tensor:
 
 
 def choose(k: Tensor, n: int, count: int) -> Tensor:
-    """Return `count` different numbers of range(n) in random order, at the cost of `count` and not of n.
+    """Return `count` different numbers of range(n) in random order; the cost grows with `count`, not with n.
 
     >>> choose(key(3), 10**8, 4).unique().numel()
     4
@@ -68,7 +68,7 @@ def choose(k: Tensor, n: int, count: int) -> Tensor:
     if 4 * count > n:
         return permutation(k, n)[:count]
     drawn = 2 * count
-    while True:  # more draws begin with the same ones, so their number does not matter
+    while True:  # a longer sequence of draws begins with the shorter one, so the result does not depend on its length
         different = list(dict.fromkeys((bits(k, drawn) % n).tolist()))
         if len(different) >= count:
             return torch.tensor(different[:count])

@@ -21,6 +21,7 @@ from steppe.core.client import Sent, begin, end, step
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
+from steppe.core.part_slips import telling_missing_states
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -118,6 +119,7 @@ def trace(
     return trace_algorithm(make_algorithm(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
+@telling_missing_states()
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     """Do the same as `trace` for an algorithm that is already built."""
     if algorithm.needs:

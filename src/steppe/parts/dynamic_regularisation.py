@@ -5,7 +5,7 @@
     direction = g(w) − h_i                  `none`: FedGMT
     h_i ← h_i − α Δ_i                       Δ_i = w_i − w⁰
     h ← h − (α/N) Σ_{i∈S} Δ_i               `all`: over all N clients, uniformly: always the mean of all h_i
-    h = Σ_{i∈S} p_i h_i                     `active`: the mean of the round's own duals, which travel with the updates
+    h = Σ_{i∈S} p_i h_i                     `active`: the mean of the round's own duals, which are uploaded too
     h ← h − α / (N n) Σ_{i∈S} Δ_i           `divided`: as released by FedGloSS
     Δ̄ ← Δ̄ − h/α
 
@@ -16,16 +16,16 @@ FedSMOO λ_i = h_i, FedGMT u_i = h_i.)
 
 `alpha`  α, the strength of the pull; its inverse scales the dual on the server.
 `over`   all: as above. active: the server takes the mean of the round's own duals, so a client uploads
-         w_i − h_i/α (FedSpeed and FedGMT as printed, where weights are uniform; other weights hold for both);
-         N/n times stronger. A norm bound cuts these duals too, and they do not vanish: use all with it. divided: as
+         w_i − h_i/α (FedSpeed and FedGMT as printed, where weights are uniform; other weights apply to both);
+         N/n times stronger. A norm bound also clips these duals, which do not vanish: use all with it. divided: as
          all, but the server divides its share once more by the number of active clients (FedGloSS as released).
 `prox`   the pull: square, norm or none.
 `order`  textbook: the pull α (w − w⁰) is clipped with the gradient. official: g(w) − h_i − α w⁰ is clipped and α w
-         added afterwards as decay, as in FL-Simulator. The same when the clip is inactive; it is active from
-         the first step for a ResNet-18. What is clipped at c cannot balance a pull longer than c, so with a clip the
-         official order keeps ‖x‖ within c/α: the optimum is found only if it lies there.
-`last`   how many of the model's last numbers have a dual and a pull, by default all; the rest is averaged as in FedAvg.
-         A client keeps so many numbers: 5,130 for the CNN's head, of 2.2 million. Not with the official order.
+         added afterwards as decay, as in FL-Simulator. They are the same while the clip is inactive; it is active from
+         the first step for a ResNet-18. A direction clipped at c cannot balance a pull longer than c, so with a clip
+         the official order keeps ‖x‖ within c/α: the optimum is found only if it lies there.
+`last`   number of the model's last parameters with a dual and a pull, by default all; the others are averaged as in
+         FedAvg. A client keeps as many numbers: 5,130 for the CNN's head, of 2.2 million. Not with the official order.
 
 If a part moves the start (FedInit), Δ_i and the pull are measured from it, as in FL-Simulator.
 """

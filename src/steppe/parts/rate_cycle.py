@@ -8,12 +8,12 @@ their own momentum. The key `local_schedule` of a run is this part, too.
 
 `end`     ρ, the rate that the round ends near, as a share of the run's.
 `first`   f, the rate that the round begins with, as a share of the run's; 1 with `end` 1 changes nothing.
-`shape`   linear: as above. cosine: (1 − cos(π k/K)) / 2 stands for k/K.
+`shape`   linear: as above. cosine: (1 − cos(π k/K)) / 2 replaces k/K.
 
 With local momentum the buffer is scaled, not what enters it, as under a schedule of PyTorch. Parts that divide a
 displacement by the number of steps (SCAFFOLD, FedNova, FedCM) use Σ_k η_k/η instead of K, also with momentum.
 
-Deviations: the authors' paper could not be read; the rule and end = 0.1 come from two consistent accounts. The
+Deviations: the authors' paper was not available; the rule and end = 0.1 come from two consistent accounts. The
 released code has first = 2 and end = 0 hard-coded (`fedswa variant=official`).
 """
 

@@ -167,7 +167,7 @@ def draw_partitions(c: Comparison) -> Panel | None:
     charts = []
     for hash_, split in list(c.partitions.items())[:4]:
         sizes = split.sizes
-        words = (f"{split.rule}, seed {split.seed}: {len(sizes)} clients hold {int(sizes.min())} to "
+        words = (f"{split.title}: {len(sizes)} clients hold {int(sizes.min())} to "
                  f"{int(sizes.max())} samples (median {int(np.median(sizes))})")  # fmt: skip
         if hash_ in c.labels:
             counts, names = c.labels[hash_]
@@ -188,7 +188,7 @@ def draw_partitions(c: Comparison) -> Panel | None:
                      "meta": {"series": 0, "role": "bar"},
                      "hover": "client %{x}: %{y} samples"}  # fmt: skip
             layout, height = {"xaxis": make_axis("client"), "yaxis": make_axis("samples")}, 260
-        charts.append(Chart(f"{split.rule}, seed {split.seed}", [trace], layout, words, height))
+        charts.append(Chart(split.title, [trace], layout, words, height))
     return Panel(charts, " ".join(ch.words for ch in charts), columns=1) if charts else None
 
 
