@@ -1,4 +1,4 @@
-"""Write the README's table of evidence from the files in which the figures are: python -m tools.evidence_table"""
+"""Write the README's table of evidence from the files with the figures: python -m tools.evidence_table"""
 
 from __future__ import annotations
 

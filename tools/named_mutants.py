@@ -1,6 +1,6 @@
 """Faults that once went unnoticed: (what is wrong, file below src/steppe, text as it is, text as it must not be).
 
-The text occurs once in its file. Where the file has changed, the tool says so, and the text here must follow.
+The text occurs once in its file. If the file has changed, the tool reports it, and the text here must be updated.
 """
 
 NAMED: list[tuple[str, str, str, str]] = [

@@ -2,7 +2,7 @@
 
     python -m tests.conformance.compatibility          writes the page; a test keeps it equal
 
-Every pair with a part that makes clients agree is played on quadratics until it stands still; see `verdict`.
+Every pair with a part that makes clients agree is run on quadratics until it no longer moves; see `verdict`.
 """
 
 from __future__ import annotations

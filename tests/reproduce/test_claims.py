@@ -23,7 +23,7 @@ def test_a_claim_holds_where_all_its_comparisons_do(row_for):
     here = found(row_for, rows)
     assert compare_claimed(T1, here) == [pytest.approx((8.0, 8.0)), pytest.approx((11.99, 10.0))]  # none with "failed"
     told = publish.judge_claim(T1, here)
-    assert "FedSoL is above the other methods. In our hands it holds: 2 of 2" in told
+    assert "FedSoL is above the other methods. In our runs it holds: 2 of 2" in told
     assert "by 9.00 points on average where the paper has 9.99" in told
     assert publish.write_introduction(T1, here, "paper")[0] == told
 
@@ -104,4 +104,4 @@ def test_the_index_counts_and_says_what_is_out_of_reach(row_for):
     assert cells[2:12] == ["112", "3", "1", "2", "0", "0", "1", "1", "45", "64"]
     assert cells[12] == "no files of SVHN, no files of CINIC-10, no files of PathMNIST, no files of TissueMNIST"
     rounds = publish.render_index({"man-rounds": compare_with_paper(load_table("man-rounds"), [])})
-    assert "| 0 | 36 | what is counted is not printed |" in rounds
+    assert "| 0 | 36 | the paper does not define it |" in rounds

@@ -1,4 +1,4 @@
-"""What was run of each method: rows of the reproduced tables and of the league, read from the committed rows."""
+"""Read the runs of each method, in the reproduced tables and in the league, from the committed rows."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def show(found: Sequence[Evidence], folder: str) -> str:
         blocks.append(f"{title}\n\n{table if len(mine) <= FEW else _fold(table, len(mine))}")
     if any(e.verdict in (verdicts.INSIDE, verdicts.OUTSIDE) for e in found):
         rule = f"[what a verdict means]({folder}explanation/measurements.md#verdicts-of-reproductions)"
-        blocks.insert(0, "A verdict says whether ours is in a band around the paper's number: two of its standard "
-                         "deviations, or 1.5 points if that is more or the table fixes no other. A ± over clients, "
-                         f"or over one or two runs, does not widen it: {rule}.")  # fmt: skip
+        blocks.insert(0, "A verdict says whether our number is in a band around the paper's: two of its standard "
+                         "deviations, or 1.5 points if that is more, unless the table fixes another band. A ± "
+                         f"over clients, or over one or two runs, does not widen it: {rule}.")  # fmt: skip
     return "\n\n".join(blocks)
 
 

@@ -15,20 +15,20 @@ from steppe.core.errors import SteppeError
 
 @app.command()
 def advise(
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the federation.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in all.")] = None,
     per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
-    partition: Annotated[str | None, typer.Option("--partition", help="How unequal the clients are, such as "
+    partition: Annotated[str | None, typer.Option("--partition", help="Partition nearest to the clients' data, such as "
                          "'lda(0.1)'.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Data set, a name.")] = None,
-    stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
-    max_bytes: Annotated[float | None, typer.Option("--max-bytes", min=0, help="Traffic, as a multiple of "
+    data: Annotated[str | None, typer.Option("--data", help="Name of a data set.")] = None,
+    stateless: Annotated[bool, typer.Option("--stateless", help="Only methods without state on clients.")] = False,
+    max_bytes: Annotated[float | None, typer.Option("--max-bytes", min=0, help="Traffic, at most, as a multiple of "
                          "FedAvg's.")] = None,
-    max_flops: Annotated[float | None, typer.Option("--max-flops", min=0, help="Computation of a client, as a multiple "
+    max_flops: Annotated[float | None, typer.Option("--max-flops", min=0, help="FLOPs, at most, as a multiple "
                          "of FedAvg's.")] = None,
     results: Annotated[Path | None, typer.Option("--results", help="A folder with further rows.")] = None,
     as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Say which method was best within limits, in the setting nearest to a federation, and how much evidence it has."""
+    """Recommend the method that was best within limits, in the setting nearest to a federation, with its evidence."""
     from steppe.reproduce import rows
     from steppe.reproduce.advice import Wish
     from steppe.reproduce.advice import advise as answer

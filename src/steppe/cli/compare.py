@@ -32,8 +32,8 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema. What --add names is
-    added to all of them.
+    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    --add adds a part to all of them.
     """
     from dataclasses import asdict
 

@@ -14,14 +14,14 @@ from steppe.core.errors import SteppeError
 
 
 @app.command()
-def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or of your own.")] = None,
+def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
-    """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, measured by tracing."""
     from steppe.algorithms import CATALOGUE
     from steppe.report.formats import format_bytes
     from steppe.report.listing import trace_costs

@@ -55,8 +55,8 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
 
 
 @federate.command()
-def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; created if there is "
-                                              "none.")] = Path("federation"),
+def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; created if it does "
+                                              "not exist.")] = Path("federation"),
        nodes: Nodes = None, algorithm: Algorithm = None, config: ConfigFile = None, sets: Set = [], add: Add = [],  # noqa: B006
        rounds: Rounds = None, tls: Tls = None, telemetry: Telemetry = False, as_json: Json = False,
        debug: Debug = False) -> None:  # fmt: skip

@@ -19,7 +19,7 @@ KINDS = ("part", "algorithm")
 
 @app.command()
 def new(kind: Annotated[str, typer.Argument(help="part or algorithm.")],
-        name: Annotated[str, typer.Argument(help="Its name, such as look_back: the file is look_back.py.")],
+        name: Annotated[str, typer.Argument(help="Name, such as look_back; the file is look_back.py.")],
         out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path(),
         debug: Debug = False) -> None:  # fmt: skip
     """Write NAME.py, a part or algorithm that works, and test_NAME.py, which runs the conformance suite on it."""

@@ -21,6 +21,6 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to wri
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; progress goes to standard error.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", "-r", help="Rounds of training.")]
 On = Annotated[str | None, typer.Option("--on", metavar="ray://HOST:PORT", help="Run on a Ray cluster (extra ray), as "
-                                        "many jobs as fit, or --jobs; what one takes may follow, as in "
+                                        "many jobs as fit, or --jobs. Resources per job may follow, as in "
                                         "ray://head:10001,gpus=0.5,cpus=2.")]  # fmt: skip
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]

@@ -34,7 +34,7 @@ def reproduce(
     sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Processes on this device in "
                        "total, if other commands use it too: the device's seconds are divided by this.")] = 0,
     budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start no run that would "
-                      "not end in this time, and stop those that still run then.")] = None,
+                      "not finish in this time, and stop those still running then.")] = None,
     tried: Annotated[bool, typer.Option("--tried", help="Also run the tables' alternative recipes.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="List the missing runs without running them.")] = False,
     data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or ./data.")] = None,

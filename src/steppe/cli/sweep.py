@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
-                          "setting; several make a grid.")] = [],  # noqa: B006
+                          "setting; may be repeated for a grid.")] = [],  # noqa: B006
           seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per point, with seeds seed, seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
                             "grid, run this many points that Optuna suggests, by the validation metric.")] = None,

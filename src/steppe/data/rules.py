@@ -19,6 +19,7 @@ from steppe.core.errors import SteppeError
 from steppe.data.draw_clients import drawn
 
 Clients = list[np.ndarray]
+MOST_DRAWS = 1_000_000  # of a class, for one sample
 
 
 def _pools(labels: np.ndarray) -> Clients:
@@ -270,12 +271,13 @@ def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.nda
             continue
         free[client] -= 1
         unfilled -= 1
-        for _ in range(1_000_000):
+        for _ in range(MOST_DRAWS):
             c = int(np.argmax(rng.uniform() <= cum[client]))  # 0 when rounding leaves the last below 1
-            if left[c] > 0:
+            if left[c] > 0 or not recycle:
                 break
-            left[c] = len(pools[c]) if recycle else 0
-        else:
+            left[c] = len(pools[c])
+        c = c if left[c] > 0 else _draw_again(rng, cum[client], left)
+        if left[c] == 0:
             raise SteppeError(
                 f"The classes of client {client} have run out with {unfilled + 1} samples left; ask for a larger "
                 "alpha, another seed, or dirichlet, which moves samples instead of drawing again."
@@ -283,6 +285,20 @@ def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.nda
         left[c] -= 1
         parts[client, free[client]] = pools[c][left[c]]
     return list(parts)
+
+
+def _draw_again(rng: RandomState, row: np.ndarray, left: list[int]) -> int:
+    """Draw classes until one has samples left, as one draw after the other would; the last if none has."""
+    before, there = rng.get_state(), np.array(left) > 0
+    for count in (100, 10_000, MOST_DRAWS):
+        rng.set_state(before)
+        classes = np.searchsorted(row, rng.uniform(size=count)) % len(row)
+        found = np.flatnonzero(there[classes])[:1]
+        if len(found):
+            rng.set_state(before)
+            rng.uniform(size=found[0] + 1)
+            return int(classes[found[0]])
+    return int(classes[-1])
 
 
 def longtail(

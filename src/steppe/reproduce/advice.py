@@ -1,4 +1,4 @@
-"""Which method to use, from the committed rows: the best that a federation can afford, where it was compared."""
+"""Recommend a method from the committed rows: the best that a federation can afford, in the nearest setting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from steppe.data.partition import parse
 from steppe.reproduce.intervals import compare_blocks
 from steppe.reproduce.method_results import Evidence, Setting
 
-CHANCE = 2.0  # points by which single runs may differ without meaning it (docs/survey.md)
+CHANCE = 2.0  # points by which single runs may differ by chance (docs/survey.md)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A federation: what is known about it, and what a method may cost, as multiples of FedAvg."""
+    """A federation: its known properties, and what a method may cost, as multiples of FedAvg."""
 
     clients: int | None = None
     per_round: int | None = None
@@ -56,8 +56,8 @@ def _compare_partitions(wanted: str, there: str) -> float:
 def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
     """Answer from the nearest setting in which at least two methods were compared; of several, the one with most runs.
 
-    The advice is the most accurate method within the limits. `level` are those that the rows cannot tell from it,
-    `dominated` those that cost at least as much as another method there and are less accurate.
+    The advice is the most accurate method within the limits. `level` has the methods that the rows do not distinguish
+    from it, `dominated` those that cost at least as much as another method there and are less accurate.
     """
     places: dict[Setting, list[Evidence]] = {}
     for e in evidence:
@@ -68,7 +68,7 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
 
     def rank(setting: Setting) -> tuple[float, int, int]:
         counts = sorted((e.accuracy.count for e in compared[setting] if wish.allows(e)), reverse=True)
-        return (round(wish.measure_distance(setting), 6), -counts[1], -len(counts))  # what two of them have
+        return (round(wish.measure_distance(setting), 6), -counts[1], -len(counts))  # runs of at least two methods
 
     nearest = min(compared, key=rank)
     found = sorted(compared[nearest], key=lambda e: -e.accuracy.mean)
@@ -86,7 +86,7 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def is_level(best: Evidence, other: Evidence) -> bool:
-    """Return whether the rows cannot tell two methods apart: an interval with 0, or single runs close to each other."""
+    """Return whether the rows do not distinguish two methods: an interval with 0, or single runs that are close."""
     pair = compare_blocks(dict(best.by_seed), dict(other.by_seed))
     if pair is None or pair.half is None:
         return best.accuracy.mean - other.accuracy.mean < CHANCE
@@ -100,7 +100,7 @@ def is_dominated(e: Evidence, found: Sequence[Evidence]) -> bool:
 
 
 def find_gaps(wish: Wish, nearest: Setting, best: Evidence) -> list[str]:
-    """Say in what the evidence is not about this federation, and how little of it there is."""
+    """Return sentences on how the evidence differs from this federation, and on how little there is."""
     gaps = []
     if wish.clients and wish.clients != nearest.clients:
         gaps.append(f"No run has {wish.clients:,} clients: the nearest has {nearest.clients:,}.")

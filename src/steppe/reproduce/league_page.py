@@ -1,4 +1,4 @@
-"""The league as a page: what was chosen, the table of each column, the contrasts, and what was not run."""
+"""Write the league's page: what was chosen, the table of each column, the contrasts, and what was not run."""
 
 from __future__ import annotations
 
@@ -151,29 +151,29 @@ def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
 
 
 def describe(scale: str = "paper") -> str:
-    """Say how arms are tuned and judged, from the league's own file."""
+    """Return how arms are tuned and evaluated, from the league's own file."""
     league = read_league()
     tuning, titles = league["tuning"], {a.id: a.title for a in list_arms(scale)}
     whole = titles[league["factorial"]["of"]]
     contrasts = ", ".join(f"ours − ({titles[c]} + EMA)" for c in league["contrasts"])
     return (
-        "The FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a column says "
-        f"otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the initial "
-        "model, the batches, the draw of the partition and the schedule of the clients, the same for all arms. + EMA "
-        f"is the running mean of the global models (keep = {league['keep']:g}), which every run scores beside the "
-        "global model itself. Each arm has six candidates: three on an axis of its own, one with local momentum 0 "
-        "(with a clip, where the paper has no momentum), and two that follow from these, so that what is chosen lies "
-        f"between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
-        f"{find_column(tuning['column'])['title']}, on a partition of their own, for as many rounds as they are "
-        "judged on, and chosen by the running mean's accuracy on the rest; the test set is not looked at. All columns "
-        "use what was chosen there. Accuracies are means of the last ten rounds on the test set. Every number is a "
-        "mean over blocks ± half of its 95 % interval (Student's t), with the number of blocks in brackets; "
-        f"differences are paired by block. Named before the runs: {contrasts}; a win is at least {league['worth']:g} "
-        "points and an interval without 0. λ1 and trace are the global model's after the last round, on at most 5,000 "
-        "training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of one H200, shared; * marks "
-        f"arms of ours. What each part adds is found from all combinations of the parts of {whole}: they have the "
-        "settings and the local rate that were chosen for it (like it in the table) and are not tuned; so has the dual "
-        "of the head, which is the CNN's last 5,130 numbers."
+        "Every run has the FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a "
+        f"column says otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the "
+        "initial model, the batches, the draw of the partition and the schedule of the clients, the same for all "
+        f"arms. + EMA is the running mean of the global models (keep = {league['keep']:g}), which every run evaluates "
+        "in addition to the global model itself. Each arm has six candidates: three on its own axis, one with local "
+        "momentum 0 (with a clip, if the paper has no momentum), and two that depend on their results, so that the "
+        f"chosen value lies between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of "
+        f"the training data of {find_column(tuning['column'])['title']}, on a separate partition, for as many rounds "
+        "as in the final runs, and chosen by the running mean's accuracy on the rest; the test set is not used. All "
+        "columns use the candidates that were chosen there. Accuracies are means of the last ten rounds on the test "
+        "set. Every number is a mean over blocks ± half of its 95 % interval (Student's t), with the number of "
+        f"blocks in brackets; differences are paired by block. Named before the runs: {contrasts}; a win is at least "
+        f"{league['worth']:g} points and an interval without 0. λ1 and trace are the global model's after the last "
+        "round, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of "
+        "one H200, shared; * marks arms of ours. The effect of each part is computed from all combinations of the "
+        f"parts of {whole}. They have the settings and the local rate that were chosen for it ('like it' in the "
+        "table) and are not tuned; the same holds for the dual of the head, which is the CNN's last 5,130 numbers."
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def render_markdown(rows: Sequence[Row], scale: str = "paper") -> str:
     parts = [f"# {read_league()['title']}", md(describe(scale)), "    steppe reproduce league",
              "All methods of the catalogue, with one seed each, are in [the survey](survey.md)."]  # fmt: skip
     if scale != "paper":
-        parts.append("This is the tiny scale, on the embedded digits: the numbers are those of a toy.")
+        parts.append("This is the tiny scale, on the embedded digits: the numbers say nothing about the methods.")
     tables = make_tables(rows, scale)
     if tables:
         parts += ["## Outcome", "\n".join(f"- {md(s)}" for s in write_outcome(rows, scale))]

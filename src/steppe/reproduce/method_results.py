@@ -1,4 +1,4 @@
-"""What the committed rows say about methods: each method in each setting, with its accuracy, its gain and its costs."""
+"""Read each method in each setting from the committed rows, with its accuracy, its gain and its costs."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Evidence:
 
     @property
     def stateless(self) -> bool:
-        return self.kept < 1e-3  # a flag or a counter is no vector
+        return self.kept < 1e-3  # a flag or a counter does not count as a vector
 
 
 def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
-    """Return all evidence: of the league, of the survey, and of the published tables' own rows."""
+    """Return all evidence: from the league, the survey, and the published tables' own rows."""
     judged: dict[str, dict[int, Row]] = {}
     for row in rows:
         if "failed" not in row and not row["config"].get("validation"):
@@ -96,7 +96,7 @@ def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, 
 
 
 def spell_title(printed: str) -> str:
-    """Return a method's name as the survey spells it, wherever a paper writes it otherwise.
+    """Return a method's name in the survey's spelling, even if a paper spells it differently.
 
     >>> spell_title("Scaffold"), spell_title("FedDC+MAN"), spell_title("FedAdam (5%-200)")
     ('SCAFFOLD', 'FedDC + MAN', 'FedAdam (5%-200)')
@@ -122,7 +122,7 @@ def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, flo
 
 
 def spell_command(config: Config, ema: float | None = None) -> str:
-    """Return what `steppe run` is given for a method, with the local keys that were tuned.
+    """Return the arguments of `steppe run` for a method, with the local keys that were tuned.
 
     >>> spell_command(Config(algorithm="fedsam", settings={"rho": 0.5}, add=["man:weight=0.1"]), 0.9)
     'fedsam:rho=0.5+man:weight=0.1+ema:keep=0.9'

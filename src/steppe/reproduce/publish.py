@@ -1,4 +1,4 @@
-"""A table compared with the paper, made from rows alone: Markdown, LaTeX, HTML, JSON, and lines for a terminal."""
+"""Write a table compared with the paper, only from rows: Markdown, LaTeX, HTML, JSON, and lines for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from steppe.config import Config
 from steppe.core.write_aside import write_aside
 from steppe.report.report_tables import Table as Printed
 from steppe.report.texts import escape_latex as tex
@@ -20,7 +19,7 @@ from steppe.report.texts import render_latex_table as tabular
 from steppe.report.texts import render_markdown_table as markdown_table
 from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.missing_runs import UNKNOWN
-from steppe.reproduce.recipes import Published, Table, list_tables
+from steppe.reproduce.recipes import USUAL, Published, Table, list_tables
 from steppe.reproduce.recipes import load_table as named
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import (
@@ -40,12 +39,12 @@ MARKS = {INSIDE: "✓", OUTSIDE: "✗", FAILED: "†", NOT_JUDGED: "", NOT_RUN: 
 NAMES = {"mean_of_last_ten": "mean of the last ten rounds", "mean_of_last_fifty": "mean of the last fifty rounds",
          "best": "best round", "last": "last round", "draw": "wider band, with the draw of the partition",
          "personal.5.mean": "mean of the clients' own models (last, last ten, best: the global one's)"}  # fmt: skip
-TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. Its numbers are those of a toy "
-        "and say nothing about the paper, so nothing is judged.")  # fmt: skip
+TINY = ("This is the tiny scale: the embedded digits, a small network and few rounds. Its numbers say nothing about "
+        "the paper, so no cell gets a verdict.")  # fmt: skip
 KINDS = ("md", "tex", "html", "json")
 BEGIN, END = "<!-- begin: steppe reproduce tables -->", "<!-- end -->"
 
-# Data sets whose files could not be had: cells that need them cannot be run.
+# Data sets whose files were not available: cells that need them cannot be run.
 NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
                "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
 
@@ -61,13 +60,13 @@ thead th { border-bottom: 2px solid #888; }
 
 
 def trace_table_costs(table: Table) -> dict[str, dict[str, float]]:
-    """Return what the cells of a cost table say, which needs no training."""
+    """Return the values of a cost table's cells, which need no training."""
     asked = [c for c in table.cells if c.statistic in ("bytes_x", "flops_x")]
     return {c.hash: compare_costs(c.config) for c in asked}
 
 
 def judge_table(table: Table, rows: Sequence[Row], scale: str = "paper") -> list[Finding]:
-    """Compare every cell with the paper; at the tiny scale nothing is judged."""
+    """Compare every cell with the paper; at the tiny scale no cell gets a verdict."""
     found = compare_with_paper(table, rows, trace_table_costs(table))
     if scale == "paper":
         return found
@@ -85,12 +84,12 @@ def summarize(table: Table, found: Sequence[Finding]) -> str:
 
 
 def sum_seconds(found: Sequence[Finding]) -> float:
-    """Of the device; cells that share a run share its time."""
+    """Return the device's seconds; cells that share a run share its time."""
     return sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
 
 
 def judge_claim(table: Table, found: Sequence[Finding]) -> str:
-    """Return whether what the paper says holds in our rows: the order, and how large the margin is."""
+    """Return whether the paper's claim holds in our rows: the order, and the size of the margin."""
     if not (pairs := compare_claimed(table, found)):
         return ""
     nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
@@ -98,9 +97,9 @@ def judge_claim(table: Table, found: Sequence[Finding]) -> str:
     holds = (
         "holds" if same == len(pairs) else "holds for the most part" if 3 * same > 2 * len(pairs) else "does not hold"
     )
-    told = (f"Claim of the paper: {table.claim}. In our hands it {holds}: {same} of {len(pairs)} comparisons that it "
-            f"prints so, and that were run, come out so, {by.format(f'{ours:.2f}')} on average where the paper has "
-            f"{paper:.2f}.")  # fmt: skip
+    told = (f"Claim of the paper: {table.claim}. In our runs it {holds}: {same} of {len(pairs)} comparisons that "
+            f"favour it in print, and that were run, favour it here, {by.format(f'{ours:.2f}')} on average where the "
+            f"paper has {paper:.2f}.")  # fmt: skip
     order = [r["spearman"] for r in correlate_ranks(table, found) if r["spearman"] is not None]
     if order:
         told += (f" Rank correlation of all methods with the paper's order: at least 0.9 in "
@@ -109,7 +108,7 @@ def judge_claim(table: Table, found: Sequence[Finding]) -> str:
 
 
 def make_tables(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
-    """Return the whole as one grid, then every column cell by cell, the ranks, and what else was tried."""
+    """Return one grid with all columns, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
     parts = [_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
@@ -126,12 +125,12 @@ def make_tables(table: Table, found: Sequence[Finding], scale: str = "paper") ->
         explained = find_explanations(table, found)
         rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
                  _found_out(table, f, explained, found)] for f in misses]  # fmt: skip
-        note = "Recipes that were tried were chosen after the miss was seen; a cell's verdict does not change by them."
+        note = "Alternative recipes were chosen after the miss was seen; they do not change a cell's verdict."
         parts.append(Printed("Misses", ["cell", "paper", "ours", "difference", "what was found"], rows, note))
     tried = [f for f in found if f.cell.of]
     if tried:
         rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_line(table, f)[1:]] for f in tried]
-        parts.append(Printed("What else was tried", ["cell", "instead", *_columns(table)[1:]], rows))
+        parts.append(Printed("What else was tried", ["cell", "change", *_columns(table)[1:]], rows))
     return parts
 
 
@@ -199,7 +198,7 @@ def _signed(value: float | None) -> str:
 
 
 def write_introduction(table: Table, found: Sequence[Finding], scale: str) -> list[str]:
-    """Paragraphs above the tables."""
+    """Return the paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
     told = [judge_claim(table, found)] if scale == "paper" and compare_claimed(table, found) else []
@@ -209,15 +208,15 @@ def write_introduction(table: Table, found: Sequence[Finding], scale: str) -> li
     if scale != "paper":
         told.append(TINY)
     if table.unit == "%" and scale == "paper":
-        told.append(f"{unit} Compared is the {usual}, averaged over seeds where there are several; the band is two of "
-                    "the paper's standard deviations or 1.5 points, whichever is more (1.5 points where the deviation "
-                    "comes from fewer than three runs, or there is none).")  # fmt: skip
+        told.append(f"{unit} The {usual} is compared, averaged over seeds if there are several. The band is two of the "
+                    "paper's standard deviations or 1.5 points, whichever is larger (1.5 points if the deviation comes "
+                    "from fewer than three runs, or none is given).")  # fmt: skip
     elif unit:
         told.append(unit)
     ran = {f.cell.row for f in found if f.cell.of}
     left = list(dict.fromkeys(f"{c.row} ({c.why})" for c in table.cells if c.of and c.row not in ran))
     if left and scale == "paper":
-        told.append(f"Could be tried (--tried), and was not run in any column: {'; '.join(left)}.")
+        told.append(f"Alternative recipes (--tried) that were not run in any column: {'; '.join(left)}.")
     return told
 
 
@@ -251,7 +250,7 @@ def render_latex(table: Table, found: Sequence[Finding], scale: str = "paper") -
 
 
 def render_html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    """Return a page without any script, and without anything to load."""
+    """Return a page without scripts, which loads nothing else."""
     above = write_introduction(table, found, scale)
     body = [f"<h1>{escape(table.title)}</h1>", *(f"<p>{escape(p)}</p>" for p in above),
             f"<pre>{escape(format_command(table, scale))}</pre>",
@@ -270,7 +269,7 @@ def render_html(table: Table, found: Sequence[Finding], scale: str = "paper") ->
 
 
 def collect_facts(table: Table, found: Sequence[Finding], scale: str = "paper") -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything as JSON, for programs."""
     return {
         "table": table.name, "title": table.title, "source": table.source, "scale": scale, "statistic": table.statistic,
         "unit": table.unit, "notes": list(table.notes), "summary": summarize(table, found),
@@ -283,15 +282,9 @@ def collect_facts(table: Table, found: Sequence[Finding], scale: str = "paper") 
             "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
             "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
             "origins": f.origins, "command": format_command(table, scale, f.cell.id),
-            "changes": find_changes(f.cell.config),
+            "changes": {k: v for k, v in f.cell.config.model_dump(mode="json").items() if v != USUAL[k]},
         } for f in found],
     }  # fmt: skip
-
-
-def find_changes(config: Config) -> dict[str, Any]:
-    """Return the recipe: what differs from the library's defaults."""
-    usual = {k: f.get_default(call_default_factory=True) for k, f in Config.model_fields.items()}
-    return {k: v for k, v in config.model_dump(mode="json").items() if v != usual[k]}
 
 
 def _published(paper: Published | None) -> dict[str, Any] | None:
@@ -314,7 +307,7 @@ def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
 
 
 def render_index(found: dict[str, list[Finding]]) -> str:
-    """Return all tables with their counts; those without any run have no page of their own."""
+    """Return all tables with their counts; those without any run have no page."""
     lines = []
     for name, several in found.items():
         t, main = named(name), [f for f in several if not f.cell.of]
@@ -338,11 +331,12 @@ def render_index(found: dict[str, list[Finding]]) -> str:
     head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
             "left to run", "not reachable", "why not", "seeds per cell", "GPU seconds"]  # fmt: skip
     table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
-    return (f"# Published tables compared with ours\n\n{table}\n\nExplained and doubtful are cells that are outside: "
-            "another recipe, which was chosen after the miss was seen, is inside; or the printed number contradicts "
-            "the print itself. What was found about each miss is on its table's page. GPU seconds are those of the "
-            "rows: a run that several tables show is counted in each, and what never became a row is not.\n\n"
-            "Made from the rows in `results/` by `steppe reproduce tables`; "
+    return (f"# Published tables compared with ours\n\n{table}\n\nExplained and doubtful cells are outside the "
+            "band. A cell is explained if another recipe, which was chosen after the miss was seen, is inside; it is "
+            "doubtful if the paper contradicts its own number. Each table's page says what was found about its misses. "
+            "GPU seconds are those of the rows: a run in several tables is counted in each, and runs without a row are "
+            "not counted.\n\n"
+            "Written from the rows in `results/` by `steppe reproduce tables`; "
             "[how to read them](../reproductions.md).\n")  # fmt: skip
 
 
@@ -356,9 +350,9 @@ def renew_index(page: Path, index: str) -> dict[str, str]:
 
 
 def _unreachable(f: Finding) -> str:
-    """Return why nobody can run a cell; an empty text if it can be run."""
+    """Return why a cell cannot be run; an empty text if it can."""
     if f.cell.statistic == UNKNOWN:
-        return "what is counted is not printed"
+        return "the paper does not define it"
     data = f.cell.config.data
     return f"no files of {NOT_AT_HAND[data]}" if data in NOT_AT_HAND else ""
 
