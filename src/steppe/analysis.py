@@ -40,7 +40,7 @@ from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import describe
-from steppe.runs.same_run import find_changed_sources
+from steppe.runs.same_run import find_changed_sources, leave_out_places
 
 log = logging.getLogger("steppe")
 LONG = 20.0  # seconds; a measure that takes longer is announced
@@ -191,7 +191,7 @@ class Analysis:
             if by := (about.get("partition") or {}).get("by"):
                 now["partition"]["by"] = by
             recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
-            changed = [k for k in recorded if about.get(k) != now[k]]
+            changed = [k for k in recorded if leave_out_places(about.get(k)) != leave_out_places(now[k])]
             was, is_ = ((a.get("model") or {}) for a in (about, now))
             changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
