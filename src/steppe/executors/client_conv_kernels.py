@@ -251,11 +251,16 @@ _put_off: dict[Any, Callable[[], Any]] | None = None  # compilations of kernels 
 def _launch(which: int, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     kernels = _kernels()
     assert kernels is not None
+    launch(kernels[which], grid, *args, **constants)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Launch a Triton kernel, or note that it will have to be compiled (`skip_launches`)."""
     if _put_off is None:
-        kernels[which][grid](*args, **constants)
+        kernel[grid](*args, **constants)
         return
     kinds = [a.dtype if isinstance(a, Tensor) else a for a in args]
-    _put_off[which, *kinds, *constants.values()] = partial(kernels[which].warmup, *kinds, grid=grid, **constants)
+    _put_off[id(kernel), *kinds, *constants.values()] = partial(kernel.warmup, *kinds, grid=grid, **constants)
 
 
 @contextmanager

@@ -114,15 +114,15 @@ def fuse_pooling(graph: Graph) -> int:
     for one in found:
         _replace(graph, one)
     if found:
-        _sweep(graph)
+        sweep(graph)
     return len(found)
 
 
-def _through(node: Node) -> Iterator[Node]:
+def through(node: Node) -> Iterator[Node]:
     """Yield the nodes that read this one's values, seen through views and copies of it."""
     for user in node.users:
         if user.target in VIEWS:
-            yield from _through(user)
+            yield from through(user)
         else:
             yield user
 
@@ -150,19 +150,19 @@ def _match(pool: Node) -> Chain | None:
     flat = getattr(bias, "meta", {}).get("val")
     if flat is None or flat.shape != (shape[0], 1, shape[2], 1, 1) or shape[2] < FEW or shape[3] % 2 or shape[4] % 2:
         return None
-    indices = [user for out in pool.users if out.args[1] == 1 for user in _through(out)]
+    indices = [user for out in pool.users if out.args[1] == 1 for user in through(out)]
     if not indices:  # a teacher, which has no gradient
-        alone = all(user is pool for user in _through(relu))
+        alone = all(user is pool for user in through(relu))
         return Chain(conv, add, bias, pool, None, []) if alone else None  # type: ignore[arg-type]
     back = indices[0]
     if len(indices) > 1 or back.target is not aten.max_pool2d_with_indices_backward.default:
         return None
-    gates = list(_through(back))
+    gates = list(through(back))
     if len(gates) != 1 or gates[0].target is not aten.threshold_backward.default or gates[0].args[2] != 0:
         return None
-    if {*_through(relu)} != {pool, back, gates[0]}:
+    if {*through(relu)} != {pool, back, gates[0]}:
         return None
-    readers = list(_through(gates[0]))
+    readers = list(through(gates[0]))
     known = (aten.sum.dim_IntList, steppe.client_conv_input_grad.default, steppe.client_conv_weight_grad.default)
     good = all(r.target in known and _origin(r.args[0]) is gates[0] for r in readers)  # type: ignore[arg-type]
     good = good and all(tuple(r.args[1]) == (1, 3, 4) for r in readers if r.target is known[0])  # type: ignore
@@ -213,7 +213,7 @@ def _order(reader: Node) -> tuple[int, ...]:
     return CHANNELS if not back and other.is_cuda and turned(other, other.shape[2]) else PIXELS
 
 
-def _sweep(graph: Graph) -> None:
+def sweep(graph: Graph) -> None:
     """Remove what nobody reads any more; what writes to a tensor stays."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
