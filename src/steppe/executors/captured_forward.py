@@ -30,7 +30,7 @@ _captured: WeakKeyDictionary[Task, dict[Any, Forward | None]] = WeakKeyDictionar
 
 
 def find_forward(task: Task, w: Tensor, x: Any) -> Forward | None:
-    """Return the captured forward pass of a task for batches like x, or None if it has none and runs as it is."""
+    """Return the captured forward pass of a task for batches like x, or None if the task runs without one."""
     if not ENABLED or not w.is_cuda or w.dtype != torch.float32 or task.buffers or task.mixed is not None:
         return None
     if not isinstance(x, Tensor) or x.ndim != 4:
