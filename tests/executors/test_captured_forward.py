@@ -6,6 +6,7 @@ import torch
 from steppe.core.task import Task
 from steppe.evaluate import accuracy
 from steppe.executors import captured_forward as ours
+from steppe.executors import client_norm
 from steppe.models import build
 from tests.executors.test_client_conv import near, rand
 
@@ -28,6 +29,14 @@ def test_the_traced_pass_is_fused_and_computes_the_same():
 def test_a_model_without_the_sequence_runs_as_it_is(model):
     task = make(model)
     assert ours.trace_forward(task, task.x0, rand(2, 3, 16, 16), ("cpu",)) is None
+
+
+def test_group_norm_is_fused_where_it_is_switched_on(monkeypatch):
+    monkeypatch.setattr(client_norm, "ENABLED", True)
+    task, x = make("resnet8-gn"), rand(2, 3, 16, 16)
+    graph = ours.trace_forward(task, task.x0, x, ("cpu",))
+    assert "relu" not in graph.code
+    near(graph(task.x0 / 2, x), task.forward(task.x0 / 2, x, {}, learning=False).logits, 1e-12)
 
 
 def test_on_a_cpu_nothing_is_captured(monkeypatch):

@@ -1,7 +1,7 @@
 """A model's forward pass on batches of one shape as one captured CUDA graph, for evaluations after every round.
 
 The pass is traced with the clients' convolutions, as in training, so that bias, ReLU and pooling are computed inside
-them (`fuse_pooling`). Models without such a sequence run as they are.
+them (`fuse_pooling`), or ReLU inside group norm (`fuse_norm`). Models without such a sequence run as they are.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steppe.core.task import Task
+from steppe.executors import client_norm
 from steppe.executors.captured import capture_graph
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
+from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
 
 log = logging.getLogger("steppe")
@@ -47,7 +49,7 @@ def find_forward(task: Task, w: Tensor, x: Any) -> Forward | None:
 
 
 def trace_forward(task: Task, w: Tensor, x: Tensor, devices: Sequence[str] = ("cuda",)) -> GraphModule | None:
-    """Return the graph of the forward pass with fused pooling, or None if there is nothing to fuse."""
+    """Return the graph of the forward pass with fused operators, or None if there is nothing to fuse."""
 
     def logits(w: Tensor, x: Tensor) -> Tensor:
         def one(v: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ def trace_forward(task: Task, w: Tensor, x: Tensor, devices: Sequence[str] = ("c
         graph = make_fx(logits)(w, x)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default  # a fused operator may have another layout
-    if not fuse_pooling(graph.graph):
+    if not fuse_pooling(graph.graph) + (fuse_norm(graph.graph) if client_norm.ENABLED else 0):
         return None
     graph.recompile()
     return graph
