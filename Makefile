@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all fuzz check docs bench bench-gpu bench-scale clean
+.PHONY: setup demo test test-all test-python fuzz check docs bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.complete
 
@@ -35,6 +35,15 @@ TEST_SEED := 0
 test-all: test
 	@echo "the fuzzers' seed is $(TEST_SEED); others: make test-all TEST_SEED=1, or make fuzz"
 	STEPPE_FUZZ_SEED=$(TEST_SEED) $(PYTEST) -m slow
+
+# The tests under another Python, in an environment of its own (3 GB: PyPI's torch brings CUDA):
+# make test-python PYTHON=python3.13 TESTS="tests/api tests/core tests/parts"
+OTHER = build/$(notdir $(PYTHON))
+TESTS := tests
+test-python:
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,optuna,transformers]'
+	$(OTHER)/bin/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m "not slow" $(TESTS)
 
 # Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
 FUZZ_SEED := $(shell date +%s)

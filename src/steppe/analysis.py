@@ -25,8 +25,9 @@ from steppe import flatness
 from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.data import partition, sampling
+from steppe.data import sampling
 from steppe.data.npz import write_arrays
+from steppe.data.partition import is_rule
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
@@ -39,7 +40,7 @@ from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import describe
-from steppe.runs.same_run import find_changed_sources
+from steppe.runs.same_run import find_changed_sources, leave_out_places
 
 log = logging.getLogger("steppe")
 LONG = 20.0  # seconds; a measure that takes longer is announced
@@ -66,7 +67,7 @@ class Analysis:
         self.folder = RunFolder(where)
         self.whose = "" if self.options.client is None else f"client-{self.options.client}"
         self.config, summary = self.folder.config, self.folder.summary
-        if summary is None or not (where / "model.safetensors").exists():
+        if summary is None or not self.folder.model_file.exists():
             raise self.folder.make_unfinished_error()
         if not summary.get("rounds"):
             raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
@@ -190,7 +191,7 @@ class Analysis:
             if by := (about.get("partition") or {}).get("by"):
                 now["partition"]["by"] = by
             recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
-            changed = [k for k in recorded if about.get(k) != now[k]]
+            changed = [k for k in recorded if leave_out_places(about.get(k)) != leave_out_places(now[k])]
             was, is_ = ((a.get("model") or {}) for a in (about, now))
             changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
@@ -201,13 +202,9 @@ class Analysis:
 
     def _partition(self, config: Config) -> str:
         """Return the rule or, if the partition came from a file or from the user's program, the run's copy."""
-        recorded = self.folder.about.get("partition") or {}
-        try:
-            partition.parse(config.partition)
-        except SteppeError:
-            return str(self.where / "partition.json")
         # What a rule divided by is in the user's program alone; the run's copy has the result.
-        return str(self.where / "partition.json") if recorded.get("by") else config.partition
+        divided = (self.folder.about.get("partition") or {}).get("by")
+        return config.partition if is_rule(config.partition) and not divided else str(self.folder.partition_file)
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:

@@ -1,4 +1,4 @@
-"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace`, `partition`, with names and with the caller's objects.
+"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace` and others, with names and with the caller's objects.
 
 Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
 interrupted continues when the same call is made once more.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from steppe.api import take_objects
+from steppe.api import Run, take_objects
 from steppe.config import Config, find_key
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost as trace_cost
@@ -39,6 +39,7 @@ from steppe.registry import complete_algorithm, list_catalogue_settings, list_se
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
+from steppe.report.write import write
 from steppe.runs.folder import check_place
 from steppe.settings import split_algorithm
 
@@ -178,6 +179,16 @@ def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | 
         (5, 1437)
     """
     return divide(load(data) if isinstance(data, str) else as_data(data), rule, clients, seed)[1]
+
+
+def write_report(runs: str | Path | Run | Sequence[str | Path | Run], path: str | Path = "report.html") -> Path:
+    """Write a page about finished runs, as `steppe report` does, and return its path.
+
+    runs  folders of runs or of comparisons, or what `steppe.load` returns; one or several
+    path  the page; its suffix is .html, .md or .tex
+    """
+    several = [runs] if isinstance(runs, str | Path | Run) else runs
+    return write([one.folder if isinstance(one, Run) else Path(one) for one in several], Path(path))[0]
 
 
 def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,

@@ -111,8 +111,12 @@ def test_only_running_statistics_are_buffers(name: str):
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, shape) for name, shape in SHAPES.items() if name != "resnet18-bn"]
-    + [("cnn", (1, 28, 28)), ("vgg11", (1, 28, 28)), ("slvit", (1, 28, 28))],
+    [
+        pytest.param(name, shape, marks=[pytest.mark.slow] * (name in ("resnet18-bs", "vgg11-linear")), id=name)
+        for name, shape in SHAPES.items()
+        if name != "resnet18-bn"
+    ]
+    + [("cnn", (1, 28, 28)), pytest.param("vgg11", (1, 28, 28), marks=pytest.mark.slow), ("slvit", (1, 28, 28))],
 )
 def test_vmap_equals_a_loop(name: str, shape: tuple[int, ...]):
     torch.manual_seed(0)

@@ -77,7 +77,7 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
     if len(was["parts"]) == len(now["parts"]):
         now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
     changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED
-               if _simplify(was.get(k)) != _simplify(now[k])]  # fmt: skip
+               if leave_out_places(was.get(k)) != leave_out_places(now[k])]  # fmt: skip
     changed += _compare_sources(folder, now.get("sources", {}))
     if "format" in was:
         for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
@@ -106,10 +106,10 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
     return {k: v for k, v in part.items() if k not in new}
 
 
-def _simplify(recorded: Any) -> Any:
+def leave_out_places(recorded: Any) -> Any:
     """Leave out what may differ: a part's module if it is the user's, and the rule of a partition, which has a hash."""
     if isinstance(recorded, list):
-        return [part | {"type": part["type"] if part["type"].startswith("steppe.") else _name_class(part["type"])}
+        return [{k: _name_class(v) if k == "type" and not v.startswith("steppe.") else v for k, v in part.items()}
                 for part in recorded]  # fmt: skip
     return {k: v for k, v in recorded.items() if k != "rule"} if isinstance(recorded, dict) else recorded
 
