@@ -25,8 +25,9 @@ from steppe import flatness
 from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.data import partition, sampling
+from steppe.data import sampling
 from steppe.data.npz import write_arrays
+from steppe.data.partition import is_rule
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
@@ -66,7 +67,7 @@ class Analysis:
         self.folder = RunFolder(where)
         self.whose = "" if self.options.client is None else f"client-{self.options.client}"
         self.config, summary = self.folder.config, self.folder.summary
-        if summary is None or not (where / "model.safetensors").exists():
+        if summary is None or not self.folder.model_file.exists():
             raise self.folder.make_unfinished_error()
         if not summary.get("rounds"):
             raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
@@ -201,13 +202,9 @@ class Analysis:
 
     def _partition(self, config: Config) -> str:
         """Return the rule or, if the partition came from a file or from the user's program, the run's copy."""
-        recorded = self.folder.about.get("partition") or {}
-        try:
-            partition.parse(config.partition)
-        except SteppeError:
-            return str(self.where / "partition.json")
         # What a rule divided by is in the user's program alone; the run's copy has the result.
-        return str(self.where / "partition.json") if recorded.get("by") else config.partition
+        divided = (self.folder.about.get("partition") or {}).get("by")
+        return config.partition if is_rule(config.partition) and not divided else str(self.folder.partition_file)
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:

@@ -54,6 +54,8 @@ CASES = {
     "curved dual+man+ema": (["fedsol", "man:weight=0.4", "dynamic_regularisation:alpha=0.3,prox=none", "ema:keep=0.5"],
                             {"rho": 0.5, "curved": SHAPES, "alpha": 0.3, "order": "none", "man": 0.4, "ema": 0.5},
                             {"rho": 0.5, "proximal": "l2"}),
+    "takyr": (["takyr"], {"rho": 0.5, "curved": SHAPES, "alpha": 0.3, "order": "none", "man": 0.4, "ema": 0.5},
+              {"rho": 0.5, "alpha": 0.3, "weight": 0.4, "keep": 0.5}),
     "curved dual of the head+man": (["fedsol", "man:weight=0.4",
                                      "dynamic_regularisation:alpha=0.3,prox=none,last=15", "norm_bound:limit=0.6"],
                                     {"rho": 0.5, "curved": SHAPES, "alpha": 0.3, "order": "none", "man": 0.4,

@@ -59,7 +59,8 @@ def can(entry):
 
 ABLATIONS = [("fedsol_ablation", {"variant": f"a{i}", "proximal": "l2"}) for i in (0, 2, 3, 4, 5, 6)]
 ABLATIONS += [("fedsol_ablation", {"variant": f"a{i}", "proximal": "l2", "radius": "layer"}) for i in (1, 2, 3, 6)]
-ENTRIES = [entry for entry in (*entries(), *ABLATIONS) if can(entry)]
+WITHOUT_MAN = [("takyr", {"weight": 0.0})]  # a quadratic has no activations
+ENTRIES = [entry for entry in (*entries(), *ABLATIONS, *WITHOUT_MAN) if can(entry)]
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -9,9 +9,12 @@ from scipy.stats import t as student
 
 import steppe
 from steppe.cli.reproduce import _show_league
+from steppe.engine.build import build_algorithm
 from steppe.reproduce import factorial, league, league_page, recipes, rows
+from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.intervals import compare_blocks, estimate
 from steppe.reproduce.league import Candidate
+from steppe.reproduce.method_results import collect_evidence
 
 SEED = recipes.read_table_file("league")["tuning"]["seed"]
 MACHINE = {"device": "cpu", "data_folder": None}
@@ -116,6 +119,26 @@ def test_the_parts_of_ours_are_arms_with_what_was_chosen_for_the_whole():
     assert (
         factorial.make_table(league.find_standings(incomplete), league.find_column("lda-0.1")).rows[0][1] == "3.10 (1)"
     )
+
+
+def test_the_entry_of_the_catalogue_is_the_arm_that_won():
+    """Its defaults are what the league's committed rows chose, and its evidence is that of the arm."""
+    known = rows.read_folders([rows.find_ours()])
+    (arm,) = [a for a in league.list_arms() if "entry" in a.content]
+    assert league.choose_ours(known).id == arm.id
+    config = arm.cell(arm.choose(known), league.find_column("lda-0.1")).config
+    with_mean = config.model_copy(update={"add": [*config.add, f"ema:keep={config.running_mean}"]})
+    plain = config.model_copy(update={"algorithm": arm.content["entry"], "settings": {}, "add": []})
+    ours, theirs = (
+        sorted(build_algorithm(c).parts, key=lambda p: p.name == "ema")  # whose place means nothing
+        for c in (plain, with_mean)
+    )
+    assert ours == theirs
+    costs = compare_costs(plain)
+    assert (costs["bytes_x"], costs["flops_x"]) == (1.0, 1.0)
+    found = [e for e in collect_evidence(known) if e.title == "Takyr"]
+    assert {e.setting.partition for e in found} >= {"lda(0.1)", "sharding(2)"}
+    assert {e.command for e in found} == {"takyr"}
 
 
 def test_contrasts_are_paired_by_block():

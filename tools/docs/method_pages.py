@@ -8,7 +8,7 @@ from tools.docs import page_sections as sections
 from tools.docs.catalogue import Method, list_methods, make_example, model_size, open_up, page_of, trace
 from tools.docs.compatibility import Compatibility
 from tools.docs.docstrings import Row, describe
-from tools.docs.evidence import Evidence
+from tools.docs.evidence import Evidence, tell_league
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
 from tools.docs.sentences import capitalise
@@ -28,7 +28,7 @@ def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compa
     """Return the page of one method."""
     parts = method.make()
     own, others = method.papers()
-    mine = [e for e in evidence if e.config.algorithm == method.name]
+    mine = [e for e in evidence if e.entry == method.name]
     return "\n\n".join([
         f"# {method.title}",
         f"{typeset(capitalise(method.idea))}\n\n" + "\n\n".join(map(str, own)),
@@ -41,7 +41,7 @@ def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compa
         "## Variants", _variants(method),
         "## Use", _use(method),
         "## Limits and deviations", _remarks(method, parts),
-        "## Evidence", show_evidence(mine, "../"),
+        "## Evidence", *filter(None, [tell_league(method.name)]), show_evidence(mine, "../"),
         "## Combinations", _combinations(parts, compatibility),
         "## Cite", sections.cite(f"steppe cite {method.name}", bibtex(method.name)),
         *([f"Its parts come from:\n\n{chr(10).join(f'- {paper}' for paper in others)}"] if others else []),

@@ -206,6 +206,14 @@ def parse(rule: str) -> tuple[Callable[..., Sequence[np.ndarray]], list[float]]:
     return function, numbers
 
 
+def is_rule(text: str) -> bool:
+    """Return whether a partition is given as a rule, and not as a file or by the user's own indices."""
+    try:
+        return bool(parse(text))
+    except SteppeError:
+        return False
+
+
 def as_array(targets: Any) -> np.ndarray:
     """Return targets as a numpy array, from any device."""
     return targets.cpu().numpy() if hasattr(targets, "cpu") else np.asarray(targets)

@@ -214,7 +214,8 @@ def _make_factorial() -> Iterator[dict[str, Any]]:
         rule = (
             {"algorithm": "fedavg"} if whole["algorithm"] in lost else {k: whole[k] for k in ("algorithm", "settings")}
         )
-        title = " + ".join(f for f in plan["factors"] if f in on) or "no part"
+        title = " + ".join(f for f in plan["factors"] if f in on) or "rate and momentum alone"
+        title = f"{whole['title'].partition(' ')[0]}'s {title}"
         yield {"id": name, "title": title, "tier": 2, "like": plan["of"], "add": add, "columns": plan["columns"],
                "blocks": plan["blocks"], **rule}  # fmt: skip
 

@@ -71,10 +71,10 @@ def _show(by_block: dict[int, float]) -> str:
     return str(estimate(by_block.values()) or "")
 
 
-def compare_arms(found: Sequence[Standing], column: str, ours: str) -> dict[str, Interval]:
-    """Return the named contrasts of a column: the running mean of ours minus that of each, by block."""
+def compare_arms(found: Sequence[Standing], column: str, ours: str, others: Sequence[str]) -> dict[str, Interval]:
+    """Return contrasts of a column: the running mean of ours minus that of each, by block."""
     mean = {f["arm"]: f["mean"] for f in found if f["column"] == column}
-    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in read_league()["contrasts"]}
+    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in others if other in mean}
     return {other: pair for other, pair in pairs.items() if pair is not None}
 
 
@@ -87,9 +87,37 @@ def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     titles = {a.id: a.title for a in list_arms(scale)}
     found = find_standings(rows, scale)
     for column in league["column"]:
-        for other, pair in compare_arms(found, column["id"], ours.id).items():
+        for other, pair in compare_arms(found, column["id"], ours.id, league["contrasts"]).items():
             told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
+    further = [a.id for a in list_arms(scale) if a.id not in (ours.id, *league["contrasts"])]
+    for column in league["column"]:
+        for other, pair in compare_arms(found, column["id"], ours.id, further).items():
+            told.append(f"Not named beforehand, {column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}.")
+    return [*told, *_name_strong(rows, found, ours.id, scale), *_name_failures(rows, scale)]
+
+
+def _name_strong(rows: Sequence[Row], found: Sequence[Standing], ours: str, scale: str) -> list[str]:
+    """Name the arms without a block that do better on held-out data than every arm that ours was compared with."""
+    scores = {
+        a.id: max((s for s in a.tried(rows)[0].values() if s is not None), default=-1.0) for a in list_arms(scale)
+    }
+    bar = max(scores[c] for c in read_league()["contrasts"])
+    judged = {f["arm"] for f in found if f["mean"] or f["failed"]}
+    told = []
+    for arm in (a for a in list_arms(scale) if scores[a.id] > bar and a.id not in judged):
+        tried = sum(s is not None for s in arm.tried(rows)[0].values())
+        flops = next(f["flops_x"] for f in found if f["arm"] == arm.id)
+        told.append(f"Not compared with ours yet, though it may be as good: {arm.title} + EMA, at {flops:.2f} times "
+                    f"FedAvg's FLOPs, has {_score(scores[arm.id])} % of held-out data with the best of the {tried} "
+                    f"candidates that were run; ours has {_score(scores[ours])} %, one run each.")  # fmt: skip
     return told
+
+
+def _name_failures(rows: Sequence[Row], scale: str) -> list[str]:
+    """Name the candidates whose training broke down."""
+    failed = [f"{arm.title} ({arm.name(c)})" for arm in list_arms(scale) for c, s in arm.tried(rows)[0].items()
+              if s is not None and s < 0]  # fmt: skip
+    return [f"Training broke down, while tuning: {'; '.join(failed)}."] if failed else []
 
 
 def write_progress(rows: Sequence[Row], scale: str = "paper") -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from steppe.config import RECIPES, Config
 from steppe.reproduce.costs import compare_costs, trace_costs
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
-from steppe.reproduce.league import MEAN, MODEL, list_arms, read_league
+from steppe.reproduce.league import MEAN, MODEL, list_arms, list_factors, read_league
 from steppe.reproduce.recipes import hash_recipe, load_table
 from steppe.reproduce.rows import Row, find_statistic
 from steppe.reproduce.survey import choose_candidate, list_entrants
@@ -66,33 +66,36 @@ def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
         if "failed" not in row and not row["config"].get("validation"):
             judged.setdefault(row["recipe"], {})[row["seed"]] = row
     found: dict[Setting, list[tuple[str, str, Config, dict[int, float]]]] = {}
-    for source, title, config, statistic, ema in _list_methods(rows):
+    for source, title, config, statistic, command in _list_methods(rows):
         of = {s: 100 * v for s, r in judged.get(hash_recipe(config), {}).items()
               if (v := find_statistic(r, statistic)) is not None}  # fmt: skip
         if of:
             setting = Setting(source, config.data, config.model, config.partition, config.clients, config.per_round,
                               config.rounds)  # fmt: skip
-            found.setdefault(setting, []).append((title, spell_command(config, ema), config, of))
+            found.setdefault(setting, []).append((title, command, config, of))
     return [e for setting, methods in found.items() for e in _weigh(setting, methods)]
 
 
-def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, float | None]]:
-    """Yield source, title, configuration, statistic and the running mean's share: what was chosen without the test."""
-    league = read_league()
-    for arm in list_arms():
+def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, str]]:
+    """Yield source, title, configuration, statistic and command: of what was chosen without the test set."""
+    for arm in (a for a in list_arms() if a.id != list_factors()[frozenset()]):  # which is FedAvg again, untuned
         chosen = arm.choose(rows)
         for column in arm.columns if chosen else ():
             config = arm.cell(chosen, column).config  # type: ignore[arg-type]
-            yield "league", arm.title, config, MODEL, None
-            yield "league", f"{arm.title} + EMA", config, MEAN, league["keep"]
+            entry = arm.content.get("entry", "")  # of the catalogue, which has the chosen settings and the running mean
+            bare, ema = spell_command(config), spell_command(config, read_league()["keep"])
+            name = entry.capitalize()
+            yield "league", f"{name} without its running mean" if entry else arm.title, config, MODEL, bare
+            yield "league", name or f"{arm.title} + EMA", config, MEAN, entry or ema
     for entrant in list_entrants():
         best = choose_candidate(entrant, rows)
         if best is not None:
-            yield "survey", entrant.title, entrant.final[best].config, MODEL, None
+            config = entrant.final[best].config
+            yield "survey", entrant.title, config, MODEL, spell_command(config)
     for name in COMPARISONS:
         table = load_table(name)
         for cell in table.main:
-            yield name, spell_title(table.rows[cell.row]), cell.config, MODEL, None
+            yield name, spell_title(table.rows[cell.row]), cell.config, MODEL, spell_command(cell.config)
 
 
 def spell_title(printed: str) -> str:
