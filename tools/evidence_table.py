@@ -47,7 +47,7 @@ def describe_reproductions(rows: list[Row]) -> list[str]:
 
 
 def describe_league(rows: list[Row]) -> list[str]:
-    """Tell the named contrasts of the league, wins and losses, where all of them have several blocks."""
+    """Describe the named contrasts of the league, wins and losses, in columns with several blocks."""
     ours, found = league.choose_ours(rows), league.find_standings(rows)
     assert ours is not None
     titles = {a.id: a.title for a in league.list_arms()}

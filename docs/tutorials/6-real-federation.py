@@ -2,15 +2,15 @@
 # # 6. A real federation on three nodes
 #
 # Until now everything ran in one process: a *simulation*. Here three clinics train together over a network. Their patients stay in their
-# own files, and separate processes exchange messages. Steppe uses [Flower](https://flower.ai) for this. The algorithm does not
-# notice the difference, and neither do the numbers.
+# own files, and separate processes exchange messages. Steppe uses [Flower](https://flower.ai) for this. The algorithm
+# and its results are the same.
 #
 # **You will learn**
 #
 # - which processes a federation consists of, and what each of them has;
 # - how to set one up with your own data, run it and look at its records;
 # - what crosses the network, in bytes, and what it costs in time;
-# - that the result is the one of a simulation.
+# - that the result is the same as in a simulation.
 #
 # Needs `pip install 'steppe[flower]'`. Everything runs on this machine; on several machines the steps are the same.
 
@@ -52,12 +52,12 @@ axis.text(0.8, 0.32, "models and updates,\nnever samples", color="C1", fontsize=
 axis.axis("off")
 
 # %% [markdown]
-# The *SuperLink* passes messages on. A *SuperNode* runs where data live and asks it for work. The *server app* is Steppe's usual round loop,
-# with the nodes in the place of local training.
+# The *SuperLink* passes messages on. A *SuperNode* runs where the data are and asks it for work. The *server app* is Steppe's usual round loop,
+# with the nodes in place of local training.
 #
 # ## Three clinics
 #
-# Each clinic has a file of its own: eight measurements per patient and a diagnosis. Their devices differ a little, and so do their numbers
+# Each clinic has its own file: eight measurements per patient and a diagnosis. Their devices differ a little, and so do their numbers
 # of patients. A fourth set is for testing, and the server may see it.
 
 
@@ -123,8 +123,8 @@ print(script.read_text())
 # steppe federate up study
 
 # %% [markdown]
-# Read the last lines. The bytes per client and round are measured on the wire, and next to them stands what the cost table predicts
-# for SCAFFOLD: model and control variate, in both directions. The rest, less than one percent, is envelope.
+# Read the last lines. The bytes per client and round are measured in the messages, followed by the prediction of the cost table
+# for SCAFFOLD: model and control variate, in both directions. The difference, less than one percent, is metadata.
 #
 # Where does the time go?
 
