@@ -118,6 +118,9 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
 
 def _read_client(number: int, given: Any, target: str | None, inputs: Any) -> tuple[Columns, Columns | None]:
     part = f"client {number}'s"
+    if isinstance(given, Data):
+        raise SteppeError(f"Client {number} is given as a steppe.Data, whose classes may be numbered otherwise than "
+                          "another client's: give its arrays or its table, with target=… and inputs=….")  # fmt: skip
     if isinstance(given, tuple | list) and len(given) == 4:
         return Columns(*given[:2]), Columns(*given[2:])
     if isinstance(given, tuple | list) and len(given) == 2:

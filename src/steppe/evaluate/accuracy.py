@@ -45,11 +45,12 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
     def outputs() -> Iterable[Batch]:
         for begun in range(0, len(targets), batch):
             part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
-            x = map_tensors(_channels_last, plain(take(inputs, part)))
+            raw = take(inputs, part)
             full = begun + batch <= len(targets) and not learning  # one shape, so that one capture serves all
-            if full and (fast := find_forward(task, w, x)):
-                yield fast(w, x), targets[part]
+            if full and (fast := find_forward(task, w, raw, plain)):
+                yield fast(w, raw), targets[part]
             else:
+                x = map_tensors(_channels_last, plain(raw))
                 yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
 
     with torch.no_grad():
