@@ -267,7 +267,7 @@ class Config(BaseModel):
     refuse_above: float | None = key(None, "recipe", "Norm above which an upload is refused", gt=0)
     judged_on: Literal["test", "validation"] = key(
         "test", "evaluation", "Samples that the model is judged on; validation: the held-out training samples take the "
-        "place of the test set, which is not looked at"
+        "place of the test set, which is not used"
     )  # fmt: skip
     running_mean: float | None = key(
         None, "evaluation", "Also score a running mean of the global models that keeps this share of itself per round, "

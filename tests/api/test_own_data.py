@@ -192,6 +192,9 @@ def test_clients_by_a_column() -> None:
     options = {k: v for k, v in FEW.items() if k not in ("clients", "partition")}
     result = steppe.run("fedavg", seeded(), data, **options)
     assert result.experiment.federation.sizes == [30, 30, 30]
+    ages = [table.assign(age=range(20, 20 + len(table))) for table in (frame(X, Y), frame(TEST_X, TEST_Y))]
+    one = steppe.from_dataset(*ages, target="y", inputs=["age"], groups="site")  # whole numbers, but no tokens
+    assert (one.shape, one.train_inputs.dtype) == ((1,), torch.float32)  # type: ignore[union-attr]
     assert steppe.from_arrays(X, Y, TEST_X, TEST_Y, groups=NAMES[Y]).client_names == ("ant", "bee", "cat")
 
 
@@ -263,6 +266,8 @@ CLIENTS: list[tuple[Any, str]] = [
 def test_clients_that_do_not_fit_are_a_sentence(clients: Any, message: str) -> None:
     with pytest.raises(SteppeError, match=message):
         steppe.from_clients(clients)
+    with pytest.raises(SteppeError, match=r"Client 0 is given as a steppe\.Data"):
+        steppe.from_clients([steppe.from_arrays(X, Y, TEST_X, TEST_Y)])
 
 
 def test_columns_that_are_not_there_are_a_sentence() -> None:

@@ -88,6 +88,8 @@ def test_predict_takes_them_out_of_the_rest(tmp_path: Path) -> None:
         steppe.run("fedavg", model, blobs(), **FEW)
     with pytest.raises(SteppeError, match="predict is 'scores', but must be a function"):
         steppe.run("fedavg", model, blobs(), predict="scores", **FEW)
+    with pytest.raises(SteppeError, match="predict fails on the model's outputs, with KeyError: 'logits'"):
+        steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs["logits"], **FEW)
     with pytest.raises(SteppeError, match="predict returns a dict, but must return one tensor"):
         steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs, **FEW)
 

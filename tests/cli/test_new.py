@@ -114,7 +114,7 @@ MEMORY: list[int] = []
     ("branches", "fails when clients are batched under vmap: use no .item()"),
     ("draws", r"gives other numbers when clients are batched: .* random numbers \(torch\.rand"),
     ("asks", "says asks = 1, but its gradient asks 2 times per step: write asks = 2"),
-    ("reads", "A hook reads 'gone', which does not exist: declare it in client_state"),
+    ("reads", "Wrong.gradient reads 'gone', which does not exist: declare it in client_state"),
     ("writes in a step", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
     ("writes at the end", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
     ("writes on the server", r"writes s\.state\['gone'\] on the server: declare it in server_state"),

@@ -22,6 +22,7 @@ from steppe.core.widest import find_widest
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed 64-bit integer
 _MIX1 = -4658895280553007687  # the multipliers of the splitmix64 finaliser
 _MIX2 = -7723592293110705685
+_ALL = (1 << 64) - 1
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -32,12 +33,37 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def key(*parts: int | Tensor) -> Tensor:
-    """Return one int64 key from any integers; tensors broadcast, so a batch of clients gets a batch of keys."""
-    state = torch.zeros((), dtype=torch.int64)
+    """Return one int64 key from any integers; tensors broadcast, so a batch of clients gets a batch of keys.
+
+    Leading integers are mixed by Python: on a GPU, each of their tensor operations would be a launch.
+    """
+    state: int | Tensor = 0
     for part in parts:
-        part = torch.as_tensor(part, dtype=torch.int64)
-        state = _mix((state.to(part.device) if state.ndim == 0 else state) * 31 + part + _GOLDEN)
-    return state
+        if isinstance(part, Tensor):
+            part = part.to(torch.int64)
+            if isinstance(state, int):
+                state = _mix(part + _signed(state * 31 + _GOLDEN))
+            else:
+                state = _mix((state.to(part.device) if state.ndim == 0 else state) * 31 + part + _GOLDEN)
+        elif isinstance(state, int):
+            state = _mix_integer(state * 31 + int(part) + _GOLDEN)
+        else:
+            state = _mix(state * 31 + _signed(int(part) + _GOLDEN))
+    return torch.tensor(_signed(state)) if isinstance(state, int) else state
+
+
+def _mix_integer(z: int) -> int:
+    """Do what `_mix` does, with Python's integers."""
+    z &= _ALL
+    z = (z ^ (z >> 30)) * _MIX1 & _ALL
+    z = (z ^ (z >> 27)) * _MIX2 & _ALL
+    return z ^ (z >> 31)
+
+
+def _signed(z: int) -> int:
+    """Return the int64 with the same last 64 bits."""
+    z &= _ALL
+    return z - (1 << 64) if z >> 63 else z
 
 
 def bits(k: Tensor, n: int) -> Tensor:

@@ -34,7 +34,7 @@ _captured: WeakKeyDictionary[Task, dict[Any, Forward | None]] = WeakKeyDictionar
 
 
 def find_forward(task: Task, w: Tensor, x: Any, prepare: Prepare) -> Forward | None:
-    """Return the captured forward pass of a task for batches like x, or None if it has none and runs as it is.
+    """Return the captured forward pass of a task for batches like x, or None if the task runs without one.
 
     `prepare` is a part of it. It must be an object's method: a function made for one call would be captured each time.
     """
