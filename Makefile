@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 setup: $(VENV)/.complete
 
-# The library alone, for whoever wants to look.
+# The library alone, without optional packages.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e .
@@ -18,8 +18,9 @@ $(VENV)/.complete: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,hub,mat,tensorboard,mlflow,optuna,ray,transformers]'
 	@touch $@
 
+# The settings of the catalogue and of the command line: nothing is chosen by the demo's data.
 demo: $(VENV)/.installed
-	$(BIN)/steppe compare fedavg fedsam scaffold scaffold+sam:rho=0.1 --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
+	$(BIN)/steppe compare fedavg fedsam fedgmt takyr --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 

@@ -9,7 +9,7 @@ from tests.references.test_library import ENTRIES
 
 from steppe.algorithms import CATALOGUE
 from steppe.reproduce import league, league_page
-from steppe.reproduce.publish import judge_table
+from steppe.reproduce.judged_table import judge_table
 from steppe.reproduce.recipes import load_table
 from steppe.reproduce.rows import Row, read_folders
 from steppe.reproduce.verdicts import INSIDE, OUTSIDE

@@ -87,6 +87,7 @@ TESTS: dict[str, list[str]] = {
     "data/sampling.py": ["src/steppe/data/sampling.py", "tests/data/test_client_sampling.py"],
     "data/partition.py": ["tests/data/test_aligned.py", "tests/data/test_partition.py", OUR_OWN],
     "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
+    "data/dirichlet_rules.py": [OUR_OWN, "tests/data/test_partition.py"],
     "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "measures": ["tests/measures/test_measures.py", OUR_OWN],

@@ -82,7 +82,7 @@ class Analysis:
         """
         content = self.stored()
         if self.folder.analysis(self.whose) is not None and not content["measures"]:
-            log.warning(f"{self.where}: the stored measures are of another model, sample or seed, and are replaced")
+            log.warning(f"{self.where}: the stored measures are of a different model, sample or seed, and are replaced")
         for name in names:
             wanted = self._own_options(name, others)
             if name in content["measures"] and content["options"].get(name) == wanted:
@@ -173,13 +173,13 @@ class Analysis:
             size = int(about.get("parameters", 0)) * {"float32": 4, "float64": 8}[config.dtype]
         free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
         if self.folder.named_model is None and not self.own.get("model"):
-            raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
+            raise SteppeError(f"{self.where} trained your own module: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
         if changed := find_changed_sources(self.folder, config):
             raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
         if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
-            # Most measures need no metric, so its absence is told and not refused.
-            log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
+            # Most measures need no metric, so its absence causes a warning, not an error.
+            log.warning(f"{self.where} was evaluated by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
                         "to use it for scores")  # fmt: skip
             config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)

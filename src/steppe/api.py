@@ -166,7 +166,7 @@ class Run(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by, the main one of its metrics."""
+        """Return the main metric, by which the model was evaluated."""
         return RunFolder(self.folder).metric
 
     @property

@@ -45,6 +45,7 @@ def test_limits_and_what_is_level():
     assert (told["advice"]["method"], [e["method"] for e in told["level"]]) == ("A", ["D"])
     assert is_level(SOME[0], SOME[3])
     assert not is_level(SOME[1], SOME[0])
+    assert not is_level(SOME[1], method("F", (40.0, 60.0)))  # of two runs, whatever the width of their interval
 
 
 def test_the_nearest_setting_answers_and_says_what_it_is_not():
@@ -56,6 +57,9 @@ def test_the_nearest_setting_answers_and_says_what_it_is_not():
     assert "One seed" in gaps
     assert advise(Wish(partition="lda(0.3)"), SOME)["source"] == "league"
     assert "partition lda(0.3): the nearest is lda(0.1)" in advise(Wish(partition="lda(0.3)"), SOME)["gaps"][0]
+    nearly = replace(HERE, partition="lda(0.5)")
+    alike = advise(Wish(partition="iid"), [*SOME[:2], method("A", (70.0,), nearly), method("B", (71.0,), nearly)])
+    assert "lda(0.5)" in alike["setting"]
     none = advise(Wish(max_flops=0.5), SOME)
     assert (none["advice"], none["gaps"]) == (None, ["No two methods within these limits were compared anywhere."])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import choose_page, league_page, missing_runs, publish, recipes, survey, survey_page
+from steppe.reproduce import choose_page, judged_table, league_page, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
@@ -96,7 +96,7 @@ def test_what_was_not_tried_is_said(row_for):
     c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
     told = next(
         p
-        for p in publish.write_introduction(T1, compare_with_paper(T1, [row_for(c, 0.52)]), "paper")
+        for p in judged_table.write_introduction(T1, compare_with_paper(T1, [row_for(c, 0.52)]), "paper")
         if "were not run" in p
     )
     assert "fednova-genuine (FedNova as its own paper has it)" in told

@@ -50,9 +50,11 @@ def _show(told: dict[str, Any]) -> None:
         best = told["advice"]
         terminal.show(terminal.escape(f"{best['method']}: {format_number(best)}, {_costs(best)}"))
         terminal.show(terminal.escape(f"  {best['run']}"))
-        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {best['seeds']} "
-                                      f"{'block' if told['source'] == 'league' else 'seed'}"
-                                      f"{'s' if best['seeds'] > 1 else ''} per method"))  # fmt: skip
+        counts = [e["seeds"] for e in (best, *told["level"], *told["others"])]
+        runs = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+        unit = "block" if told["source"] == "league" else "seed"
+        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {runs} "
+                                      f"{unit}{'s' if max(counts) > 1 else ''} per method"))  # fmt: skip
         for name, several in (("level with it", told["level"]), ("behind it", told["others"]),
                               ("better, beyond the limits", told["beyond_limits"])):  # fmt: skip
             if several:

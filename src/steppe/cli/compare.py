@@ -99,7 +99,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 def _configure(names: list[str], path: Path | None, sets: list[str], add: list[str],
                rounds: int | None) -> dict[str, Any]:  # fmt: skip
-    """Return the configuration of each algorithm, by its name with what was added to all."""
+    """Return the configuration of each algorithm, by its name including the added parts."""
     from steppe.registry import name_part
 
     spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
@@ -125,7 +125,7 @@ def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tupl
 
 
 def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
-    """Say in sentences who is ahead, at what price, and whose minimum is the flattest."""
+    """Print sentences on which algorithm leads, at what cost, and whose minimum is the flattest."""
     from steppe.report.findings import find_flattest, write_headline, write_summary
     from steppe.report.reading import read
 

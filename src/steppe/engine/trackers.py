@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 
 class Callback:
-    """A function as a tracker: it receives the records alone."""
+    """A function as a tracker: it receives only the records."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
         if not callable(function):
@@ -209,7 +209,7 @@ def flatten_numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float
 
 
 def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
-    """Return a tracker's own id for this run; it is made once and kept in the run's folder."""
+    """Return a tracker's own ID for this run; it is created once and kept in the run's folder."""
     folder = RunFolder(out)
     known = folder.read("track.json", {})
     if name not in known:

@@ -27,14 +27,14 @@ from steppe.executors.fuse_pooling import fuse_pooling
 
 log = logging.getLogger("steppe")
 ENABLED = False  # until a whole evaluation with it has been measured and compared on a GPU
-COMPILED = False  # whether what is left besides the fused operators is compiled: less time per round, a later start
+COMPILED = False  # whether everything except the fused operators is compiled: less time per round, a later start
 Forward = Callable[[Tensor, Tensor], Tensor]  # (w, raw inputs) -> logits
 Prepare = Callable[[Any], Any]  # raw inputs -> inputs of the model
 _captured: WeakKeyDictionary[Task, dict[Any, Forward | None]] = WeakKeyDictionary()
 
 
 def find_forward(task: Task, w: Tensor, x: Any, prepare: Prepare) -> Forward | None:
-    """Return the captured forward pass of a task for batches like x, or None if it has none and runs as it is.
+    """Return the captured forward pass of a task for batches like x, or None if the task runs without one.
 
     `prepare` is a part of it. It must be an object's method: a function made for one call would be captured each time.
     """

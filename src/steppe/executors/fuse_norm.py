@@ -48,13 +48,14 @@ def _fuse(graph: Graph, norm: Node) -> bool:
     residual, last = None, outs[0]
     if after.target is aten.add.Tensor and not after.kwargs and len(after.users) == 1:
         residual = after.args[1] if after.args[0] is last else after.args[0]
-        same = isinstance(residual, Node) and residual.meta["val"].shape == last.meta["val"].shape
-        if not same or residual is last:
+        if residual is last or not isinstance(residual, Node) or _kind(residual) != _kind(last):
             return False
         last, (after,) = after, after.users
-    if after.target is not aten.relu.default:
-        return False
     relu = after
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    early = any(order[user] < order[relu] for out in norm.users if out is not outs[0] for user in out.users)
+    if relu.target is not aten.relu.default or early:
+        return False
     with graph.inserting_before(relu):
         # At the place of ReLU, where the residual is known too.
         x, _, weight, bias, groups, eps, _ = norm.args
@@ -73,6 +74,10 @@ def _fuse(graph: Graph, norm: Node) -> bool:
     for gate in gates:
         _fuse_gate(graph, gate, mean, y)
     return True
+
+
+def _kind(node: Node) -> tuple[torch.Size, torch.dtype]:
+    return node.meta["val"].shape, node.meta["val"].dtype
 
 
 def _fuse_gate(graph: Graph, gate: Node, mean: Node, y: Node) -> None:

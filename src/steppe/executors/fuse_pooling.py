@@ -3,8 +3,8 @@
 A convolution of all clients (`client_conv`), its bias, ReLU and pooling read and write the same large tensor four
 times, and their gradients do so again. `fuse_pooling` looks for this sequence in a graph and replaces it by operators
 that write only the pooled pixels and, for each, its place among the four (0 to 3, or `NOWHERE` if ReLU has set it to
-zero), from which the gradient before ReLU and pooling is made in one pass. A sequence that something else reads, such
-as a regulariser of the activations, stays as it is.
+zero), from which the gradient before ReLU and pooling is computed in one pass. A sequence whose values are used
+elsewhere, such as by a regulariser of the activations, stays as it is.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
@@ -214,7 +214,7 @@ def _order(reader: Node) -> tuple[int, ...]:
 
 
 def sweep(graph: Graph) -> None:
-    """Remove what nobody reads any more; what writes to a tensor stays."""
+    """Remove nodes whose values are no longer used, except those that write to a tensor."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
         if node.op == "call_function" and not node.users and not (schema is not None and schema.is_mutable):

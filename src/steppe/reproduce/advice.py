@@ -11,6 +11,8 @@ from steppe.data.partition import parse
 from steppe.reproduce.intervals import compare_blocks
 from steppe.reproduce.method_results import Evidence, Setting
 
+EVEN, ALIKE = "iid", 100.0  # clients that are alike: as if the parameter of lda, dirichlet or sharding were so large
+OTHER_RULE = 3.0  # between partitions of two kinds
 CHANCE = 2.0  # points by which single runs may differ by chance (docs/survey.md)
 
 
@@ -48,8 +50,10 @@ class Wish:
 
 def _compare_partitions(wanted: str, there: str) -> float:
     (rule, numbers), (other, others) = parse(wanted), parse(there)
+    if EVEN in rule.__name__ and EVEN not in other.__name__:
+        return abs(log(others[0] / ALIKE)) if others else OTHER_RULE
     if rule is not other:
-        return 3.0
+        return OTHER_RULE
     return sum(abs(log(a / b)) for a, b in zip(numbers, others, strict=False))
 
 
@@ -86,9 +90,9 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def is_level(best: Evidence, other: Evidence) -> bool:
-    """Return whether the rows do not distinguish two methods: an interval with 0, or single runs that are close."""
+    """Return whether the rows do not distinguish two methods: an interval with 0, or one or two close runs."""
     pair = compare_blocks(dict(best.by_seed), dict(other.by_seed))
-    if pair is None or pair.half is None:
+    if pair is None or pair.count < 3:  # an interval over two pairs says nothing
         return best.accuracy.mean - other.accuracy.mean < CHANCE
     return not pair.excludes_zero
 

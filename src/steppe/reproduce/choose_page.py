@@ -38,7 +38,7 @@ An accuracy is the mean of the last ten rounds on the test set, ± half of its 9
 are several seeds, with their number in brackets. The gain over FedAvg is given in the same way, paired by seed. **(1)
 means one seed and one draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are
 multiples of FedAvg's. A method is level with the answer if the rows do not distinguish them: the interval of the paired
-difference contains 0, or single runs are less than two points below.
+difference contains 0, or one or two runs are less than two points below.
 
 In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts
 that are added to a method, and FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from steppe.config import RECIPES, Config
 from steppe.reproduce.costs import compare_costs, trace_costs
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
-from steppe.reproduce.league import MEAN, MODEL, list_arms, list_factors, read_league
+from steppe.reproduce.league import MEAN, MODEL, list_arms, read_league
 from steppe.reproduce.recipes import hash_recipe, load_table
 from steppe.reproduce.rows import Row, find_statistic
 from steppe.reproduce.survey import choose_candidate, list_entrants
@@ -78,7 +78,7 @@ def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
 
 def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, str]]:
     """Yield source, title, configuration, statistic and command: of what was chosen without the test set."""
-    for arm in (a for a in list_arms() if a.id != list_factors()[frozenset()]):  # which is FedAvg again, untuned
+    for arm in (a for a in list_arms() if not a.like):  # others are not tuned
         chosen = arm.choose(rows)
         for column in arm.columns if chosen else ():
             config = arm.cell(chosen, column).config  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
+        """Return the metric by which the model was evaluated."""
         raise NotImplementedError
 
     @property
