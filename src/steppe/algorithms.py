@@ -597,8 +597,9 @@ def takyr(rho: Amount = 1.0, alpha: Positive = 0.041, weight: Amount = 0.15, kee
 
     Limits: a client keeps its dual, one vector. The ascent is as long for a small w − x as for a large one, so ρ has to
     fit the model. It was tuned for a local momentum of 0.9: with 0 and ten times the rate it was much worse. With two
-    classes per client, sharding(2), FedGMT with a running mean is better. It was tuned and tested on one network and
-    CIFAR-10 only: the league says what was run, and what was not.
+    classes per client, sharding(2), FedGMT with a running mean is better. Whether MAN adds anything to the other parts
+    is not shown. It was tuned and tested on one network and CIFAR-10 only: the league says what was run, and what was
+    not.
     """
     man = (ActivationNorm(weight),) if weight else ()
     mean = (EMA(keep),) if keep else ()

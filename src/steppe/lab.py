@@ -59,7 +59,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     out         a folder for all runs; the same call continues there. Without it, a temporary one
     jobs        runs at a time, in processes of their own; 1: in this process
     on          a Ray cluster to run on, ray://host:port, with as many jobs as fit; see `steppe compare --help`
-    model       the class of a module is built anew for every seed, an instance starts each run with the same weights
+    model       the class of a module is built for every seed, an instance starts each run with the same weights
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
@@ -90,7 +90,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
 
     grid     the values of each key or setting: {"rho": [0.05, 0.1], "lr": [0.01, 0.1]}
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
-    ranges   what to search in, beside the grid's choices: {"rho": "0.01..1:log"}
+    ranges   what to search in addition to the grid's choices: {"rho": "0.01..1:log"}
     """
     choices = {key: list(values) for key, values in (grid or {}).items()}
     spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
@@ -128,7 +128,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
     shape       shape of one input, for a model by name
     classes     number of classes, for a model by name
     batch       batch size of a step
-    example     a batch {"x": inputs, "y": targets} for a module whose inputs are no images
+    example     a batch {"x": inputs, "y": targets} for a module whose inputs are not images
     add         further parts
     loss        as in `steppe.run`
     options     settings, which go to the algorithms that have them

@@ -212,7 +212,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "dict examples without a target": (both(lambda x, y: {"a": x, "b": y}), "say which one it is"),
     "different shapes": (both(lambda x, y: (x[: y + 1], y)), "pad, crop or resize"),
     "ragged": ((RAGGED, Y, TEST_X, TEST_Y), "pad, crop or resize"),
-    "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "no array of numbers"),
+    "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "not an array of numbers"),
     "lists among numbers": ((np.array([None, *X[1:, 0]], object), Y, TEST_X, TEST_Y), "sample 0 is None"),
     "text as inputs": ((NAMES[Y], Y, NAMES[TEST_Y], TEST_Y), "into token ids"),
     "dates": ((np.arange(90).astype("datetime64[s]"), Y, TEST_X, TEST_Y), "are dates"),

@@ -132,7 +132,7 @@ def test_a_trace_of_an_absent_client_is_found() -> None:
 
 
 def test_neutral_is_checked_and_divergence_is_told() -> None:
-    with pytest.raises(AssertionError, match="is said to be neutral, but moves the model away from FedAvg's"):
+    with pytest.raises(AssertionError, match="should be neutral, but moves the model away from FedAvg's"):
         conforms(Wrong("fine"), neutral=Wrong("doubles"))
     with pytest.raises(SteppeError, match="is not finite"):
         conforms(Wrong("explodes"))

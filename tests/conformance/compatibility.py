@@ -262,7 +262,7 @@ NOTES = """
 | | weight decay | pulls towards 0 |
 | | man, contrast, distillation, trajectory_teacher | act on what the model shows |
 | | dynamic_regularisation (official) with a clip | clips −αx without αw |
-| a neutral part changes nothing | norm_bound, dp beside a part that uploads more | one norm for all uploads |
+| a neutral part changes nothing | norm_bound, dp together with a part that uploads more | one norm for all uploads |
 """
 
 

@@ -8,7 +8,7 @@ OPTIONS = """    options:
       inherited_members: true
 """
 SHORT = "      show_root_full_path: false\n"
-# page -> (title, introduction, names of steppe, or of a module where what a function returns is no public name)
+# page -> (title, introduction, names of steppe, or of a module if a function returns something without a public name)
 PAGES: dict[str, tuple[str, str, list[str]]] = {
     "run": ("Runs", "Train a federation, and inspect the result.",
             ["run", "Result", "load", "Run", "analyze", "write_report"]),

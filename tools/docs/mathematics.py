@@ -46,7 +46,7 @@ class NotMathematics(ValueError):
 def translate(
     text: str, names: Mapping[str, str] | None = None, words: Collection[str] = (), inline: bool = False
 ) -> str:
-    """Return the LaTeX of an equation. `names` replaces symbols; `words` may stand in it besides functions.
+    """Return the LaTeX of an equation. `names` replaces symbols; `words` are allowed in addition to functions.
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
     'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
@@ -114,7 +114,7 @@ class _Reader:
         name = self.symbol(kind, value)
         name = rf"\{ACCENTS[accent]}{{{name}}}" if accent else name
         name = self.scripts(name)
-        if kind != "number" and self.peek()[1] in ("(", "["):  # an application, since no space stands between
+        if kind != "number" and self.peek()[1] in ("(", "["):  # an application, because there is no space between
             opening = self.peek()[1]
             self.at += 1
             name = self.scripts(name + self.group(opening, of=name))
@@ -178,7 +178,7 @@ class _Reader:
             return f"{{{inside}}}"
         if kind == "word" and len(value) > 1:
             return rf"{{\mathrm{{{value}}}}}"
-        names, self.names = self.names, {}  # the g of η_g is no oracle
+        names, self.names = self.names, {}  # the g of η_g is not an oracle
         name = self.symbol(kind, value)
         self.names = names
         return rf"\{ACCENTS[accent]}{{{name}}}" if accent else name

@@ -50,7 +50,7 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
 
 
 def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
-    """Select for each algorithm the shared settings that it knows; refuse a setting that none knows."""
+    """Select for each algorithm the shared settings that it has; refuse a setting that none has."""
     from steppe.config import Config, parse_option
     from steppe.registry import list_catalogue_settings
 

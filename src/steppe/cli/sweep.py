@@ -55,7 +55,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         raise SteppeError("sweep needs something to vary: --grid rho=0.1,0.5, or --search 20 --range rho=0.01..1:log.")
 
     def point(values: dict[str, Any]) -> Point:
-        """Make a point: use the values that the algorithm knows, on top of what all points share."""
+        """Make a point: use the values that the algorithm has, in addition to what all points share."""
         name = values.get("algorithm", names[0])
         mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.share_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]

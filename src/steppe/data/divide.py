@@ -50,9 +50,9 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
 
 
 def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tuple[Data | None, Partition | None]:
-    """Take `groups`, `by` and a partition that is no text out of a run's options; set what follows from them.
+    """Take `groups`, `by` and a partition that is an object out of a run's options; set what follows from them.
 
-    A partition of the user's own stands in the configuration as `own:indices` or `own:groups`.
+    The user's own partition is `own:indices` or `own:groups` in the configuration.
     """
     groups, by, split = options.pop("groups", None), options.pop("by", None), None
     rule = options.get("partition")
@@ -99,7 +99,7 @@ def is_file(partition: str) -> bool:
 
 
 def _fixed(data: Data, rule: str, clients: int) -> Partition | None:
-    """Return a partition that depends on no labels: of a file, or by the clients that the data name."""
+    """Return a partition that does not depend on labels: from a file, or by the clients that the data define."""
     if is_file(rule):
         return Partition.load(rule)
     if rule.strip() != "natural":

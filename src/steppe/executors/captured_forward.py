@@ -27,7 +27,7 @@ from steppe.executors.fuse_pooling import fuse_pooling
 
 log = logging.getLogger("steppe")
 ENABLED = False  # until a whole evaluation with it has been measured and compared on a GPU
-COMPILED = False  # whether what is left besides the fused operators is compiled: less time per round, a later start
+COMPILED = False  # whether everything except the fused operators is compiled: less time per round, a later start
 Forward = Callable[[Tensor, Tensor], Tensor]  # (w, raw inputs) -> logits
 Prepare = Callable[[Any], Any]  # raw inputs -> inputs of the model
 _captured: WeakKeyDictionary[Task, dict[Any, Forward | None]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""Which client a node's key stands for: recorded by the operator, never taken from the node.
+"""Bind each node's key to a client: recorded by the operator, never taken from the node.
 
 operator/keys.json    {"<client>": "<fingerprint of its node's public key>"}
 """

@@ -153,8 +153,8 @@ class Nodes:
             if len(good) >= least:
                 break
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed; no "
-                     f"reply from client {_listed(missing)}{why}.")  # fmt: skip
+            short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed"
+                     f"{f'; no reply from client {_listed(missing)}' if missing else ''}{why}.")  # fmt: skip
             if not missing or time.monotonic() - began > self.settings.wait:
                 raise RunFailed(short)
             log.warning(f"{short} The round is repeated.")

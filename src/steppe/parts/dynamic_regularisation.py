@@ -90,7 +90,7 @@ class DynamicRegularisation(Part):
         return v[-self.last :]
 
     def _fill(self, h: Tensor, like: Tensor) -> Tensor:
-        """Put zeros before it, where there is no dual."""
+        """Prepend zeros for the parameters without a dual."""
         return h if self.last is None else pad(h, (len(like) - self.last, 0))
 
     def gradient(self, grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:

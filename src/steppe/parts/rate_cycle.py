@@ -1,6 +1,6 @@
 """The learning-rate cycle of FedSWA (Liu et al., ICML 2025, arXiv:2507.20016): the rate falls during each round.
 
-    direction = f ((1 − k/K) + (k/K) ρ) g(w)      k = 0, …, K−1, anew in every round; f is `first`, ρ is `end`
+    direction = f ((1 − k/K) + (k/K) ρ) g(w)      k = 0, …, K−1 in every round; f is `first`, ρ is `end`
 
 It scales the local optimiser's direction; K is the client's own number of steps, so the last step is still above ρ. It
 keeps nothing and sends nothing. FedSWA adds a server learning rate above 1, and FedMoSWA also control variates with

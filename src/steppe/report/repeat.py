@@ -74,7 +74,7 @@ def find_own_files(run: Run, config: Config) -> tuple[Config, str]:
 
 
 def list_own_objects(run: Run) -> list[str]:
-    """Describe what no name stands for: the user's own objects, and arguments that the command line does not have."""
+    """Describe what has no name: the user's own objects, and arguments that the command line does not have."""
     about, own = run.about, run.folder.own
     described = {
         "algorithm": lambda: f"the parts {', '.join(map(_describe_part, about['parts']))}",

@@ -56,7 +56,7 @@ def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] 
     }
     if unknown:
         del varied["the initial model"]
-    if config["per_round"] == config["clients"]:  # nobody is chosen
+    if config["per_round"] == config["clients"]:  # there is no choice of clients
         del varied["the clients' schedule"]
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
@@ -109,7 +109,7 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pai
     if n == 1:
         return Paired(1, mean, None, None)
     error = stdev(each) / sqrt(n)
-    # Differences of equal numbers may differ in their last bit: that is no spread either.
+    # Differences of equal numbers may differ in their last bit: this does not count as spread.
     spread = error > 1e-12 * max(map(abs, [*ours.values(), *theirs.values()]))
     return Paired(n, mean, error, compute_student_p(mean / error, n - 1) if spread else None)
 

@@ -1,6 +1,6 @@
 """A run's folder. `RunFolder` is the only reader and writer of its files. `file_schemas.py` says what they contain.
 
-Every file is written under another name and renamed, except rounds.jsonl, which is appended to and flushed per line.
+Every file is written under a temporary name and renamed, except rounds.jsonl, which is appended to line by line.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class RunFolder:
             return None
         found = self.read(_analysis(whose))
         if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
-            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is no accuracy
+            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is not accuracy
         return found
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def save_file(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file that whoever may read the run's other files may read.
+    """Write a safetensors file with the same permissions as the run's other files.
 
     Its library makes the file private, and has an error of its own, with the system's number in the text.
     """
