@@ -13,7 +13,7 @@ COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test
 
 
 def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
-    """Summarize a sweep for sweep.json."""
+    """Summarise a sweep for sweep.json."""
     first = find_best(list(points))
     variation = describe_points(points)
     return {"chosen_by": choose_measure(points), "variation": variation, "best": _summarize(first) if first else None,
