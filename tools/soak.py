@@ -213,7 +213,8 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
     def write_down() -> None:
         left = {way: before["left"].get(way, 0) + count for way, count in unrest.counts.items()}
         code = [*before["code"], this | {"last_round": len(RunFolder(run).history)}]
-        told.update(code=code, left=left, seconds=before["seconds"] + time.monotonic() - began, sessions=before["sessions"] + 1,
+        told.update(code=code, left=left, seconds=before["seconds"] + time.monotonic() - began,
+                    sessions=before["sessions"] + 1,
                     memory={name: one.seen for name, one in memory.items()})  # fmt: skip
         notes.write_text(json.dumps(told))
 
@@ -258,8 +259,9 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
             write_down()
     done = len(RunFolder(run).history)
     return {"rounds": done, "rounds_asked": rounds, "nodes": nodes, "seconds": round(told["seconds"]),
-            "seconds_per_round": round(told["seconds"] / max(done, 1), 2), "sessions": told["sessions"], "code": told["code"],
-            "left": told["left"], "resumes": told["resumes"], **_compare(folder, done), "memory": _longest(memory),
+            "seconds_per_round": round(told["seconds"] / max(done, 1), 2), "sessions": told["sessions"],
+            "code": told["code"], "left": told["left"], "resumes": told["resumes"], "memory": _longest(memory),
+            **_compare(folder, done),
             "open_ports": [port for port in (local.port, local.control) if is_reachable("127.0.0.1", port)],
             "waits": _count(run / "server.log", "It is tried again")}  # fmt: skip
 
