@@ -178,7 +178,7 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
         raise SteppeError(f"There is no problem file {problem}.") from None
     except ValidationError as error:
         raise SteppeError(f"problem: {explain(error, Problem)}") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise SteppeError(f"The problem is not a JSON object: {error}.") from None
     for key in settings:
         if key in Config.model_fields:

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name
-from steppe.core.write_aside import write_aside
+from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
+FILE = "track.json"  # in the folder of a run: each tracker's own id of it
 
 
 class Tracker(Protocol):
@@ -210,12 +211,11 @@ def flatten_numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float
 
 def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
     """Return a tracker's own id for this run; it is made once and kept in the run's folder."""
-    path = out / "track.json"
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    known = RunFolder(out).read(FILE, {})
     if name not in known:
         known[name] = make()
-        write_aside(path, lambda aside: aside.write_text(json.dumps(known)))
-    return known[name]
+        RunFolder(out).write(FILE, known)
+    return str(known[name])
 
 
 def name_run(out: Path) -> str:
