@@ -26,10 +26,11 @@ from tests.fuzz.inputs import NUMBERS, TEXTS, fuzz, named, within
 pytestmark = pytest.mark.slow
 TRAINS = ("simulate", "build_experiment", "Queue")  # where a command would begin to work
 GROUP: Any = typer.main.get_command(app)
-TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot", "report", "analyze", "trace"]
+TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot", "report", "analyze", "trace",
+         "advise", "warm", "reproduce"]  # fmt: skip
 NOT_TRIED = {"--all", "--debug"}  # takes long, and is asked to show a traceback
 FIRST = {"run": ["fedavg"], "compare": ["fedavg"], "sweep": ["fedavg"], "cost": ["fedavg"], "cite": ["fedavg"],
-         "trace": ["fedavg"], "plot": ["nowhere"], "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
+         "trace": ["fedavg"], "warm": ["fedavg"], "reproduce": ["--dry-run"], "plot": ["nowhere"], "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
 
 
 class Enough(SteppeError):
