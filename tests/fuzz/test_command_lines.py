@@ -30,7 +30,8 @@ TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot",
          "advise", "warm", "reproduce"]  # fmt: skip
 NOT_TRIED = {"--all", "--debug"}  # takes long, and is asked to show a traceback
 FIRST = {"run": ["fedavg"], "compare": ["fedavg"], "sweep": ["fedavg"], "cost": ["fedavg"], "cite": ["fedavg"],
-         "trace": ["fedavg"], "warm": ["fedavg"], "reproduce": ["--dry-run"], "plot": ["nowhere"], "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
+         "trace": ["fedavg"], "warm": ["fedavg"], "reproduce": ["--dry-run"], "plot": ["nowhere"],
+         "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
 
 
 class Enough(SteppeError):
