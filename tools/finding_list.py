@@ -13,6 +13,7 @@ from typing import NamedTuple
 BAD, DOORS, FAULTS = (f"tests/flower/test_{name}.py" for name in ("bad_nodes", "doors", "faults_in_memory"))
 PROGRAM, OUTSIDER, FOLDER = (f"tests/flower/test_{name}.py" for name in ("node_program", "outsider", "folder"))
 INPUT, COMMANDS, CONFIG = "tests/cli/test_bad_input.py", "tests/cli/test_commands.py", "tests/test_config.py"
+FILES = "tests/fuzz/test_damaged_files.py"
 RUN_FOLDER, DATA, DISK = (
     "tests/runs/test_run_folder.py",
     "tests/fuzz/test_damaged_data.py",
@@ -105,8 +106,11 @@ UNDO = [Finding(*row) for row in [
     ("finite-keys", 3, "keys of a run accepted inf and nan",
      [("config.py", 'frozen=True, allow_inf_nan=False)', 'frozen=True)')], [f"{CONFIG}::test_what_is_sane_for_no_key"]),
     ("deep-toml", 3, "deep TOML and numbers of 5,000 digits were tracebacks",
-     [("config.py", "    except (ValueError, RecursionError) as error:  # also of text",
-       "    except ZeroDivisionError as error:  # also of text")], [f"{INPUT}::test_the_file_is_named"]),
+     [("config.py", "    except RecursionError:\n", "    except ZeroDivisionError:\n"),
+      ("config.py", "    except ValueError as error:  # also of text", "    except ZeroDivisionError as error:  # also of text")],
+     [f"{INPUT}::test_the_file_is_named"]),
+    ("long-words", 3, "an option with 10,000 digits was an error of 10,000 characters",
+     [("cli/app.py", "'[^']{80,}'", "'[^']{80000,}'")], [f"{INPUT}::test_other_commands"]),
     ("devices", 3, "`device=meta` was a traceback", [("config.py", "    if not DEVICES.fullmatch(name):", "    if False:")],
      [f"{INPUT}::test_run"]),
     ("personal", 3, "`personal=[-1]` ran", [("config.py", "Annotated[int, Field(ge=0, le=10**6)]", "int")],
@@ -130,6 +134,18 @@ UNDO = [Finding(*row) for row in [
      [("runs/folder.py", '        except (OSError, ValueError, RecursionError) as error:\n            raise SteppeError(f"{path} is damaged: {error}.") from None\n        return records',
        '        except ZeroDivisionError as error:\n            raise SteppeError(f"{path} is damaged: {error}.") from None\n        return records')],
      [f"{RUN_FOLDER}::test_a_damaged_file_is_named"]),
+    ("federation-file", 3, "a `federation.toml` that is nested deeply or has endless numbers was a traceback",
+     [("flower/federation_file.py", "    content = read_config_file(path)\n",
+       '    content = __import__("tomllib").loads(path.read_text())\n')], [f"{FILES}::test_the_worst_content_of_every_file"]),
+    ("federation-json", 3, "damaged `status.json` and `server.log` of a federation were tracebacks",
+     [("flower/server_status.py", "        return RunFolder(where).read(STATUS, {})\n",
+       "        return json.loads((where / STATUS).read_text())\n")], [f"{FILES}::test_the_worst_content_of_every_file"]),
+    ("search-json", 3, "damaged `trials.json` of a search and `track.json` of a tracker were tracebacks",
+     [("jobs/search.py", "        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:",
+       "        except ZeroDivisionError as error:")], [f"{FILES}::test_the_worst_content_of_every_file"]),
+    ("rows", 3, "a line of a table's results that is no object was a traceback",
+     [("reproduce/rows.py", "if isinstance(row, dict) and isinstance(", "if True or isinstance(")],
+     [f"{FILES}::test_the_worst_content_of_every_file"]),
     ("cifar-labels", 3, "CIFAR pickles with odd labels were tracebacks or other labels",
      [("data/files.py", "    if whole is None or not np.array_equal(whole, labels):", "    if False:")],
      [f"{DATA}::test_a_cifar_pickle_with_odd_labels"]),
