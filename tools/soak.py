@@ -306,7 +306,7 @@ def _compare(folder: Path, rounds: int) -> dict[str, Any]:
     from tests.flower.memory import replay
 
     from steppe.flower.federation_file import read_federation_file
-    from steppe.flower.nodes import NodeStore
+    from steppe.flower.node_store import NodeStore
     from steppe.runs import checkpoint
     from steppe.runs.folder import RunFolder
 
