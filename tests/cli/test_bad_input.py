@@ -160,6 +160,7 @@ def test_other_commands(steppe: Steppe) -> None:
     assert "did you mean 'mlp'" in refused(steppe, "cost", "fedsam", "--model", "mpl")
     assert "3x32x32" in refused(steppe, "cost", "fedsam", "--shape", "big")
     assert "is not in the range" in refused(steppe, "cost", "fedsam", "--classes", str(10**12))
+    assert "is not in the range" in refused(steppe, "reproduce", "fedgmt", "--dry-run", "--seeds", str(2**31))
     assert len(refused(steppe, "run", "fedsam", "--rounds", "9" * 10_000)) < 200
     assert "is -1, but must be" in refused(steppe, "cost", "fedsam", "-s", "rho=-1")
     assert "holds no run" in refused(steppe, "plot", "nowhere")
