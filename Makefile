@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all fuzz check docs bench bench-gpu bench-scale clean
+.PHONY: setup demo test test-all test-python fuzz check docs bench bench-gpu bench-scale clean
 
 setup: $(VENV)/.complete
 
-# The library alone, for whoever wants to look.
+# The library alone, without optional packages.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e .
@@ -18,8 +18,9 @@ $(VENV)/.complete: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,hub,mat,tensorboard,mlflow,optuna,ray,transformers]'
 	@touch $@
 
+# The settings of the catalogue and of the command line: nothing is chosen by the demo's data.
 demo: $(VENV)/.installed
-	$(BIN)/steppe compare fedavg fedsam scaffold scaffold+sam:rho=0.1 --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
+	$(BIN)/steppe compare fedavg fedsam fedgmt takyr --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
@@ -35,6 +36,15 @@ TEST_SEED := 0
 test-all: test
 	@echo "the fuzzers' seed is $(TEST_SEED); others: make test-all TEST_SEED=1, or make fuzz"
 	STEPPE_FUZZ_SEED=$(TEST_SEED) $(PYTEST) -m slow
+
+# The tests under another Python, in an environment of its own (3 GB: PyPI's torch brings CUDA):
+# make test-python PYTHON=python3.13 TESTS="tests/api tests/core tests/parts"
+OTHER = build/$(notdir $(PYTHON))
+TESTS := tests
+test-python:
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,optuna,transformers]'
+	$(OTHER)/bin/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m "not slow" $(TESTS)
 
 # Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
 FUZZ_SEED := $(shell date +%s)

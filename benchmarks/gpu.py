@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import flatness, gpu_full, gpu_growth, jobs
+from benchmarks import flatness, gpu_full, gpu_growth, gpu_transformers, jobs
 from benchmarks.contenders import NEEDS
 from benchmarks.gpu_hand_loop import HandLoop
 from benchmarks.turns import clocked, compete, timed, together
@@ -158,6 +158,8 @@ def main() -> None:
                         help="also time the eigenvalues and the trace of the Hessian")  # fmt: skip
     parser.add_argument("--growth", type=float, default=120,
                         help="time limit in seconds for the growth of the cost; 0: leave it out")  # fmt: skip
+    parser.add_argument("--transformers", type=float, default=240,
+                        help="start no further transformer after this many seconds; 0: leave them out")  # fmt: skip
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, but PyTorch finds none.")
@@ -167,6 +169,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     curvature: dict[str, Any] = {}
     growth: dict[str, Any] = {}
+    attentive: dict[str, Any] = {}
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
@@ -176,7 +179,7 @@ def main() -> None:
     def write() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         report = {"versions": find_versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
-                  "flatness": curvature, "growth": growth}  # fmt: skip
+                  "flatness": curvature, "growth": growth, "transformers": attentive}  # fmt: skip
         given.out.write_text(json.dumps(report, indent=1) + "\n")
 
     for name in given.full:
@@ -205,6 +208,9 @@ def main() -> None:
             keep({"job": name, "failed": f"{type(error).__name__}: {str(error)[:400]}"})
     print(json.dumps(found))
     show(rows, found)
+    if given.transformers:
+        attentive |= gpu_transformers.measure_all(list(gpu_transformers.JOBS), "cuda", given.transformers)
+        write()
     if given.growth:
         growth |= gpu_growth.measure("cuda", given.growth)
         write()

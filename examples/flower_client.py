@@ -1,6 +1,6 @@
 """A Flower ClientApp with Steppe's client inside.
 
-`train` is all that a node needs; `main` plays the server and two nodes in this process, without a network.
+A node needs only `train`; `main` acts as the server and two nodes in this process, without a network.
 Needs: pip install 'steppe[flower]'.
 """
 

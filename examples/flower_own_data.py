@@ -1,6 +1,6 @@
 """Three clinics train one model on Flower; their data stay in their own files.
 
-Everything runs on this machine, over real processes: a SuperLink and a SuperNode per clinic. On several machines the
+Everything runs on this machine, in real processes: a SuperLink and a SuperNode per clinic. On several machines the
 steps are the same (docs/how-to/federation.md). Needs: pip install 'steppe[flower]'.
 """
 
@@ -33,14 +33,14 @@ shutil.rmtree(FOLDER, ignore_errors=True)
 command("init", str(FOLDER), "--nodes", "3", "--algorithm", "fedsam", "--rounds", "3", "--own-data",
         "--set", "model=mlp", "--set", "lr=0.05")  # fmt: skip
 
-# What a sample is, and a test set that the server may see.
+# The form of a sample, and a test set that the server may see.
 terms = FOLDER / "app" / "federation.toml"
 before, _, after = terms.read_text().partition("[data]")
 sample = '[data]\nshape = [8]\ninputs = "float32"\nclasses = 2\nclass_names = ["well", "ill"]\n'
 np.savez(FOLDER / "test.npz", **dict(zip("xy", measure(9, 400), strict=True)))
 terms.write_text(f'test = "{(FOLDER / "test.npz").resolve()}"\n{before}{sample}')
 
-# Each clinic writes into its own node.sh where its data are.
+# Each clinic writes the path of its data into its own node.sh.
 for clinic in range(3):
     x, y = measure(clinic, 60 + 40 * clinic)
     np.savez(FOLDER / f"clinic-{clinic}.npz", x=x, y=y)
@@ -52,6 +52,5 @@ command("up", str(FOLDER))
 run = steppe.load(FOLDER / "run")
 print(run)
 x, y = measure(9, 400)
-print(
-    f"{(run.model(torch.from_numpy(x)).argmax(1).numpy() == y).mean():.1%} of a fourth clinic's patients are told right"
-)
+right = (run.model(torch.from_numpy(x)).argmax(1).numpy() == y).mean()
+print(f"{right:.1%} of a fourth clinic's patients are classified correctly")

@@ -19,7 +19,7 @@ WORDS, LENGTH = 40, 8
 
 
 def build() -> BertForSequenceClassification:
-    """Return the base in bfloat16, a type that it keeps."""
+    """Return the base in bfloat16, which it keeps."""
     torch.manual_seed(0)
     config = BertConfig(vocab_size=WORDS, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
                         intermediate_size=64, num_labels=2, initializer_range=0.2)  # fmt: skip
@@ -49,7 +49,7 @@ print(f"accuracy {result.accuracy:.2f} after {len(result.history)} rounds")
 whole, sent = sum(p.numel() for p in model.parameters()), result.experiment.cost.bytes_up
 print(f"trained and sent: {len(result.x):,} of {whole:,} parameters, {sent:,} bytes per client")
 
-# The run's folder has the adapter alone. peft loads it, and steppe puts it on the base again.
+# The run's folder has only the adapter. peft can load it, and so can steppe, which adds it to the base.
 theirs = PeftModel.from_pretrained(build(), OUT / "adapter").eval()
 mine = steppe.load(OUT, model=build()).model
 inputs, targets = write(200, seed=2)

@@ -1,12 +1,13 @@
 """Train on your own data from disk, one file per client.
 
-Three hospitals keep their measurements in files of their own, with different numbers of patients and with different
-shares of the sick. Each has test patients of its own, so the result is also known per hospital.
+Three hospitals keep their measurements in their own files, with different numbers of patients and different shares of
+sick patients. Each has its own test patients, so the result is also known per hospital.
 """
 
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 import steppe
@@ -31,11 +32,12 @@ hospitals = {path.stem: read(path) for path in sorted(Path().glob("*.npz"))}
 data = steppe.from_clients(hospitals)
 print(f"{len(data.train_targets)} patients of {', '.join(data.client_names)}; classes {', '.join(data.class_names)}")
 
+torch.manual_seed(0)  # of the model's first weights
 model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 2))
 result = steppe.run("fedsam", model, data, rounds=10, lr=0.1, progress=False)
 print(f"accuracy {result.accuracy:.2f}; mean over hospitals {result.summary['personal']['0']['mean']:.2f}")
 
-# The same patients without their files: a client id per patient, in a table or in an array.
+# The same patients without their files: a client ID per patient, in a table or in an array.
 x, y, test_x, test_y = (np.concatenate(columns) for columns in zip(*hospitals.values(), strict=True))
 site = np.repeat(list(hospitals), [len(own[1]) for own in hospitals.values()])
 again = steppe.run("fedsam", model, (x, y, test_x, test_y), groups=site, rounds=10, lr=0.1, progress=False)

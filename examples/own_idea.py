@@ -1,7 +1,7 @@
-"""An idea of your own, compared with FedAvg over seeds.
+"""Your own idea, compared with FedAvg over seeds.
 
-Twenty lines of a part, a table, its cost, and a report. The client remembers in which direction it went in its last
-round, and takes its gradients a little ahead along it.
+A part of twenty lines, a table, its cost, and a report. The client remembers the direction of its last round, and takes
+its gradients a little ahead in that direction.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Steppe's rules inside a loop of your own.
+"""Steppe's rules inside your own loop.
 
-Two clients train with SCAFFOLD; nothing but dicts of tensors passes between them and the server.
+Two clients train with SCAFFOLD; they and the server exchange only dicts of tensors.
 """
 
 import torch

@@ -25,7 +25,7 @@ def block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Down once, up once, with the bridge between them. Outputs are (n, classes, height, width)."""
+    """A U-Net with one level and one skip connection. Outputs are (n, classes, height, width)."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Train a language model on a federation of Shakespeare's roles.
 
-The clients are there by nature: Hamlet and Desdemona have different words and different amounts of text. The model, a
+The clients are natural: Hamlet and Desdemona have different words and different amounts of text. The model, a
 small transformer, predicts the next character. The text is inside the package.
 """
 

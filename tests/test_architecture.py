@@ -3,6 +3,8 @@
 import ast
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ ONLY = {
     "data": ["core", "settings"],
     "executors": ["core", "data"],
     "distributed": ["core", "runs"],
-    "evaluate": ["core", "data", "parts", "experiment", "runs"],
+    "evaluate": ["core", "data", "parts", "experiment", "runs", "executors"],
     "flatness": ["core", "data", "evaluate", "parts"],
     "report": [
         "core",
@@ -95,3 +97,36 @@ def test_parts_are_short():
     """One idea per file: what does not fit on a page is two ideas."""
     long = {p.name: n for p in (SOURCE / "parts").glob("*.py") if (n := len(p.read_text().splitlines())) > 150}
     assert not long
+
+
+def imports_at_once(path):
+    """What importing a module imports: not what stands in functions, or is for type checkers."""
+    waiting = list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef) and "TYPE_CHECKING" not in ast.unparse(getattr(node, "test", node)):
+            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+
+
+def test_every_module_can_be_imported_first():
+    """No circle of imports: which module comes first does not matter."""
+    files = {p: ".".join(p.relative_to(SOURCE.parent).with_suffix("").parts) for p in SOURCE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__") for name in files.values()}
+    needs = {name.removesuffix(".__init__"): {m for full in imports_at_once(p) for m in (full, full.rpartition(".")[0])
+                                              if m in modules and (m == full or full not in modules)}
+             for p, name in files.items()}  # fmt: skip
+    TopologicalSorter(needs).prepare()  # raises where there is a circle
+
+
+@pytest.mark.parametrize("command", sorted(p.stem for p in (SOURCE / "cli").glob("*.py") if p.stem != "__init__"))
+def test_every_command_can_be_imported_first(command, monkeypatch):
+    """The program imports its commands by name, which the test above does not see."""
+    for name in [name for name in sys.modules if name.startswith("steppe.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    import_module(f"steppe.cli.{command}")
+    for name in [name for name in sys.modules if name.startswith("steppe.cli")]:
+        monkeypatch.delitem(sys.modules, name)

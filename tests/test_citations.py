@@ -20,7 +20,7 @@ def keys(text):
 def test_everything_has_a_well_formed_citation(name):
     text = cite(name)
     if name == "local":  # a baseline of nobody's
-        assert text.startswith("% local is no paper's method")
+        assert text.startswith("% local is not from a paper")
         return
     assert keys(text)
     assert len(keys(text)) == len(set(keys(text))), "a paper twice"

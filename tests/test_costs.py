@@ -12,7 +12,7 @@ POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (
 
 
 def row(name, *settings):
-    return trace_costs([name], "cnn", (3, 32, 32), 10, 50, list(settings), [])[0][0]
+    return trace_costs({name: list(settings)}, "cnn", (3, 32, 32), 10, 50, [])[0][0]
 
 
 @pytest.mark.parametrize("name", POSTER)

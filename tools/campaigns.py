@@ -1,4 +1,4 @@
-"""Campaigns against the program: it is killed, starved of disk, and fed with what is wrong; what survives is counted.
+"""Test campaigns: kill the program, fill its disk, feed it invalid input, and count how often it survives.
 
     python tools/campaigns.py --seed 0                 all of them, some minutes on two cores
     python tools/campaigns.py --only kills --budget 5  one of them, five times as long
@@ -33,7 +33,7 @@ Told = dict[str, Any]
 
 
 def kills(seed: int, budget: float) -> Told:
-    """A run is killed at a random touch of the disk, and resumed: model, records and states must be the same bits."""
+    """Kill a run at a random access to the disk, and resume it: model, records and states must be equal to the bit."""
     from tests.runs.test_resume import SCENES, killed
     from tests.scene import launch, remains
 
@@ -55,7 +55,7 @@ def kills(seed: int, budget: float) -> Told:
 
 
 def full_disk(seed: int, budget: float) -> Told:
-    """A real disk fills up after a random round: a sentence and an exit code, then the same bits; never a signal."""
+    """Fill a real disk after a random round: expect a sentence and an exit code, never a signal, then the same bits."""
     from tests.runs.test_resume import KILLS
     from tests.runs.tiny_disk import run_until_full, tiny_disk
     from tests.scene import launch, remains
@@ -85,7 +85,7 @@ def full_disk(seed: int, budget: float) -> Told:
 
 
 def fuzz(*files: str, examples: int) -> Callable[[int, float], Told]:
-    """Fuzzers of tests/fuzz. Hypothesis says how many inputs it has tried; a failed test is a finding."""
+    """Run fuzzers of tests/fuzz. Hypothesis reports how many inputs it has tried; a failed test is a finding."""
 
     def run(seed: int, budget: float) -> Told:
         env = {**os.environ, "STEPPE_FUZZ_SEED": str(seed), "STEPPE_FUZZ_EXAMPLES": str(int(examples * budget))}
@@ -105,7 +105,7 @@ def fuzz(*files: str, examples: int) -> Callable[[int, float], Told]:
 
 
 def nodes(seed: int, budget: float) -> Told:
-    """Whole rounds of a federation in memory, with one node that sends something else in each."""
+    """Run whole rounds of a federation in memory, in each of which one node sends a different invalid reply."""
     from tests.flower import test_bad_nodes
 
     test = "tests/flower/test_bad_nodes.py"
@@ -117,7 +117,7 @@ def nodes(seed: int, budget: float) -> Told:
 
 
 def soak(kind: str) -> Callable[[int, float], Told]:
-    """The last soak's figures; it takes too long to be run here."""
+    """Return the last soak's figures; a soak takes too long to be run here."""
 
     def run(seed: int, budget: float) -> Told:
         path = RESULTS / f"soak-{kind}.json"
@@ -138,12 +138,12 @@ def soak(kind: str) -> Callable[[int, float], Told]:
 
 
 def find_leftovers(told: Told) -> list[str]:
-    """Files of a soak that we left. torch makes an empty folder for its cache when it is imported, one per user."""
+    """Return our files that a soak left behind. On import, torch makes one empty folder per user for its cache."""
     return [name for name in told["leftovers"]["files"] if not name.startswith("torchinductor_")]
 
 
 CAMPAIGNS: dict[str, tuple[str, Callable[[int, float], Told]]] = {
-    "kills": ("kill -9 at a random touch of the disk, then resume to the bit", kills),
+    "kills": ("kill -9 at a random access to the disk, then resume to the bit", kills),
     "full-disk": ("a disk that fills up, then resume to the bit", full_disk),
     "configurations": ("configurations, from Python and from files", fuzz("test_configurations.py", examples=150)),
     "command-lines": ("command lines", fuzz("test_command_lines.py", examples=150)),
@@ -158,7 +158,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[int, float], Told]]] = {
 
 
 def render(results: dict[str, Told]) -> str:
-    """The table of docs/reliability.md."""
+    """Write the table of docs/reliability.md."""
     lines = [
         "| campaign | tried | survived | findings | seed | seconds | date, version |",
         "|---|---|---|---|---|---|---|",

@@ -1,16 +1,15 @@
-"""Write the README's table of evidence from the files in which the figures are: python -m tools.evidence_table"""
+"""Write the README's table of evidence from the files with the figures: python -m tools.evidence_table"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from tests.references.test_library import ENTRIES
 
 from steppe.algorithms import CATALOGUE
-from steppe.reproduce import survey
-from steppe.reproduce.publish import judge_table
+from steppe.reproduce import league, league_page
+from steppe.reproduce.judged_table import judge_table
 from steppe.reproduce.recipes import load_table
 from steppe.reproduce.rows import Row, read_folders
 from steppe.reproduce.verdicts import INSIDE, OUTSIDE
@@ -47,22 +46,20 @@ def describe_reproductions(rows: list[Row]) -> list[str]:
     return ["published tables, run again", "; ".join(counts), "[every cell](docs/reproductions.md)"]
 
 
-def describe_survey(rows: list[Row]) -> list[str]:
-    """Compare the best composition with the best published method and FedAvg, where one seed of each was run."""
-    found = [s for s in survey.rank_entrants(rows) if s["accuracy"] is not None and s["column"] == "lda-0.1"]
-    ours = max((s for s in found if s["composition"]), key=lambda s: s["accuracy"])
-    best = max((s for s in found if not s["composition"]), key=lambda s: s["accuracy"])
-    plain = next(s for s in found if s["title"] == "FedAvg")
-
-    def tell(one: dict[str, Any]) -> str:
-        return f"{one['title']} {one['accuracy']:.1f} % at {one['flops_x']:.2f}× FedAvg's FLOPs"
-
-    seeds = max(len(s["seeds"]) for s in found)
-    return [f"CIFAR-10, LDA(0.1): {len(found)} methods and compositions, {seeds} seed{'s' * (seeds > 1)}, local "
-            "momentum 0.9 for all",
-            f"{tell(ours)}; best published method: {tell(best)}; FedAvg {plain['accuracy']:.1f} % (more without "
-            "momentum: the league judges again, by blocks)",
-            "[survey](docs/survey.md), [league](docs/league.md)"]  # fmt: skip
+def describe_league(rows: list[Row]) -> list[str]:
+    """Describe the named contrasts of the league, wins and losses, in columns with several blocks."""
+    ours, found = league.choose_ours(rows), league.find_standings(rows)
+    assert ours is not None
+    titles = {a.id: a.title for a in league.list_arms()}
+    told = []
+    for column in league.read_league()["column"]:
+        pairs = league_page.compare_arms(found, column["id"], ours.id, league.read_league()["contrasts"])
+        each = [f"{pair.mean:+.1f} ± {pair.half:.1f} points against {titles[other]} ({pair.count})"
+                for other, pair in pairs.items() if pair.half is not None]  # fmt: skip
+        told += [f"{column['title']}: {', '.join(each)}"] if each else []
+    return [f"our composition, {ours.title}, at FedAvg's bytes and FLOPs; all tuned alike, with a running mean, and "
+            "paired over draws of partition, schedule and seed",
+            "; ".join(told), "[league](docs/league.md), [survey](docs/survey.md)"]  # fmt: skip
 
 
 def describe_kills() -> list[str]:
@@ -74,7 +71,7 @@ def describe_kills() -> list[str]:
 def make_table() -> str:
     rows = read_folders([ROOT / "results"])
     lines = [["claim", "measured", "where"], ["---"] * 3, describe_numbers(), describe_speed(),
-             describe_reproductions(rows), describe_survey(rows), describe_kills()]  # fmt: skip
+             describe_reproductions(rows), describe_league(rows), describe_kills()]  # fmt: skip
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -30,7 +30,7 @@ def find_examples() -> list[Path]:
 
 
 def run_example(path: Path) -> str:
-    """Return what a script prints. It runs in a folder of its own."""
+    """Return what a script prints. It runs in its own folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, path], cwd=folder, env=environment, capture_output=True, text=True)

@@ -1,11 +1,11 @@
-"""See every finding's test fail when its mend is taken back.
+"""Check that every finding's test fails when its fix is undone.
 
     python tools/findings.py                         all of them, in a copy of the working tree; some minutes
     python tools/findings.py --only lock outsider    some of them
 
-A finding is a fault of the released version. Its mend is one or two lines of today's code; `UNDO` has them as they were
+A finding is a fault of the released version. Its fix is one or two lines of today's code; `UNDO` has them as they were
 in effect before, and the tests that must then fail. Writes tools/results/findings.json and the second table of
-docs/reliability.md. What a test said when it failed is kept, so that one can see that it failed for its reason.
+docs/reliability.md. The message of a failed test is kept, to show that it failed for the right reason.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ PAGE, BEGIN, END = ROOT / "docs" / "reliability.md", "<!-- table: tools/findings
 
 @dataclass
 class Seen:
-    """What came of a finding's tests without its mend."""
+    """The outcome of a finding's tests without its fix."""
 
-    outcome: str  # fails, or passes: then the test does not notice
+    outcome: str  # fails, or passes: then the test does not detect the fault
     failed: list[str] = field(default_factory=list)
     said: str = ""
     seconds: int = 0
@@ -52,7 +52,7 @@ class Seen:
 
 
 def undo(home: Path, finding: Finding) -> dict[Path, str]:
-    """Take the mend back; return the files as they were."""
+    """Undo the fix; return the files as they were."""
     kept: dict[Path, str] = {}
     for file, before, after in finding.undo:
         path = home / "src" / "steppe" / file
@@ -60,17 +60,17 @@ def undo(home: Path, finding: Finding) -> dict[Path, str]:
         kept.setdefault(path, text)
         if text.count(before) != 1:
             raise SystemExit(
-                f"{finding.key}: {file} has {before!r} {text.count(before)} times; mend tools/finding_list.py"
+                f"{finding.key}: {file} has {before!r} {text.count(before)} times; correct tools/finding_list.py"
             )
         path.write_text(text.replace(before, after))
     return kept
 
 
 def play(home: Path, tests: list[str], out: Path) -> None:
-    """Run tests in a forked process, which has imported what is slow and nothing of ours."""
+    """Run tests in a forked process, which has imported slow packages and nothing of ours."""
     os.chdir(home)
     os.setpgid(0, 0)
-    resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST))  # without its mend, a program may ask for all there is
+    resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST))  # without its fix, a program may ask for all memory
     sys.path[:0] = [str(home / "src"), str(home)]
     os.environ |= {"PYTHONPATH": str(home / "src"), "STEPPE_FUZZ_EXAMPLES": "100", "OMP_NUM_THREADS": "1"}
     with out.open("wb") as file:
@@ -82,7 +82,7 @@ def play(home: Path, tests: list[str], out: Path) -> None:
 
 
 def look(home: Path, finding: Finding, patience: float) -> Seen:
-    """Run a finding's tests without its mend."""
+    """Run a finding's tests without its fix."""
     kept, began, out = undo(home, finding), time.monotonic(), home / "said"
     child = get_context("fork").Process(target=play, args=(home, finding.tests, out))
     child.start()
@@ -99,15 +99,15 @@ def look(home: Path, finding: Finding, patience: float) -> Seen:
         errors = [f"it did not end within {patience:g} s"]
     elif code not in (0, 1):
         errors = [f"pytest ended with {code}: {text.strip()[-200:]}"]
-    # By a signal, such as SIGBUS, is a failure, too; an error of pytest's own is not.
+    # An end by a signal, such as SIGBUS, is a failure, too; an error of pytest itself is not.
     outcome = "fails" if failed or code < 0 else "passes" if code == 0 else "error"
     said = re.sub(r"(/[\w.@+-]+)+/", "…/", (errors or [""])[0])[:200]  # without this machine's folders
     return Seen(outcome, failed, said, round(time.monotonic() - began), time.strftime("%Y-%m-%d"))
 
 
 def render(results: dict[str, Any]) -> str:
-    """The table of docs/reliability.md: by sections, a finding, its tests, and whether one was seen to fail."""
-    lines = ["| | finding | test | without the mend |", "|---|---|---|---|"]
+    """Write the table of docs/reliability.md: by section, each finding, its tests, and whether one was seen to fail."""
+    lines = ["| | finding | test | without the fix |", "|---|---|---|---|"]
     for finding in UNDO:
         told = results.get(finding.key)
         tests, file = [], ""

@@ -1,14 +1,14 @@
-"""Change one thing in the source and see whether a test notices.
+"""Change one thing in the source, and check whether a test detects it.
 
-    python tools/mutate.py --count 150 --seed 0 --out tools/results/seed-0     a sample of all changes it knows
-    python tools/mutate.py --named --out tools/results/named                   faults that once went unnoticed
+    python tools/mutate.py --count 150 --seed 0 --out tools/results/seed-0     a sample of all possible changes
+    python tools/mutate.py --named --out tools/results/named                   faults that were once not detected
     python tools/mutate.py --again tools/results/seed-0.json --out …           the survivors of an earlier run
 
-A mutant is the source with one expression or statement replaced. It is run in a copy of the working tree, in a process
-of its own, against the test files that concern its source file (`TESTS`), until one of them fails. What no test notices
-is a survivor: either it changes nothing that matters, or a test is missing. The sample is drawn evenly over folders and
-kinds of change, so that the many constants do not crowd out the few keys. Left out: text, errors' conditions' messages,
-type annotations, and lines about CUDA, which a machine without a GPU cannot judge.
+A mutant is the source with one expression or statement replaced. It runs in a copy of the working tree, in its own
+process, against the test files that concern its source file (`TESTS`), until one of them fails. A mutant that no test
+detects is a survivor: either it changes nothing that matters, or a test is missing. The sample is drawn evenly over
+folders and kinds of change, so that the many constants do not crowd out the few keys. Text, messages of errors, type
+annotations, and lines about CUDA, which cannot be tested without a GPU, are left out.
 
 Writes OUT.json (all mutants) and OUT.md (counts, and the survivors with their lines before and after).
 """
@@ -87,6 +87,7 @@ TESTS: dict[str, list[str]] = {
     "data/sampling.py": ["src/steppe/data/sampling.py", "tests/data/test_client_sampling.py"],
     "data/partition.py": ["tests/data/test_aligned.py", "tests/data/test_partition.py", OUR_OWN],
     "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
+    "data/dirichlet_rules.py": [OUR_OWN, "tests/data/test_partition.py"],
     "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "data/plan.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],
     "measures": ["tests/measures/test_measures.py", OUR_OWN],
@@ -105,10 +106,10 @@ COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.G
                ast.NotIn: ast.In}  # fmt: skip
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
               ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult}  # fmt: skip
-# Calls with two arguments of one kind, which are easily taken for each other.
+# Calls with two arguments of the same kind, which are easily confused.
 ALIKE = {"sub": (0, 1), "where": (1, 2), "ascend": (0, 1), "linspace": (0, 1), "lerp": (0, 1), "range": (0, 1),
          "fixed": (0, 1), "penalty": (0, 1), "Round": (1, 2), "Server": (1, 2), "play": (4, 5)}  # fmt: skip
-# Keywords whose values decide nothing, and calls that only format.
+# Keywords whose values have no effect on results, and calls that only format.
 IDLE_KEYWORDS = {"strict", "non_blocking", "maxsize", "indent", "timeout", "display", "repr", "default_factory"}
 IDLE_CALLS = {"round", "say", "tell", "format", "SteppeError", "CompositionError", "SettingError", "RunFailed"}
 
@@ -127,7 +128,7 @@ class Mutant:
 
 
 def mutant(file: str, source: str, kind: str, node: ast.AST, new: str) -> Mutant | None:
-    """The source with one node replaced by new text; None where that is no program, or about a GPU."""
+    """Return the source with one node replaced by new text; None if that is not a valid program, or is about a GPU."""
     lines = source.encode().splitlines(keepends=True)  # columns are counted in bytes
     first, last = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
     head, tail = lines[first][: node.col_offset], lines[last][node.end_col_offset :]  # type: ignore[attr-defined]
@@ -143,7 +144,7 @@ def mutant(file: str, source: str, kind: str, node: ast.AST, new: str) -> Mutant
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
-    """(kind, node, its new text) for everything below a node that is worth a change."""
+    """Yield (kind, node, its new text) for everything below a node that is worth changing."""
     yield from changes_of(node)
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "format_spec"):
@@ -154,7 +155,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
 
 
 def idle(node: ast.AST) -> bool:
-    """Whether nothing below it decides anything that a test should notice."""
+    """Return whether nothing below a node affects anything that a test should detect."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.keyword):
@@ -167,7 +168,7 @@ def called(node: ast.Call) -> str:
 
 
 def changes_of(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
-    """Of this node alone."""
+    """Yield the changes of this node itself."""
 
     def edited(kind: str, **fields: object) -> tuple[str, ast.AST, str]:
         new = copy.copy(node)
@@ -218,7 +219,7 @@ def is_text(*nodes: ast.AST) -> bool:
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """Evenly over folders and kinds: one of each in turn until there are enough."""
+    """Sample evenly over folders and kinds: one of each in turn until there are enough."""
     groups: dict[tuple[str, str], list[tuple[str, str, str, ast.AST, str]]] = defaultdict(list)
     for folder in FOLDERS:
         for path in sorted((ROOT / "src/steppe" / folder).rglob("*.py")):
@@ -236,12 +237,12 @@ def sample(count: int, seed: int) -> list[Mutant]:
 
 
 def named() -> list[Mutant]:
-    """The committed list of faults: each is a text that occurs once in its file."""
+    """Return the committed list of faults: each is a text that occurs once in its file."""
     return [swapped(fault, file, before, after) for fault, file, before, after in NAMED]
 
 
 def again(path: Path) -> list[Mutant]:
-    """The survivors of an earlier run, as far as their lines are still there."""
+    """Return the survivors of an earlier run whose lines are still there."""
     old = [each for each in json.loads(path.read_text()) if each["outcome"] == "survived"]
     return [swapped(each["kind"], each["file"], each["before"], each["after"]) for each in old]
 
@@ -275,7 +276,7 @@ class FirstFailure:
 
 
 def child(tree: Path, tests: list[str], limit: int) -> None:
-    """A fresh process but for torch, whose import would take longer than most tests."""
+    """Run tests in a process that has imported nothing but torch, whose import takes longer than most tests."""
     import pytest
 
     os.setsid()
@@ -292,13 +293,13 @@ def child(tree: Path, tests: list[str], limit: int) -> None:
 
 
 def run(tree: Path, tests: list[str], limit: int) -> tuple[int | None, str, float]:
-    """The exit code (None: it took too long), the first test that failed, and the CPU time."""
+    """Return the exit code (None: it took too long), the first test that failed, and the CPU time."""
     for name in ("first.txt", "said.txt"):
         (tree / name).unlink(missing_ok=True)
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = get_context("fork").Process(target=child, args=(tree, tests, limit))
     process.start()
-    process.join(5 * limit)  # for what waits for ever; on a busy machine time says little
+    process.join(5 * limit)  # for tests that wait forever; on a busy machine, wall-clock time means little
     code = None if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else process.exitcode
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # also what the tests may have started
@@ -309,7 +310,7 @@ def run(tree: Path, tests: list[str], limit: int) -> tuple[int | None, str, floa
 
 
 def judge(each: Mutant, tree: Path, limit: int) -> Mutant:
-    """Run the tests on a mutant; the tree is as before afterwards."""
+    """Run the tests on a mutant, then restore the tree."""
     path = tree / "src/steppe" / each.file
     original = path.read_text()
     for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
@@ -325,7 +326,7 @@ def judge(each: Mutant, tree: Path, limit: int) -> Mutant:
 
 
 def copied(to: Path) -> Path:
-    """A copy of the working tree, compiled."""
+    """Make a compiled copy of the working tree."""
     to.mkdir()
     for part in ("src", "tests", "docs", "results", "examples", "benchmarks"):
         shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -337,7 +338,7 @@ def copied(to: Path) -> Path:
 
 
 def check_tests(mutants: list[Mutant], tree: Path) -> None:
-    """Without a mutant the tests must pass, or everything looks killed. Where one survived, they did."""
+    """Check that the tests pass without a mutant; otherwise every mutant would count as killed."""
     green = {tuple(tests_for(each.file)) for each in mutants if each.outcome == "survived"}
     for tests in {tuple(tests_for(each.file)) for each in mutants if each.text} - green:
         code, by, seconds = run(tree, list(tests), 1800)
@@ -355,7 +356,7 @@ def work(share: list[tuple[int, Mutant]], tree: Path, limit: int, progress: Path
 
 
 def read(progress: Path, mutants: list[Mutant]) -> None:
-    """Take over what was found already."""
+    """Take over the results that an interrupted run has found."""
     for line in progress.read_text().splitlines() if progress.exists() else ():
         place, *found = json.loads(line)
         mutants[place].outcome, mutants[place].by, mutants[place].seconds = found
@@ -392,10 +393,10 @@ def main() -> None:
     asked = parser.parse_args()
     mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
     mutants = [each for each in mutants if each.file.startswith(asked.folder)]
-    if asked.named:  # each has a test of its own, and those of `flower` beside its other tests
+    if asked.named:  # each has its own test; those of `flower` are next to its other tests
         TESTS.update({each.file: [OUR_OWN] for each in mutants if not each.file.startswith("flower/")})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    progress = asked.out.with_suffix(".progress")  # of a run that was interrupted, which goes on
+    progress = asked.out.with_suffix(".progress")  # of an interrupted run, which is continued
     progress.parent.mkdir(parents=True, exist_ok=True)
     read(progress, mutants)
     ready = [(place, each) for place, each in enumerate(mutants) if each.text and not each.outcome]

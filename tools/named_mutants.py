@@ -1,6 +1,6 @@
 """Faults that once went unnoticed: (what is wrong, file below src/steppe, text as it is, text as it must not be).
 
-The text occurs once in its file. Where the file has changed, the tool says so, and the text here must follow.
+The text occurs once in its file. If the file has changed, the tool reports it, and the text here must be updated.
 """
 
 NAMED: list[tuple[str, str, str, str]] = [
@@ -29,9 +29,10 @@ NAMED: list[tuple[str, str, str, str]] = [
     ("the personal learning rate is that of the round before", "evaluate/client_tests.py",
      "experiment.lr(experiment.config.rounds)", "experiment.lr(experiment.config.rounds - 1)"),
     ("FedDyn's dual ignores a moved start", "parts/dynamic_regularisation.py",
-     "moved = s.w - s.start", "moved = s.w - s.x"),
+     "moved = self._cut(s.w - s.start)", "moved = self._cut(s.w - s.x)"),
     ("FedDyn's pull ignores a moved start", "parts/dynamic_regularisation.py",
-     "direction + self.alpha * (w - s.start)", "direction + self.alpha * (w - s.x)"),
+     "direction + self.alpha * self._fill(self._cut(w - s.start), w)",
+     "direction + self.alpha * self._fill(self._cut(w - s.x), w)"),
     ("FedDyn's official pull ignores a moved start", "parts/dynamic_regularisation.py",
      "direction - self.alpha * s.start", "direction - self.alpha * s.x"),
     ("the total weight of FedNova's ccvr is that of the round", "engine/play_round.py",
@@ -47,7 +48,8 @@ NAMED: list[tuple[str, str, str, str]] = [
      "descending=True", "descending=False"),
     ("the density's band is a standard deviation", "flatness/density.py", "each.std(0) / probes**0.5", "each.std(0)"),
     ("early stopping takes an equal loss for a better one", "core/metric.py", "value < than", "value <= than"),
-    ("a fractional minimum of the Dirichlet rule is cut", "data/rules.py", "math.ceil(minimum)", "int(minimum)"),
+    ("a fractional minimum of the Dirichlet rule is cut", "data/dirichlet_rules.py",
+     "math.ceil(minimum)", "int(minimum)"),
     ("a round's overhead is not what passed", "flower/nodes.py",
      "passed = time.monotonic() - began", "passed = time.monotonic() + began"),
     ("a round waits for clients that are left out", "flower/nodes.py",

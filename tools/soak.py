@@ -1,15 +1,15 @@
-"""A thousand rounds while processes die at random: is the model right, is memory flat, does anything stay behind?
+"""Run a thousand rounds while processes die at random; check the model, the memory and that nothing is left behind.
 
     python tools/soak.py simulation --rounds 1000 --seed 0 --out tools/results/soak-simulation.json
     python tools/soak.py federation --rounds 1000 --seed 0 --minutes 60 --out tools/results/soak-federation.json
 
 `simulation` kills worker processes with SIGKILL at random moments and resumes each time, all in one process, and
 compares model, records and client states to the bit with an undisturbed run. `federation` starts a real SuperLink and
-real SuperNodes on loopback, with TLS and keys; at random, a node is killed, stopped by a signal, or leaves politely,
+real SuperNodes on loopback, with TLS and keys; at random, a node is killed, stopped by a signal, or leaves normally,
 and returns. The model must be the one of a simulation with the clients that were counted. With --work FOLDER it can be
-ended at any time (by --minutes, Ctrl-C or kill) and continued by the same command; its figures then add up.
+ended at any time (by --minutes, Ctrl-C or kill) and continued by the same command; its figures are then added up.
 
-Both have a temporary folder of their own and mark their processes, so that leftovers can be counted.
+Both have their own temporary folder and mark their processes, so that leftovers can be counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SMALL = {"data": "digits", "model": "mlp", "algorithm": "scaffold", "dtype": "fl
 
 
 def resident(pid: int) -> float:
-    """Memory of a process in MiB; 0 if it has gone."""
+    """Return the memory of a process in MiB; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MB
     except (OSError, IndexError):
@@ -65,7 +65,7 @@ class Memory:
             self.seen.append((round_, size))
 
     def told(self) -> dict[str, Any]:
-        """The means of the first and the last tenth, without the first rounds, and the slope of a straight line."""
+        """Return the means of the first and last tenth, without the first rounds, and the slope of a straight line."""
         seen = self.seen[len(self.seen) // 10 :]
         if len(seen) < 20:
             return {"looks": len(self.seen)}
@@ -80,7 +80,7 @@ class Memory:
 
 
 def find_marked(mark: str) -> list[str]:
-    """The processes that carry this mark in their environment, apart from this one."""
+    """Return the processes with this mark in their environment, apart from this one."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -90,7 +90,7 @@ def find_marked(mark: str) -> list[str]:
 
 
 def leftovers(temporary: Path, mark: str, patience: float = 60.0) -> dict[str, list[str]]:
-    """What a soak has left behind; processes have a minute to end."""
+    """Return what a soak has left behind; processes have a minute to end."""
     until = time.monotonic() + patience
     while (processes := find_marked(mark)) and time.monotonic() < until:
         time.sleep(0.5)
@@ -146,7 +146,7 @@ def simulation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, p
 
 # ------------------------------------------------------------------------------------------------------- federation
 class Unrest(threading.Thread):
-    """Nodes that leave at random, by one of three ways, and return."""
+    """Nodes that leave at random, in one of three ways, and return."""
 
     WAYS = ("kill", "stop", "leave")
 
@@ -187,7 +187,7 @@ def _signal(pids: list[int], sign: signal.Signals) -> None:
 
 
 class Enough(Exception):
-    """The time is up."""
+    """Raised when time is up."""
 
 
 def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, minutes: float = 1e9, segment: int = 250,
@@ -263,11 +263,11 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
             "code": told["code"], "left": told["left"], "resumes": told["resumes"], "memory": _longest(memory),
             **_compare(folder, done),
             "open_ports": [port for port in (local.port, local.control) if is_reachable("127.0.0.1", port)],
-            "waits": _count(run / "server.log", "It is tried again")}  # fmt: skip
+            "waits": _count(run / "server.log", "The round is repeated")}  # fmt: skip
 
 
 def _find_processes(local: Any, run: Path) -> list[tuple[str, int]]:
-    """The long-lived processes of a federation by their names."""
+    """Return the long-lived processes of a federation by name."""
     from steppe.flower.keeper import find_descendants
     from steppe.flower.server_status import read_status
 
@@ -292,7 +292,7 @@ def _count(path: Path, text: str) -> int:
 
 
 def _longest(memory: dict[str, Memory]) -> dict[str, Any]:
-    """Of each kind of process, the one that was seen most often: it had the most time to grow."""
+    """Return, of each kind of process, the one that was seen most often: it had the most time to grow."""
     kinds: dict[str, Memory] = {}
     for name, one in memory.items():
         kind = name.partition(", process")[0]
@@ -302,7 +302,7 @@ def _longest(memory: dict[str, Memory]) -> dict[str, Any]:
 
 
 def _compare(folder: Path, rounds: int) -> dict[str, Any]:
-    """The recorded model against the simulator's with the clients that were counted."""
+    """Compare the recorded model with the simulator's, with the clients that were counted."""
     from tests.flower.memory import replay
 
     from steppe.flower.federation_file import read_federation_file
@@ -324,7 +324,7 @@ SOAKS: dict[str, Callable[..., dict[str, Any]]] = {"simulation": simulation, "fe
 
 
 def soak(kind: str, rounds: int, seed: int, work: Path | None = None, **more: Any) -> dict[str, Any]:
-    """Run a soak in folders of its own; return its figures."""
+    """Run a soak in its own folders; return its figures."""
     from importlib.metadata import version
 
     mark = os.environ[MARK] = uuid.uuid4().hex
@@ -348,7 +348,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=int, help="between two disturbances: rounds (simulation), seconds (federation)")
-    parser.add_argument("--minutes", type=float, help="federation: end after these; 0: only the figures so far")
+    parser.add_argument("--minutes", type=float, help="federation: minutes until the end; 0: only the figures so far")
     parser.add_argument("--segment", type=int, help="federation: rounds of one run, whose server is one process")
     parser.add_argument("--deadline", type=float, help="federation: seconds per round")
     parser.add_argument("--work", type=Path, help="a folder to keep, from which the same command continues")

@@ -2,13 +2,13 @@
 # # 1. Your first federation
 #
 # Twenty people own handwritten digits. Each wants a classifier, and none wants to give the pictures away. In federated
-# learning the model travels instead of the data. You will train such a model, see what makes it difficult, and see what
+# learning, the model is sent instead of the data. You will train such a model, see what makes it difficult, and see what
 # helps.
 #
 # **You will learn**
 #
 # - what happens in a round, and how to run many of them with one line;
-# - why data that differ between clients hurt, with pictures of the damage;
+# - why data that differ between clients reduce accuracy, with pictures;
 # - how to compare algorithms fairly;
 # - what a run leaves behind, and how to do the same on the command line.
 #
@@ -31,11 +31,11 @@ for axis, image, label in zip(axes.flat, data.train_inputs, data.train_targets):
     axis.axis("off")
 
 # %% [markdown]
-# ## Who owns what
+# ## Which client has which data
 #
-# A *partition* says which client owns which training samples. In the simplest one, `iid`, everybody has a random share.
+# A *partition* says which client owns which training samples. In the simplest one, `iid`, every client has a random share.
 # Real federations are not like that: a hospital sees the patients of its region. The usual way to imitate this is a
-# Dirichlet distribution: `lda(0.1)` gives every client a few classes that it has much of. The smaller the number in
+# Dirichlet distribution: `lda(0.1)` gives every client most of its samples from a few classes. The smaller the number in
 # brackets, the more the clients differ.
 
 # %%
@@ -55,19 +55,19 @@ assert np.median((skewed.counts(data.train_targets, 10) > 0).sum(1)) <= 5
 # %% [markdown]
 # ## One round, in words
 #
-# FedAvg, the algorithm from which all others descend, repeats this:
+# FedAvg, the algorithm on which all others are based, repeats this:
 #
 # 1. The server picks some clients (here 5 of 20) and sends them the model.
 # 2. Each of them trains it on its own data for a while (here two epochs).
 # 3. They send the change of the model back. The server adds the mean of the changes to its model.
 #
-# With $x$ for the server's model and $w_i$ for what client $i$ has made of it, the third step is
+# With $x$ for the server's model and $w_i$ for client $i$'s model after training, the third step is
 #
 # $$
 # x \leftarrow x + \sum_i p_i\,(w_i - x), \qquad p_i \propto \text{samples of client } i .
 # $$
 #
-# One call runs it. Everything that is not said has a default; `steppe list keys` prints all of them.
+# One call runs it. Every key has a default; `steppe list keys` prints all of them.
 
 # %%
 common = dict(model="mlp", clients=20, per_round=5, rounds=20, lr=0.1)
@@ -97,8 +97,8 @@ print(
 )
 
 # %% [markdown]
-# The model, the samples and the settings are the same. Only the distribution over clients is not. The
-# second curve climbs later, jumps up and down, and ends lower.
+# The model, the samples and the settings are the same. Only their distribution over clients differs. The
+# second curve rises later, varies more, and ends lower.
 
 # %% tags=["check"]
 assert fair.accuracy > 0.93 and hard.accuracy < fair.accuracy - 0.08
@@ -111,7 +111,7 @@ assert jumps[1] > 3 * jumps[0]
 # %% [markdown]
 # ## What goes wrong
 #
-# Every round's record has the accuracy per class. Drawn over the rounds, it shows the mechanism:
+# Every round's record has the accuracy per class. Plotted over the rounds, it shows what happens:
 
 
 # %%
@@ -131,15 +131,15 @@ def draw_classes(results):
             yticks=range(10),
         )
     axes[0].set_ylabel("digit")
-    figure.colorbar(picture, ax=axes, label="share told right")
+    figure.colorbar(picture, ax=axes, label="share classified correctly")
 
 
 draw_classes({"iid": fair, "lda(0.1)": hard})
 
 # %% [markdown]
-# On the right, whole digits are known in one round and forgotten in the next. A round's five clients often have no sample of
-# some digit at all. Their training moves the model towards what *they* have, and nobody speaks for the rest. This is
-# *client drift*: local training heads for the minimum of the local loss, which is not the minimum that all want.
+# On the right, whole digits are recognised in one round and forgotten in the next. A round's five clients often have no sample of
+# some digit at all. Their training moves the model towards what *they* have, and the other digits have no influence. This is
+# *client drift*: local training moves towards the minimum of the local loss, which is not the minimum of the mean loss.
 
 # %% tags=["check"]
 drops = [
@@ -151,7 +151,7 @@ assert drops[1] < -0.5 < drops[0]
 # %% [markdown]
 # ## What helps
 #
-# SCAFFOLD gives each client a correction: a running estimate of how its own gradient differs from everybody's, which is
+# SCAFFOLD gives each client a correction: a running estimate of how its own gradient differs from the mean, which is
 # subtracted in every local step. FedSAM instead looks for flat minima, at twice the computation. `compare` runs several
 # algorithms on the same seeds. Runs of one seed share the initial model, the partition, the clients of each round and the
 # order of the batches, so that only the algorithm differs.
@@ -166,11 +166,11 @@ found
 found.plot()
 # %% [markdown]
 # Read the table from the left. `last` is the accuracy after the last round, mean ± standard deviation over seeds. `− first` is
-# the difference from the first row, with its standard error and the p-value of a paired test. Then come the prices:
-# SCAFFOLD has about twice the `traffic`, because corrections travel with the model. FedSAM needs two `passes` per step.
+# the difference from the first row, with its standard error and the p-value of a paired test. Then come the costs:
+# SCAFFOLD has about twice the `traffic`, because corrections are sent with the model. FedSAM needs two `passes` per step.
 #
-# Here SCAFFOLD is well ahead of FedAvg. FedSAM is not: the difference is within its error. An honest table says that too.
-# On this small problem drift is what hurts, and flatness does not cure it.
+# Here SCAFFOLD is well ahead of FedAvg. FedSAM is not: the difference is within its error.
+# On this small problem the difficulty is drift, and flatness does not help against it.
 
 # %% tags=["check"]
 fedavg, fedsam, scaffold = found.records
@@ -188,8 +188,8 @@ draw_classes(
 # %% [markdown]
 # ## What a run leaves behind
 #
-# With `out=`, or on the command line, a run writes a folder. It can be resumed after a crash to the same bits, analysed and
-# reported. This is the second run from above as a command:
+# With `out=`, or on the command line, a run writes a folder. The run can be resumed after a crash with exactly the same result,
+# analysed and reported. This is the second run from above as a command:
 
 # %% language="bash"
 # steppe run fedavg --set model=mlp --set 'partition=lda(0.1)' --set lr=0.1 --rounds 20 --out runs/first
@@ -224,14 +224,14 @@ for axis, i in zip(axes, wrong):
     axis.imshow(images[i, 0], cmap="gray_r")
     axis.set_title(f"{labels[i]} → {told[i]}", fontsize=8)
     axis.axis("off")
-print(f"{(told == labels).float().mean():.1%} told right; some of the others:")
+print(f"{(told == labels).float().mean():.1%} classified correctly; some of the others:")
 
 # %% [markdown]
 # ## Exercises
 #
 # 1. How does the gap between `iid` and `lda(α)` depend on α? Try
 #    `steppe.sweep("fedavg", {"partition": ["lda(0.05)", "lda(0.3)", "lda(1)", "iid"]}, **common)`.
-# 2. Let all 20 clients take part (`per_round=20`). Which part of the damage disappears, and which stays?
+# 2. Let all 20 clients take part (`per_round=20`). Which part of the loss in accuracy disappears, and which stays?
 # 3. With one local epoch (`epochs=1`) clients drift less, but a round achieves less. Is it better after 20 rounds? After the
 #    same number of gradients?
 # 4. FedProx pulls clients back towards the server's model: `steppe.run("fedprox", mu=0.1, …)`. Find a `mu` that helps here.
@@ -240,4 +240,4 @@ print(f"{(told == labels).float().mean():.1%} told right; some of the others:")
 #
 # - [Your own algorithm in 20 lines](2-own-algorithm.md)
 # - [Your own data and partition](3-own-data.md)
-# - [All algorithms](../methods/index.md), and [what a result can do](../how-to/results.md)
+# - [All algorithms](../methods/index.md), and [how to use a result](../how-to/results.md)

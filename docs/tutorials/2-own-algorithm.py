@@ -2,24 +2,24 @@
 # # 2. Your own algorithm in 20 lines
 #
 # You have an idea for a better algorithm. This page takes one from a sentence to a report: twenty lines of code, a
-# problem small enough to check by hand, a test suite that you need not write, a fair comparison, and its price.
+# problem small enough to check by hand, a test suite that you need not write, a fair comparison, and its cost.
 #
 # **You will learn**
 #
 # - how an algorithm is made of *parts*, and what a part may do;
-# - how to see on two clients whether an idea does what you think;
+# - how to check with two clients whether an idea does what you expect;
 # - how to compare it with the published methods, and what it costs;
 # - how to get from there to a page for your colleagues.
 #
 # ## The idea
 #
 # [The first tutorial](1-first-federation.md) showed client drift: a client that owns only sevens pulls the model towards
-# sevens. SCAFFOLD cures this with corrections that travel in both directions, so a round costs twice the traffic. Can it be
-# had for less?
+# sevens. SCAFFOLD corrects this with control variates that are sent in both directions, so a round costs twice the traffic. Is
+# there a cheaper way?
 #
-# > Every client remembers how its own last update differed from everybody's. In its next round it subtracts that difference.
+# > Every client remembers how its own last update differed from the mean. In its next round it subtracts that difference.
 #
-# The client knows its own last update. Everybody's is the mean update, which the server has anyway; it sends it along. Nothing
+# The client has its own last update. The server has the mean update anyway, and sends it with the model. Nothing
 # more has to be *uploaded*. As an equation, with $g$ for the gradient of the client's loss, $K$ for its number of local steps,
 # $\eta$ for the learning rate, $u_i$ for the update that the client remembers and $\bar u$ for the last mean:
 #
@@ -32,7 +32,7 @@
 # ## Twenty lines
 #
 # In Steppe a local step is always $w \leftarrow w - \eta D(w)$, and a part replaces the function $D$ by another one. So the
-# equation above is the code. States are named where they begin, and flat vectors are all that one computes with.
+# code follows the equation above. States are declared with their initial values, and all values are flat vectors.
 
 # %%
 from dataclasses import dataclass
@@ -75,13 +75,13 @@ class Recall(steppe.Part):
 steppe.run(Recall(), "mlp", partition="lda(0.1)", lr=0.1, rounds=20)
 
 # %% [markdown]
-# It runs. That does not mean that it is right.
+# It runs. This does not mean that it is correct.
 #
-# ## Two clients that one can check by hand
+# ## Two clients that can be checked by hand
 #
 # `steppe.trace` runs any algorithm on quadratic losses $f_i(w) = \tfrac12 (w-b_i)^\top A_i (w-b_i)$ with exact gradients. Take
-# two clients in the plane. One is steep in one direction, the other in the other, and both have their minimum elsewhere. The
-# minimum of their mean is a small linear system:
+# two clients in the plane. They are steep in different directions and have different minima. The minimum of their mean
+# is the solution of a small linear system:
 
 # %%
 A = np.array([[[3.0, 0.0], [0.0, 0.3]], [[0.3, 0.0], [0.0, 3.0]]])
@@ -139,13 +139,13 @@ axis.set(xlabel="first parameter", ylabel="second parameter")
 axis.legend(frameon=False, loc="upper right")
 axis.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
-# The circles are the clients' own minima. FedAvg stands still at a wrong point, and no number of rounds changes that: each
-# client walks most of the way to its own minimum before the models are averaged, along its steep direction faster than along
+# The circles are the clients' own minima. FedAvg converges to a wrong point, and more rounds do not change that: each
+# client moves most of the way to its own minimum before the models are averaged, faster along its steep direction than along
 # its flat one. SCAFFOLD and Recall end at the optimum, to rounding error. Their paths even coincide: if all clients take part in every round, what
-# SCAFFOLD uploads is what Recall's server can conclude by itself. The two differ when only some clients take part.
+# SCAFFOLD uploads is what Recall's server can compute by itself. The two differ when only some clients take part.
 #
 # For Recall this can be proved in two lines, if all clients take part. The mean of what clients remember equals the server's
-# $\bar u$ after every round (both are 0 at first; add the lines of `finish`). If the model stands still, $\bar u = 0$, every
+# $\bar u$ after every round (both are 0 at first; add the lines of `finish`). If the model no longer changes, $\bar u = 0$, every
 # update is 0, and therefore $g_i = -u_i/(\eta K)$ at the global model. Their mean is 0, and that is the optimum.
 
 # %% tags=["check"]
@@ -171,7 +171,7 @@ assert np.allclose(
 # ## Tests that you need not write
 #
 # `conforms` runs the suite that every method of the library passes: clients trained one after the other and all at once give
-# the same numbers, an interrupted run resumes to the same bits, a client that never replies leaves no trace, costs can be
+# the same numbers, an interrupted run resumes to the same bits, a client that never replies has no effect, costs can be
 # traced, and the neutral setting is FedAvg.
 
 # %%
@@ -181,8 +181,8 @@ conforms(Recall(), neutral=Recall(beta=0.0))
 print("Recall conforms")
 
 # %% [markdown]
-# It also says what is wrong. Here is a typical slip: a part that asks for two gradients per step, and does not say so. Its
-# costs would be wrong:
+# It also reports what is wrong. Here is a typical mistake: a part that computes two gradients per step, but does not declare
+# it. Its costs would be wrong:
 
 
 # %%
@@ -202,8 +202,8 @@ except AssertionError as error:
 # %% [markdown]
 # ## A fair comparison
 #
-# The same seeds, clients and batches for all; three seeds; a paired test against the first row. Parts, names of the catalogue
-# and combinations stand side by side:
+# All have the same seeds, clients and batches; there are three seeds, and a paired test against the first row. Parts, names of
+# the catalogue and combinations can be mixed:
 
 # %%
 found = steppe.compare(
@@ -220,8 +220,8 @@ found
 # %%
 found.plot()
 # %% [markdown]
-# Recall is far ahead of FedAvg, and near SCAFFOLD. What does it cost? Costs are not claimed but *traced*: the library runs one
-# round on tensors without content and counts what is sent, kept and computed.
+# Recall is far ahead of FedAvg, and close to SCAFFOLD. What does it cost? Costs are *traced*: the library runs one
+# round on tensors without data and counts what is sent, kept and computed.
 
 # %%
 costs = steppe.cost(["fedavg", "scaffold", Recall()], "resnet18-gn")
@@ -251,12 +251,12 @@ axis.set(
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# So the idea does what was hoped for: nearly SCAFFOLD's accuracy, for an upload like FedAvg's. Each client keeps one vector,
+# So the idea works as intended: nearly SCAFFOLD's accuracy, with an upload like FedAvg's. Each client keeps one vector,
 # as with SCAFFOLD.
 #
 # **Before you write a paper**: this is one small data set, one partition rule and 20 rounds. The settings of the others were not
 # tuned. $\bar u$ is the mean of one round's five clients, a noisy stand-in for the mean of all; with fewer clients per round the
-# proof above says nothing. The exercises go there.
+# proof above does not apply. The exercises are about this.
 
 # %% tags=["check"]
 fedavg, scaffold, recall = found.records
@@ -277,9 +277,9 @@ assert 1 < by["recall"]["bytes_x"] < by["scaffold"]["bytes_x"]
 print("wrote", found.report("recall.html"))
 
 # %% [markdown]
-# The report is one file that works offline: who leads and at what price, curves, tables, what was run and how to repeat it.
-# `found.report("recall.tex")` writes tables for a paper. If the class is in a file, it has a name on every command line, and
-# combines with all other methods:
+# The report is one file that works offline: which method leads and at what cost, curves, tables, what was run and how to repeat it.
+# `found.report("recall.tex")` writes tables for a paper. If the class is in a file, every command accepts its name, and it
+# can be combined with all other methods:
 
 # %% language="bash"
 # steppe new part recall          # a working draft with all hooks explained, and its test
@@ -294,8 +294,8 @@ print("wrote", found.report("recall.html"))
 # pytest test_recall.py
 # ```
 #
-# An added part stands closest to the loss: here SAM asks Recall for both of its gradients, and its ascent is along the
-# corrected one. With `outer = True` in its class, Recall stands around SAM and corrects what SAM returns.
+# An added part is closest to the loss: here SAM gets both of its gradients from Recall, and its ascent is along the
+# corrected one. With `outer = True` in its class, Recall is around SAM and corrects what SAM returns.
 #
 # ## Exercises
 #

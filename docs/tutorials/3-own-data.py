@@ -7,7 +7,7 @@
 # **You will learn**
 #
 # - how to give Steppe your arrays, tables, or one data set per client, and your own model;
-# - how to say who owns what: by a column, by indices, by a rule, or by a rule on something other than the label;
+# - how to assign samples to clients: by a column, by indices, by a rule, or by a rule on something other than the label;
 # - how to see the result per client;
 # - what happens when data are broken.
 
@@ -65,7 +65,7 @@ right.scatter(*places.T, c=square, s=5, cmap="tab10", rasterized=True)
 # %% [markdown]
 # ## A model and arrays
 #
-# The model is any `nn.Module`. This one sees a place through fixed waves (`requires_grad=False`: they are not trained and never
+# The model is any `nn.Module`. This one encodes a place by fixed waves (`requires_grad=False`: they are not trained and never
 # sent) and two layers.
 
 
@@ -85,8 +85,8 @@ class Map(nn.Module):
 
 
 # %% [markdown]
-# Data in four arrays are enough. `groups` says who owns each training sample: any column of ids will do. Floats are inputs, whole
-# numbers are class labels, so the loss is cross-entropy.
+# Four arrays are enough. `groups` has the owner of each training sample; any column of IDs will do. The targets are whole
+# numbers, that is, class labels, so the loss is cross-entropy.
 
 # %%
 data = (places, land, test_places, test_land)
@@ -101,8 +101,8 @@ squares
 #
 # ## The same data, three partitions
 #
-# How much is due to the *distribution* of the data? Give the same samples to nine clients in other ways. A rule by name is
-# `partition="iid"`. Your own lists of indices are `partition=[[0, 5, 7], [1, 2], …]`. And a rule for label skew can divide by
+# How much is due to the *distribution* of the data? Give the same samples to nine clients in other ways: by the name of a rule,
+# `partition="iid"`; by your own lists of indices, `partition=[[0, 5, 7], [1, 2], …]`; or by a rule for label skew that divides by
 # something else, `by=`: here `dirichlet(0.1)` by how far east a place lies, so that clients own vertical bands.
 
 # %%
@@ -132,9 +132,9 @@ for (name, result), above, below in zip(runs.items(), *axes):
     draw_map(below, predict(result.model), f"{result.accuracy:.1%} right")
 
 # %% [markdown]
-# Above, colours are owners. Below is the map that nine clients have learned together. With mixed samples (in the middle) the
-# coasts are sharpest. If everybody owns one square, the same rounds give a vaguer map. The information is the same; it is the
-# averaging of nine models that went in nine directions which blurs it.
+# Above, each colour is an owner. Below is the map that nine clients have learned together. With mixed samples (in the middle) the
+# coasts are sharpest. If each client owns one square, the same number of rounds gives a vaguer map. The information is the same,
+# but averaging nine models that moved in different directions blurs it.
 
 # %% tags=["check"]
 scores = {name: result.accuracy for name, result in runs.items()}
@@ -144,11 +144,11 @@ assert scores["own indices"] == max(scores.values()) and scores["squares"] == mi
 assert scores["own indices"] > scores["squares"] + 0.02, scores
 
 # %% [markdown]
-# ## Natural clients with tests of their own
+# ## Natural clients with their own tests
 #
 # Real federations come as one data set per client. `from_clients` takes them with names; each is arrays or a torch data set, with
-# test samples of its own if it has some. Then the result is also known per client. A mean can hide that somebody is badly
-# served.
+# its own test samples if it has some. The result is then also known per client. A mean can hide that it is poor for some
+# clients.
 
 # %%
 names = [
@@ -189,10 +189,10 @@ for name, result in {
     )
 
 # %% [markdown]
-# `personal` is the accuracy on each client's own test samples. "Alone" is judged by each surveyor's own model on its own square:
-# that is all it was trained for. The others are judged by one model for all squares.
+# `personal` is the accuracy on each client's own test samples. "Alone" is each surveyor's own model on its own square,
+# the only one it was trained for. The others have one model for all squares.
 #
-# What does each surveyor's own model know about the rest of the map? Train on one square only, and look:
+# How good is a surveyor's own model on the rest of the map? Train on one square only, and plot its map:
 
 # %%
 one = steppe.run(
@@ -223,8 +223,8 @@ assert (
 ), (one, together, better)
 
 # %% [markdown]
-# Outside its square, the lonely model guesses. Together they know the whole map, and with SCAFFOLD's corrections against drift
-# they know it better.
+# Outside its square, this model guesses. The common model has learned the whole map, and with SCAFFOLD's corrections against
+# drift it is more accurate.
 #
 # ## Look at a partition before you train
 #
@@ -267,7 +267,7 @@ try_to_run(places, land, test_places, test_land, partition=[[0, 1, 2], [2, 3, 4]
 # %% [markdown]
 # ## Exercises
 #
-# 1. Give the surveyors different amounts of data: drop 90 % of the samples in the northern squares. Who is served worse, and does
+# 1. Give the surveyors different amounts of data: drop 90 % of the samples in the northern squares. Whose result is worse, and does
 #    `weighting="uniform"` help them?
 # 2. Put the arrays into a pandas frame with a column `land` and a column `surveyor`, and use
 #    `steppe.from_dataset(train, test, target="land", groups="surveyor")`.
@@ -280,4 +280,4 @@ try_to_run(places, land, test_places, test_land, partition=[[0, 1, 2], [2, 3, 4]
 # - [All forms of data and partitions](../how-to/own-data.md), [models](../how-to/own-model.md),
 #   [losses and metrics](../how-to/objectives.md)
 # - [Text and LoRA](4-text-and-lora.md)
-# - The same with data that really stay where they are: [a federation on three nodes](6-real-federation.md)
+# - The same with data that stay on separate machines: [a federation on three nodes](6-real-federation.md)

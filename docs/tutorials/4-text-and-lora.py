@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 4. Text and LoRA
 #
-# Eight actors each own the lines of one role. A small language model was trained on other plays, and shall learn their style
+# Eight actors each own the lines of one role. A small language model was trained on other plays, and is to learn their style,
 # too. Sending whole language models back and forth is expensive. LoRA sends a small *adapter* instead.
 #
 # **You will learn**
 #
-# - how text becomes a federation whose clients are there by nature;
-# - how to start from a trained model, and to freeze a part of it;
+# - how text becomes a federation with natural clients;
+# - how to start from a trained model, and freeze a part of it;
 # - what LoRA is, in ten lines, and what it saves and costs in a federation;
 # - how to use `transformers` and `peft` instead.
 #
@@ -46,7 +46,7 @@ axis.spines[["top", "right"]].set_visible(False)
 print(decode(text.train_inputs[text.groups == actors[0]][5]))
 
 # %% [markdown]
-# A client is a role. Hamlet (orange, on the left) has many times the text of the roles on the right: nobody had to invent a rule that makes
+# A client is a role. Hamlet (orange, on the left) has many times the text of the roles on the right: no artificial rule is needed to make
 # clients unequal. A sample is a window of 80 characters, and the target of each character is the next one.
 #
 # ## A base
@@ -85,8 +85,8 @@ base = steppe.run(
 base
 
 # %% [markdown]
-# *Perplexity* says between how many equally likely characters the model hesitates. There are 78 different characters, so a model
-# that knows nothing has 78. What does this one write?
+# *Perplexity* is the number of equally likely characters that would be as hard to predict. There are 78 different characters, so a
+# model that has learned nothing has 78. What does this one write?
 
 
 # %%
@@ -106,11 +106,11 @@ def write(model, begin, length=160, seed=0):
 print(write(base.model, "My lord, "))
 
 # %% [markdown]
-# Words of a plausible shape, and no sense. It has about a hundred thousand parameters, and has learned some spelling and no more.
+# The words look plausible but make no sense. With about a hundred thousand parameters, the model has learned only some spelling.
 #
 # ## The federation
 #
-# `from_clients` takes the eight roles with test windows of their own. We fine-tune the whole base with FedAvg: four of the actors per
+# `from_clients` takes the eight roles with their own test windows. We fine-tune the whole base with FedAvg: four of the actors per
 # round, fifteen steps each.
 
 # %%
@@ -138,8 +138,8 @@ whole
 # Wx + BAx, \qquad W \in \mathbb R^{m\times n},\; A \in \mathbb R^{r\times n},\; B \in \mathbb R^{m\times r},\; r \ll m, n .
 # $$
 #
-# $B$ begins at zero, so that the model begins as the base. In Steppe, a parameter with `requires_grad=False` is no part of what an
-# algorithm works on: not trained, not sent, not counted. So LoRA needs no support by the library; it is a property of the model.
+# $B$ starts at zero, so the model starts as the base. In Steppe, an algorithm ignores parameters with `requires_grad=False`:
+# they are not trained, not sent and not counted. So LoRA needs no support from the library; it is a property of the model.
 
 
 # %%
@@ -182,7 +182,7 @@ for name, result in {"whole model": whole, "LoRA": adapted}.items():
 # %% [markdown]
 # ## What it saves, and what it costs
 #
-# Per round, or per byte? The answer depends on which of them you pay for.
+# Which is better depends on what limits you: the number of rounds or the number of bytes.
 
 
 # %%
@@ -234,7 +234,7 @@ axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
 # At the end both are better than the base on average over the actors (the means are in the legend). The whole model first becomes worse than the
-# base, then overtakes LoRA and goes further: it has more to move. Byte by byte, LoRA is far ahead: its last point lies to the left of the
+# base, then overtakes LoRA and improves further: it has more parameters to train. Per byte, LoRA is far ahead: its last point lies to the left of the
 # other's first, and below it. Note what the picture on the right does *not* say: that LoRA ends where the whole model ends. It does not.
 
 # %% tags=["check"]
@@ -251,8 +251,8 @@ costs = [
 assert len(adapted.history) * costs[1] < costs[0], costs
 
 # %% [markdown]
-# An adapter is also easy to keep apart. The base stays where it is, and the run's folder holds what was trained. Everything else of
-# the library works as before, because parts see one flat vector, whatever it is made of: here SAM on the adapters alone.
+# An adapter is also easy to store separately. The base stays where it is, and the run's folder contains what was trained. Everything
+# else in the library works as before, because parts work on one flat vector, whatever it contains: here SAM on the adapters alone.
 
 # %%
 steppe.run(
@@ -270,7 +270,7 @@ steppe.run(
 #
 # ## Exercises
 #
-# 1. Which rank is enough? Draw the final perplexity over `rank` 1, 2, 4, 8, 16, and the traffic beside it.
+# 1. Which rank is enough? Draw the final perplexity over `rank` 1, 2, 4, 8, 16, and the traffic next to it.
 # 2. Adapt the attention only, or the perceptron only. Which one matters more?
 # 3. Averaging $A$ and $B$ separately is not averaging $BA$: the mean of products is not the product of means. How large is the
 #    difference? Run one round with all eight actors and compare (`FedEx-LoRA` and others correct it).
@@ -278,5 +278,5 @@ steppe.run(
 #
 # ## Where to go next
 #
-# - [Losses, metrics and schedules](../how-to/objectives.md), [models of your own](../how-to/own-model.md)
+# - [Losses, metrics and schedules](../how-to/objectives.md), [your own models](../how-to/own-model.md)
 # - [Reading flatness](5-reading-flatness.md)

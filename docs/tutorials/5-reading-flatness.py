@@ -2,7 +2,7 @@
 # # 5. Reading flatness
 #
 # "FedSAM finds flatter minima, and flat minima generalise better." Papers support this with a number, λ1, and a picture, the loss
-# landscape. This page measures both, and then breaks them on purpose. Afterwards you know what they tell and what they do not.
+# landscape. This page measures both, and then shows how they can mislead. Afterwards you know what they show and what they do not.
 #
 # **You will learn**
 #
@@ -85,7 +85,7 @@ for name, result in runs.items():
 
 # %% [markdown]
 # Every number has an uncertainty, and they mean different things. λ1 comes with a *residual*: an eigenvalue of this Hessian lies within
-# that distance, which is nothing. The trace is estimated from random vectors, so its ± is a standard error over these. Loss and sharpness
+# that distance, which is negligible. The trace is estimated from random vectors, so its ± is a standard error over these. Loss and sharpness
 # are means over training examples.
 #
 # The losses are close to each other, within two standard errors. λ1, trace and sharpness fall from row to row: FedSAM does what it was
@@ -139,8 +139,8 @@ for axis, (name, result) in zip(axes, runs.items()):
 axes[0].set_ylabel("second direction")
 figure.colorbar(levels, ax=axes, label="log₁₀ loss", ticks=[-0.5, 0, 0.5, 1])
 # %% [markdown]
-# The valley (dark) is narrow for FedAvg and wide for FedSAM. A nice picture, and a true one. It shows two of 2,410 directions, the two worst.
-# In most directions nothing happens at all:
+# The valley (dark) is narrow for FedAvg and wide for FedSAM. The picture is correct, but it shows only two of 2,410 directions, the two steepest.
+# In most directions the loss hardly changes:
 
 # %%
 loss, w = flatness.Loss.of(runs["fedavg"], count=500), runs["fedavg"].x
@@ -167,7 +167,7 @@ axis.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## First trap: one moment of a run
 #
-# λ1 was measured every second round of these runs (`measure=["lambda1:2"]`). Drawn over the rounds it is anything but constant:
+# λ1 was measured every second round of these runs (`measure=["lambda1:2"]`). Over the rounds it is anything but constant:
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrained")
@@ -205,7 +205,7 @@ for name, values in late.items():
     )
 
 # %% [markdown]
-# Within one run λ1 changes from round to round by a large part of itself, because every round ends with other clients. It also depends on
+# Within one run λ1 changes from round to round by a large part of its value, because every round has different clients. It also depends on
 # how far training has come (on the right). The order of the three methods is the same at almost every moment, so the conclusion holds here. But a
 # single value at the last round is a draw from this range. Report the mean over many rounds, compare at equal losses, and use
 # several seeds.
@@ -223,7 +223,7 @@ assert above > 0.85, late
 #
 # Now the counterexample (Dinh et al., 2017). In a network with ReLU units, multiply the first layer by α and divide the next by α. Because
 # $\mathrm{relu}(\alpha z) = \alpha\,\mathrm{relu}(z)$, the *function is the same* for every input: same predictions, same loss, same
-# generalisation. The parameters are others, and so is the Hessian.
+# generalisation. The parameters are different, and so is the Hessian.
 
 
 # %%
@@ -266,11 +266,11 @@ spread = max(f["loss"].value for f in found) - min(f["loss"].value for f in foun
 print(f"λ1 varies by a factor of {ratio:.0f}, the loss by {spread:.0e}")
 
 # %% [markdown]
-# The dotted line is the trained model, and the dashed one its loss, which does not move. λ1, trace and sharpness grow in both directions, as much as
-# you like. The flattest of the three models above is now the sharpest, and nobody could tell from its predictions.
+# The dotted line is the trained model, and the dashed one its loss, which does not change. λ1, trace and sharpness grow in both directions without
+# limit. The flattest of the three models above is now the sharpest, and its predictions have not changed.
 #
-# One measure stays: *adaptive* sharpness (ASAM, Kwon et al., 2021) perturbs every parameter in proportion to its size, so that α cancels. It
-# is immune against this trick, which does not make it a proof of anything.
+# One measure does not change: *adaptive* sharpness (ASAM, Kwon et al., 2021) perturbs every parameter in proportion to its size, so that α cancels. It
+# is immune to this rescaling, but that alone does not show that it predicts generalisation.
 
 # %% tags=["check"]
 assert ratio > 10 and spread < 1e-5
@@ -302,8 +302,8 @@ for c in (0.25, 0.5, 1.0, 2.0, 4.0, 16.0):
     )
 
 # %% [markdown]
-# λ1 changes by a factor of ten, and no decision changes. Weight decay, label smoothing, longer training or a temperature move c, and with it λ1, without any
-# change of what is usually meant by "a flat minimum". The loss moves as well, and this is one more reason to compare curvatures only at similar losses.
+# λ1 changes by a factor of ten, and no decision changes. Weight decay, label smoothing, longer training or a temperature change c, and with it λ1, without any
+# change in what is usually meant by "a flat minimum". The loss changes as well, which is one more reason to compare curvatures only at similar losses.
 
 # %% tags=["check"]
 seen = [
@@ -319,8 +319,8 @@ assert all(
 # %% [markdown]
 # ## Fourth trap: the plane you choose
 #
-# Directions scale with nothing, but parameters do. Along a plain random direction of fixed length, the rescaled model looks sharp. If every
-# filter of the direction is scaled to the norm of the model's own (Li et al., 2018), both look the same:
+# A random direction does not scale with the parameters. Along such a direction of fixed length, the rescaled model looks sharp. If every
+# filter of the direction is scaled to the norm of the model's filter (Li et al., 2018), both look the same:
 
 # %%
 reach = flatness.ticks(31, 1.0)
@@ -367,17 +367,17 @@ plain, normal = (np.abs(a - b).max() for a, b in lines)
 assert normal < 0.02 and plain > 10 * normal, (plain, normal)
 
 # %% [markdown]
-# ## So what can one say?
+# ## What can be concluded
 #
 # | | |
 # |---|---|
-# | λ1, trace, sharpness **tell** | how the loss reacts to small changes of *these* parameters, on *this* sample; whether an optimiser that penalises it succeeds |
-# | they **do not tell** | how well the model generalises; anything across architectures, scalings or losses |
-# | a landscape **tells** | what two chosen directions look like |
-# | it **does not tell** | what the other directions look like; which model is better |
+# | λ1, trace, sharpness **show** | how the loss reacts to small changes of *these* parameters, on *this* sample; whether an optimiser that penalises it succeeds |
+# | they **do not show** | how well the model generalises; anything across architectures, scalings or losses |
+# | a landscape **shows** | what two chosen directions look like |
+# | it **does not show** | what the other directions look like; which model is better |
 #
-# A convincing statement has: the same sample for all, similar losses, several seeds, the mean over late rounds, an invariant measure beside
-# λ1, and the test metric next to it. The commands do this by default: `steppe compare fedavg fedsam --seeds 3 -m lambda1,trace,asam`
+# A convincing statement needs the same sample for all, similar losses, several seeds, the mean over late rounds, an invariant measure in
+# addition to λ1, and the test metric. The commands do this by default: `steppe compare fedavg fedsam --seeds 3 -m lambda1,trace,asam`
 # measures all final models on one sample, and `steppe analyze` names the sample in every output.
 #
 # ## Exercises

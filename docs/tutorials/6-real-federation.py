@@ -2,15 +2,15 @@
 # # 6. A real federation on three nodes
 #
 # Until now everything ran in one process: a *simulation*. Here three clinics train together over a network. Their patients stay in their
-# own files, and separate processes exchange messages. Steppe uses [Flower](https://flower.ai) for this. The algorithm does not
-# notice the difference, and neither do the numbers.
+# own files, and separate processes exchange messages. Steppe uses [Flower](https://flower.ai) for this. The algorithm
+# and its results are the same.
 #
 # **You will learn**
 #
 # - which processes a federation consists of, and what each of them has;
 # - how to set one up with your own data, run it and look at its records;
 # - what crosses the network, in bytes, and what it costs in time;
-# - that the result is the one of a simulation.
+# - that the result is the same as in a simulation.
 #
 # Needs `pip install 'steppe[flower]'`. Everything runs on this machine; on several machines the steps are the same.
 
@@ -52,12 +52,12 @@ axis.text(0.8, 0.32, "models and updates,\nnever samples", color="C1", fontsize=
 axis.axis("off")
 
 # %% [markdown]
-# The *SuperLink* passes messages on. A *SuperNode* runs where data live and asks it for work. The *server app* is Steppe's usual round loop,
-# with the nodes in the place of local training.
+# The *SuperLink* passes messages on. A *SuperNode* runs where the data are and asks it for work. The *server app* is Steppe's usual round loop,
+# with the nodes in place of local training.
 #
 # ## Three clinics
 #
-# Each clinic has a file of its own: eight measurements per patient and a diagnosis. Their devices differ a little, and so do their numbers
+# Each clinic has its own file: eight measurements per patient and a diagnosis. Their devices differ a little, and so do their numbers
 # of patients. A fourth set is for testing, and the server may see it.
 
 
@@ -123,8 +123,8 @@ print(script.read_text())
 # steppe federate up study
 
 # %% [markdown]
-# Read the last lines. The bytes per client and round are measured on the wire, and next to them stands what the cost table predicts
-# for SCAFFOLD: model and control variate, in both directions. The rest, less than one percent, is envelope.
+# Read the last lines. The bytes per client and round are measured in the messages, followed by the prediction of the cost table
+# for SCAFFOLD: model and control variate, in both directions. The difference, less than one percent, is metadata.
 #
 # Where does the time go?
 
@@ -152,9 +152,9 @@ axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# Almost all of it is overhead: every message gets a process of its own on its node, and nodes ask for work now and then, while training on a hundred
-# patients takes almost no time. With a real model and many local steps it is the other way round. So use a simulation while you develop, and a federation where data
-# are distributed.
+# Almost all of it is overhead: each message runs in its own process on the node, and nodes check for work only from time to time, while training on a
+# hundred patients takes almost no time. With a real model and many local steps, training takes most of the time. So use a simulation while you develop, and
+# a federation where the data are distributed.
 
 # %% tags=["check"]
 assert all(n["overhead"] > n["training"] for n in nodes), nodes
@@ -162,7 +162,7 @@ assert all(n["overhead"] > n["training"] for n in nodes), nodes
 # %% [markdown]
 # ## The same numbers as a simulation
 #
-# Nothing in the algorithm knows where clients are. The same data, divided in the same way, in one process:
+# An algorithm does not depend on where its clients are. Here are the same data, divided in the same way, in one process:
 
 # %%
 simulated = steppe.run(
@@ -191,13 +191,13 @@ assert all(n["bytes_up"] < 1.01 * predicted.bytes_up for n in nodes), nodes
 # %%
 told = run.model(torch.from_numpy(test[0])).argmax(1).numpy()
 print(run)
-print(f"{(told == test[1]).mean():.1%} of the test patients are told right")
+print(f"{(told == test[1]).mean():.1%} of the test patients are classified correctly")
 
 # %% [markdown]
 # ## What stays behind
 #
-# `up` has ended, and so have its processes; also after Ctrl-C, and even after `kill -9`, when they notice within a minute. What a client keeps
-# between rounds (SCAFFOLD's control variate) is on its own node's disk, so that a federation can be resumed.
+# `up` has ended, and so have its processes. They also end after Ctrl-C and, within a minute, after `kill -9`. What a client keeps between rounds
+# (SCAFFOLD's control variate) is on its own node's disk, so that a federation can be resumed.
 
 # %% language="bash"
 # steppe federate status study
@@ -206,7 +206,7 @@ print(f"{(told == test[1]).mean():.1%} of the test patients are told right")
 # %% [markdown]
 # ## Exercises
 #
-# 1. Add a part: `--add median` lets one of three clinics send nonsense. Where is the robust rule applied, on the server or on the nodes?
+# 1. Add a part: with `--add median`, one of the three clinics may send nonsense. Where is the robust rule applied, on the server or on the nodes?
 # 2. Change one character in `study/app/federation.toml` after `init` and start a node by hand. Why does it refuse to work? (`steppe federate pin`)
 # 3. Give a node a file with a NaN, or with nine measurements. Who reports it, and what does the server learn about the file?
 # 4. `--set dropout=…` is refused in a federation. Why?

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 7. Reproducing a table
 #
-# A paper prints a table. Does it come out if somebody else writes the program? Steppe has the tables of several papers as *recipes*, one per
-# cell, and a command that runs what is missing and compares. This page runs a small one, and then reads a real one honestly.
+# A paper prints a table. Can it be reproduced with an independent program? Steppe has the tables of several papers as *recipes*, one per
+# cell, and a command that runs what is missing and compares. This page runs a small one, and then reads a real one.
 #
 # **You will learn**
 #
 # - how to run a published table at a toy scale, and why its numbers prove nothing;
 # - what a row is, and why nothing is trained twice;
-# - how a verdict is made: the statistic, the band, and what "outside" means;
+# - how a verdict is reached: the statistic, the band, and what "outside" means;
 # - how to read misses, claims and orders.
 
 # %% language="bash"
@@ -24,12 +24,12 @@
 # steppe reproduce fedsol-table6 --scale tiny --out toy --formats md,json
 
 # %% [markdown]
-# All verdicts say *not judged*, and the last lines say why. Toy numbers show that the program runs from end to end. They say nothing about
-# the paper, and the command refuses to pretend.
+# All verdicts are *not judged*, and the last lines say why. Toy numbers show that the program runs from end to end. They say nothing about
+# the paper.
 #
 # ## Rows
 #
-# Each finished run has appended one line of JSON to a file. A line holds everything that is needed to trust it, or to doubt it:
+# Each finished run has appended one line of JSON to a file. A line contains everything that is needed to check it:
 
 # %%
 import json
@@ -60,8 +60,8 @@ print(
 )
 
 # %% [markdown]
-# `recipe` is a hash of all that determines the training. Before a cell is run, the command looks for a row with its hash, in any table: the same
-# recipe is never trained twice, and an interrupted command continues where it was. So the second call trains nothing:
+# `recipe` is a hash of everything that determines the training. Before a cell is run, the command looks for a row with its hash, in any table: the same
+# recipe is never trained twice, and an interrupted command continues where it stopped. So the second call trains nothing:
 
 # %% language="bash"
 # steppe reproduce fedsol-table6 --scale tiny --out toy --dry-run
@@ -105,7 +105,7 @@ assert chosen["accuracy"] == [
 # %% [markdown]
 # ## A table at the paper's scale
 #
-# The rows that the project has computed on GPUs come with the package. So this command needs no GPU: all cells of FedSoL's Table 8 have rows, and it
+# The rows that the project has computed on GPUs are part of the package. So this command needs no GPU: all cells of FedSoL's Table 8 have rows, and it
 # only compares. (Where rows are missing, it would start to train; `--dry-run` shows what.)
 
 # %% language="bash"
@@ -114,8 +114,8 @@ assert chosen["accuracy"] == [
 # head -c 560 paper/fedsol-table8.md
 
 # %% [markdown]
-# Table 8 asks where FedSoL's perturbation should act (on all layers, on the body, on the head), for several radii ρ. Draw what the paper
-# prints and what we found:
+# Table 8 asks where FedSoL's perturbation should act (on all layers, on the body, on the head), for several radii ρ. This plot has the paper's
+# numbers and ours:
 
 # %%
 table = json.loads(Path("paper/fedsol-table8.json").read_text())
@@ -162,13 +162,13 @@ axes[0].legend(frameon=False, fontsize=8)
 print(table["summary"])
 
 # %% [markdown]
-# ## How a verdict is made
+# ## How a verdict is reached
 #
 # - **The statistic** was fixed for each table before anything was run: here the mean of the last ten rounds, because single rounds scatter. The
-#   best round is shown too, but nobody gets to choose it afterwards.
+#   best round is shown too, but the statistic cannot be changed afterwards.
 # - **The band** is two of the paper's standard deviations, or 1.5 points if that is more. This table prints none that comes from three runs or
 #   more, so the band is 1.5 points everywhere.
-# - **Inside** means that the difference is at most the band; **outside** that it is more. Nothing is "almost inside".
+# - **Inside** means that the difference is at most the band; **outside** that it is more. There is no "almost inside".
 # - If the paper prints 10.00 (failed), or no number, the cell is *not judged*.
 
 # %%
@@ -202,7 +202,7 @@ assert all(cell["band"] == 1.5 for cell in judged)
 # ## What matters more than single cells
 #
 # A paper's *claim* is about an order: here, that perturbing the head alone or everything is better than perturbing the body alone. A shift that all cells share
-# does not touch it:
+# does not affect it:
 
 # %%
 for column in dict.fromkeys(cell["column"] for cell in cells.values()):
@@ -229,9 +229,9 @@ for column in dict.fromkeys(cell["column"] for cell in cells.values()):
     assert min(ours, key=ours.get) == "body", ours
 
 # %% [markdown]
-# In every column `body` is last. The page of the table begins with this: the claim, in how many of the paper's comparisons it holds in our hands, and
+# In every column `body` is last. The page of the table begins with this: the claim, in how many of the paper's comparisons it holds in our runs, and
 # by how much. Then come all cells, the rank correlations, and a line for every miss: *explained* if an alternative recipe that the table names
-# is inside (the cell stays outside all the same), *doubtful in print* if the paper contradicts itself, otherwise the nearest alternative that was
+# is inside (the cell still counts as outside), *doubtful in print* if the paper contradicts itself, otherwise the nearest alternative that was
 # tried.
 #
 # ## Exercises

@@ -2,14 +2,14 @@
 # # 8. Privacy and robust aggregation
 #
 # "The data never leave the client" is true, and it is not enough. An update can contain the data, and a client can send anything. This page
-# attacks a federation twice, reads a picture out of an update and wrecks the model from inside, and then defends it.
+# attacks a federation twice: it reads a picture from an update, and ruins the model with malicious clients. After each attack it shows a defence.
 #
 # **You will learn**
 #
-# - what an update gives away, with a picture;
+# - what an update reveals, with a picture;
 # - what differential privacy promises, to whom, and what ε costs in accuracy;
 # - how a minority destroys an average, and how robust rules stop that;
-# - what robust rules cost when nobody attacks, and which attack passes them.
+# - what robust rules cost without an attack, and which attack they do not stop.
 #
 # Needs `pip install 'steppe[dp]'` for ε.
 
@@ -37,7 +37,7 @@ class Linear(nn.Sequential):
 # %% [markdown]
 # ## Attack 1: reading an update
 #
-# `steppe.client` and `steppe.server` are the two ends of a round as objects, so that you can look at the messages between them. A client with
+# `steppe.client` and `steppe.server` are the two sides of a round as objects, so that you can inspect the messages between them. A client with
 # a single picture takes one step, and we look only at what it sends.
 #
 # In a linear classifier the gradient of the weights of class $k$ is $(p_k - [k = y])\,x$, the input itself times a number. So:
@@ -92,7 +92,7 @@ for title, algorithm in list(rows.items())[1:]:
     )
 
 # %% [markdown]
-# The second row is not *like* the picture, it *is* the picture, up to contrast. With many samples, many steps and deep networks reading is harder. It
+# The second row is exactly the picture, up to contrast. With many samples, many steps and deep networks this is harder. It
 # is not impossible, and nothing in plain federated learning prevents it. The third row is the subject of the next section.
 
 # %% tags=["check"]
@@ -109,15 +109,15 @@ assert (
 # %% [markdown]
 # ## Defence 1: differential privacy
 #
-# `dp` does two things to a round. Every client's upload is scaled to a norm of at most `clip`, so that nobody can contribute more than that. Gaussian
-# noise of `noise` × `clip` is added to the sum. Whoever sees the models afterwards can hardly tell whether *you* took part. That is what ε measures:
+# `dp` does two things to a round. Every client's upload is scaled to a norm of at most `clip`, so that no client can contribute more than that. Gaussian
+# noise of `noise` × `clip` is added to the sum. Someone who sees the models afterwards can hardly tell whether *you* took part. That is what ε measures:
 #
 # $$
 # \Pr[\text{outcome with you}] \;\le\; e^{\varepsilon}\,\Pr[\text{outcome without you}] + \delta .
 # $$
 #
-# Small ε is strong: at ε = 1 no conclusion about you becomes more than $e \approx 2.7$ times as likely. Every round spends some of it. The noise hits all
-# parameters, so small models and *many clients* make it bearable. Here 200 clients have seven pictures each, and a quarter of them takes part in a round.
+# Small ε is strong: at ε = 1 no conclusion about you becomes more than $e \approx 2.7$ times as likely. Every round increases ε. The noise is added to all
+# parameters, so it does less harm to small models and with *many clients*. Here 200 clients have seven pictures each, and a quarter of them takes part in a round.
 
 # %%
 common = dict(
@@ -161,12 +161,12 @@ for noise, result in runs.items():
 print(f"without:    ε = ∞, accuracy {open_.accuracy:.1%}")
 
 # %% [markdown]
-# More noise, less ε, less accuracy. On the left, ε grows with every round, so longer training is less private. There is no right answer on this curve, only
-# a choice; but an ε of dozens promises next to nothing, however good the accuracy looks.
+# More noise, less ε, less accuracy. On the left, ε grows with every round, so longer training is less private. Which point to choose
+# depends on the application; but an ε of dozens guarantees almost nothing, however good the accuracy.
 #
-# **Read the small print.** The guarantee is for one *client* with all its data, against everybody who sees the *models*. The server itself sees every upload:
+# **Know the limits.** The guarantee is for one *client* with all its data, against anyone who sees the *models*. The server itself sees every upload:
 # this is central privacy, and it needs a server that is trusted. The noise of these runs follows from the seed, so that you can repeat them; anyone who
-# knows the seed can subtract it. With real data use `dp:secret=FILE`. The run says all this in its messages (unfold them above).
+# knows the seed can subtract it. With real data use `dp:secret=FILE`. The run's messages say this, too (unfold them above).
 
 # %% tags=["check"]
 scores, spent = (
@@ -187,8 +187,8 @@ assert open_.accuracy >= max(scores) - 0.02
 # %% [markdown]
 # ## Attack 2: three of ten
 #
-# Now ten clients with equal shares. Three of them are controlled by somebody who wants the model to fail. They compute an honest update, turn it round and make it
-# longer. This is a loop of our own around the two ends, because an attacker runs a program of his own, too:
+# Now ten clients with equal shares. Three of them are controlled by somebody who wants the model to fail. They compute an honest update, reverse it and make it
+# longer. This is our own loop around the two sides, because an attacker also runs a different program:
 
 
 # %%
@@ -284,8 +284,8 @@ for axis in (left, right):
     axis.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
-# On the right is the last round of the run with the median, seen from the side. Honest updates agree on a direction. The attackers pull the *mean* to the other side of zero, and so the
-# model of FedAvg is trained backwards (on the left). The *median* of every coordinate stays with the majority.
+# On the right is the last round of the run with the median, projected on two axes. Honest updates agree on a direction. The attackers pull the *mean* to the other side of zero, so FedAvg
+# trains the model in the wrong direction (on the left). The *median* of every coordinate stays with the majority.
 #
 # | rule | what the server does |
 # |---|---|
@@ -307,7 +307,7 @@ shadow = updates @ along[0]
 assert updates.mean(0) @ along[0] < 0 < updates.median(0).values @ along[0]
 
 # %% [markdown]
-# Some nonsense never gets as far as the average. What is not finite, or has another shape, is refused with a sentence:
+# Some invalid replies never reach the average. A reply that is not finite, or has the wrong shape, is refused with a clear message:
 
 # %%
 try:
@@ -365,11 +365,11 @@ assert hidden["mean"] > max(hidden[name] for name in robust), table
 
 # %% [markdown]
 # - **Equal shares, no attack**: robust rules cost almost nothing.
-# - **Skewed, no attack**: they lose a lot against the mean. Robustness is paid for by those who differ.
+# - **Skewed, no attack**: they are much worse than the mean. The cost of robustness falls on clients that differ.
 # - **Skewed, hidden attack**: the mean suffers, and multi-Krum suffers most. It looks for updates with close neighbours, and the three attackers agree with each other
 #   perfectly. No robust rule is above the plain mean here.
 #
-# Robust rules bound the damage of crude attacks, when honest clients resemble each other. Outside of that, measure before you trust them.
+# Robust rules limit the damage of crude attacks if honest clients are similar. In other cases, test them before you rely on them.
 #
 # `dp` and robust aggregation do not combine: noise that is calibrated for a mean does not protect a
 # median, and the composition is refused:
@@ -386,7 +386,7 @@ except steppe.SteppeError as error:
 # 1. Give the client of attack 1 two pictures of different digits. Can you still read them? And two of the same digit?
 # 2. Reach ε ≤ 2 with the best accuracy you can: vary `clip`, `noise`, `per_round` and `rounds`. (And note that tuning on the same data is not covered by ε.)
 # 3. How many of the ten may attack before the median fails? Before Krum does?
-# 4. Let the attackers hide with half a deviation, or with three. Where do the rules begin to notice?
+# 4. Let the attackers hide with half a deviation, or with three. When do the rules begin to detect them?
 #
 # ## Where to go next
 #

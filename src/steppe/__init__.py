@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steppe.embed import client, server
     from steppe.engine.result import Result
     from steppe.engine.trackers import Tracker
-    from steppe.lab import compare, cost, partition, sweep, trace
+    from steppe.lab import compare, cost, partition, sweep, trace, write_report
     from steppe.optim import optimiser
 
 # The public names by the module that defines them.
@@ -36,7 +36,7 @@ _HOMES = {
     "core.part": ("Part", "unit"),
     "core.scopes": ("Aggregation", "ClientRound", "LocalStep", "Oracle", "ServerTurn"),
     "embed": ("client", "server"),
-    "lab": ("compare", "cost", "partition", "sweep", "trace"),
+    "lab": ("compare", "cost", "partition", "sweep", "trace", "write_report"),
     "optim": ("optimiser",),
     "data": ("Data", "Partition", "from_arrays", "from_clients", "from_dataset"),
     "engine.result": ("Result",),
@@ -46,7 +46,8 @@ _MODULES = ("data", "flatness", "optim", "testing")
 __all__ = ["Aggregation", "Algorithm", "ClientRound", "CompositionError", "Data", "LocalStep", "Metric", "Oracle",
            "Part", "Partition", "Result", "Run", "RunFailed", "ServerTurn", "SettingError", "SteppeError", "Tracker",
            "analyze", "client", "compare", "cost", "data", "flatness", "from_arrays", "from_clients", "from_dataset",
-           "load", "optim", "optimiser", "partition", "run", "server", "sweep", "testing", "trace", "unit"]  # fmt: skip
+           "load", "optim", "optimiser", "partition", "run", "server", "sweep", "testing", "trace", "unit",
+           "write_report"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

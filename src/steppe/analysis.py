@@ -25,8 +25,9 @@ from steppe import flatness
 from steppe.config import OWN, Config
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.data import partition, sampling
+from steppe.data import sampling
 from steppe.data.npz import write_arrays
+from steppe.data.partition import is_rule
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.devices import find_device
@@ -39,7 +40,7 @@ from steppe.measures.during_training import MEASURES, Round, Subject
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import describe
-from steppe.runs.same_run import find_changed_sources
+from steppe.runs.same_run import find_changed_sources, leave_out_places
 
 log = logging.getLogger("steppe")
 LONG = 20.0  # seconds; a measure that takes longer is announced
@@ -66,7 +67,7 @@ class Analysis:
         self.folder = RunFolder(where)
         self.whose = "" if self.options.client is None else f"client-{self.options.client}"
         self.config, summary = self.folder.config, self.folder.summary
-        if summary is None or not (where / "model.safetensors").exists():
+        if summary is None or not self.folder.model_file.exists():
             raise self.folder.make_unfinished_error()
         if not summary.get("rounds"):
             raise SteppeError(f"{where} has no finished round, so its model is the initial one and there is nothing "
@@ -81,7 +82,7 @@ class Analysis:
         """
         content = self.stored()
         if self.folder.analysis(self.whose) is not None and not content["measures"]:
-            log.warning(f"{self.where}: the stored measures are of another model, sample or seed, and are replaced")
+            log.warning(f"{self.where}: the stored measures are of a different model, sample or seed, and are replaced")
         for name in names:
             wanted = self._own_options(name, others)
             if name in content["measures"] and content["options"].get(name) == wanted:
@@ -172,13 +173,13 @@ class Analysis:
             size = int(about.get("parameters", 0)) * {"float32": 4, "float64": 8}[config.dtype]
         free_memory.require(4 * size, find_device(config.device), f"The model in {self.where}", "use a larger machine")
         if self.folder.named_model is None and not self.own.get("model"):
-            raise SteppeError(f"{self.where} trained a module of your own: in Python, call "
+            raise SteppeError(f"{self.where} trained your own module: in Python, call "
                               f"steppe.analyze({str(self.where)!r}, model=YourModule()).")  # fmt: skip
         if changed := find_changed_sources(self.folder, config):
             raise SteppeError(f"{self.where} cannot be measured: {changed[0]}. Put the file back as it was.")
         if self.own.get("metric") is None and (own := [m for m in config.metrics if m.startswith(OWN)]):
-            # Most measures need no metric, so its absence is told and not refused.
-            log.warning(f"{self.where} was judged by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
+            # Most measures need no metric, so its absence causes a warning, not an error.
+            log.warning(f"{self.where} was evaluated by {', '.join(m.removeprefix(OWN) for m in own)}: pass metrics=… "
                         "to use it for scores")  # fmt: skip
             config = config.model_copy(update={"metrics": [m for m in config.metrics if m not in own]})
         built = build_experiment(config, **self.own)
@@ -190,7 +191,7 @@ class Analysis:
             if by := (about.get("partition") or {}).get("by"):
                 now["partition"]["by"] = by
             recorded = ("parts", "parameters", "partition", "inputs", *(("data",) if "format" in about else ()))
-            changed = [k for k in recorded if about.get(k) != now[k]]
+            changed = [k for k in recorded if leave_out_places(about.get(k)) != leave_out_places(now[k])]
             was, is_ = ((a.get("model") or {}) for a in (about, now))
             changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
         if changed:
@@ -201,13 +202,9 @@ class Analysis:
 
     def _partition(self, config: Config) -> str:
         """Return the rule or, if the partition came from a file or from the user's program, the run's copy."""
-        recorded = self.folder.about.get("partition") or {}
-        try:
-            partition.parse(config.partition)
-        except SteppeError:
-            return str(self.where / "partition.json")
         # What a rule divided by is in the user's program alone; the run's copy has the result.
-        return str(self.where / "partition.json") if recorded.get("by") else config.partition
+        divided = (self.folder.about.get("partition") or {}).get("by")
+        return config.partition if is_rule(config.partition) and not divided else str(self.folder.partition_file)
 
     @cached_property
     def model(self) -> tuple[Tensor, Tensors]:

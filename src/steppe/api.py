@@ -21,7 +21,7 @@ from steppe.data.divide import take_division
 from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
-from steppe.engine.calls import Added, Asked, read_call, say_options
+from steppe.engine.calls import Added, Asked, find_own, read_call, say_options
 from steppe.engine.objectives import choose_given, split_objectives
 from steppe.engine.optimisers import tabulate_schedule, take_optimiser
 from steppe.engine.progress import Progress
@@ -116,7 +116,7 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
             loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
             predict: Predict | None = None, optimiser: Any = None,
             samples: int = 5000, seed: int = 0, clients: int | None = None, client: int | None = None, points: int = 21,
-            device: str | None = None) -> dict[str, Any]:  # fmt: skip
+            device: str | None = None, **settings: Any) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
     If the run used your own parts, module, data, loss or metrics, pass them again, as to `steppe.run`.
@@ -129,8 +129,15 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     client    measure this client's loss instead of the global one
     points    points per side of a landscape
     device    where to measure (default: the run's device)
+    settings  of an algorithm that is a function of your own, as they were given to `steppe.run`
     """
-    own = {"algorithm": algorithm, "model": None if model is None else take_module(model),
+    given = None
+    if algorithm is not None and not isinstance(algorithm, str):
+        given, settings = find_own(algorithm, settings)
+    if settings:
+        raise SteppeError(f"analyze has no argument {next(iter(settings))}; settings are for an algorithm that is a "
+                          "function of your own, and a run's others are in its folder.")  # fmt: skip
+    own = {"algorithm": given, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
            "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
@@ -159,7 +166,7 @@ class Run(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by, the main one of its metrics."""
+        """Return the main metric, by which the model was evaluated."""
         return RunFolder(self.folder).metric
 
     @property

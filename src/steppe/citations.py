@@ -1,4 +1,4 @@
-"""BibTeX for what a user has run: `steppe cite fedsmoo`."""
+"""Return BibTeX for algorithms and parts: `steppe cite fedsmoo`."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def _list_entries(name: str) -> list[str]:
     entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
     if not entries:
         about = (getdoc(CATALOGUE[name] if name in CATALOGUE else PARTS[name]) or "").partition("\n")[0]
-        return [f"% {name} is no paper's method, so there is nothing to cite. {about}"]
+        return [f"% {name} is not from a paper, so there is nothing to cite. {about}"]
     return entries

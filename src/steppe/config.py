@@ -205,7 +205,7 @@ class Config(BaseModel):
         "exponential", "recipe", "How the local learning rate changes over the rounds: constant, exponential, cosine, "
         "linear, steps(100,200;0.1), warmup(5)+cosine; or factors, one per round or from the rounds of a table on"
     )  # fmt: skip
-    local_schedule: str = key("constant", "recipe", "How it changes over the local steps of a round, anew in each: "
+    local_schedule: str = key("constant", "recipe", "How the learning rate changes over the local steps of each round: "
                               "constant, linear(0.1) or cosine(0.1), with the share left at the end")  # fmt: skip
     lr_decay: float = key(0.99, "recipe", "Factor per round of the exponential schedule", gt=0, le=1)
     momentum: float = key(0.0, "recipe", "Momentum of local SGD, reset every round", ge=0, lt=1)
@@ -267,7 +267,7 @@ class Config(BaseModel):
     refuse_above: float | None = key(None, "recipe", "Norm above which an upload is refused", gt=0)
     judged_on: Literal["test", "validation"] = key(
         "test", "evaluation", "Samples that the model is judged on; validation: the held-out training samples take the "
-        "place of the test set, which is not looked at"
+        "place of the test set, which is not used"
     )  # fmt: skip
     running_mean: float | None = key(
         None, "evaluation", "Also score a running mean of the global models that keeps this share of itself per round, "
@@ -444,7 +444,7 @@ def list_own_settings(values: Mapping[str, Any]) -> Collection[str]:
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Put settings of the algorithm, which may stand beside the run's keys, under `settings`.
+    """Put settings of the algorithm, which may be given next to the run's keys, under `settings`.
 
     >>> nest_settings({"algorithm": "fedsam", "lr": 1, "rho": 2, "settings": {"eps": 0}})
     {'algorithm': 'fedsam', 'lr': 1, 'settings': {'eps': 0, 'rho': 2}}
@@ -476,7 +476,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(LONGEST + 1).decode()
         if len(text) > LONGEST:
-            raise SteppeError(f"{path} is longer than {LONGEST:,} bytes: it is no configuration.")
+            raise SteppeError(f"{path} is longer than {LONGEST:,} bytes: it is not a configuration.")
         content = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         raise SteppeError(f"There is no configuration file {path}.") from None

@@ -117,7 +117,7 @@ class Client:
         self._state = {**empty, **_moved(read, self.task.x0)} if tensors else None
 
     def begin(self, message: Mapping[str, Tensor], steps: int) -> None:
-        """Start a round from the server's message. Several parts depend on the number of steps, so it is said first."""
+        """Start a round from the server's message. Several parts depend on the number of steps, so give it here."""
         sent = _read_message(message, self.task, self.algorithm)
         x0 = message.get("x0", sent.x)
         kept = self.algorithm.client_state(x0.to(sent.x)) if self._state is None else self._state
@@ -191,7 +191,7 @@ class Server:
         return {**list_work(sent), **first, "lr": sent.lr, "round": sent.round}
 
     def aggregate(self, replies: Iterable[Mapping[str, Tensor]]) -> None:
-        """Take the clients' replies, and go on to the next round. Without any, the model stays as it is."""
+        """Take the clients' replies, and continue with the next round. Without any, the model stays as it is."""
         if self._prepared is None:
             raise SteppeError("There is nothing to aggregate yet: call send, and give its message to the clients.")
         prepared, sent = self._prepared

@@ -1,4 +1,4 @@
-"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace`, `partition`, with names and with the caller's objects.
+"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace` and others, with names and with the caller's objects.
 
 Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
 interrupted continues when the same call is made once more.
@@ -6,18 +6,15 @@ interrupted continues when the same call is made once more.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
-from steppe.api import take_objects
+from steppe.api import Run, take_objects
 from steppe.config import Config, find_key
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost as trace_cost
@@ -31,12 +28,9 @@ from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.calls import Added, Asked, Call, read_call
 from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
-from steppe.engine.quadratics import Problem, trace_algorithm
-from steppe.jobs.job import build_own
-from steppe.jobs.places import find_places
-from steppe.jobs.points import Point, run_points
-from steppe.jobs.queue import Queue
-from steppe.jobs.queue_progress import QueueProgress
+from steppe.engine.quadratics import read_problem, trace_algorithm
+from steppe.jobs.many_runs import make_points, run_all
+from steppe.jobs.points import Point
 from steppe.jobs.search import Search, parse_range
 from steppe.models import build
 from steppe.models.given import UNSET
@@ -45,8 +39,9 @@ from steppe.registry import complete_algorithm, list_catalogue_settings, list_se
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
 from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
+from steppe.report.write import write
 from steppe.runs.folder import check_place
-from steppe.settings import explain, split_algorithm
+from steppe.settings import split_algorithm
 
 Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
 
@@ -64,7 +59,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     out         a folder for all runs; the same call continues there. Without it, a temporary one
     jobs        runs at a time, in processes of their own; 1: in this process
     on          a Ray cluster to run on, ray://host:port, with as many jobs as fit; see `steppe compare --help`
-    model       the class of a module is built anew for every seed, an instance starts each run with the same weights
+    model       the class of a module is built for every seed, an instance starts each run with the same weights
     options     keys of the run, and settings, which go to the algorithms that have them
     """
     named = _name(algorithms)
@@ -80,9 +75,7 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
     with keep_caller_state():
-        build_own(first, points[0].own)  # what is wrong with all of them is found before anything is written
-        with QueueProgress(quiet=not progress) as shown:
-            run_points(points, seeds, folder, Queue(find_places(jobs, first.device, on), shown))
+        run_all(points, seeds, folder, jobs, on, not progress)
     return ComparedRuns(_check_results(points), seeds, folder, title, holder)
 
 
@@ -97,7 +90,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
 
     grid     the values of each key or setting: {"rho": [0.05, 0.1], "lr": [0.01, 0.1]}
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
-    ranges   what to search in, beside the grid's choices: {"rho": "0.01..1:log"}
+    ranges   what to search in addition to the grid's choices: {"rho": "0.01..1:log"}
     """
     choices = {key: list(values) for key, values in (grid or {}).items()}
     spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
@@ -112,9 +105,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         label = ",".join(f"{k}={v}" for k, v in values.items())
         return _point(label, read_call(algorithm, add, {**options, **values}), own, values)
 
-    ends = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
-    points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
-    points = list({p.label: p for p in points}.values())
+    points = make_points(point, choices, spans)
     first = points[0].config
     if search is not None and not first.validation:
         raise SteppeError("A search chooses by the validation metric, never by the test set: set validation=0.1.")
@@ -122,12 +113,8 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     title = (f"{_label(algorithm)} on {first.data}, {first.partition}, {first.clients} clients, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
     with keep_caller_state():
-        build_own(first, points[0].own)
         searched = Search(spans, choices, search, point, first.seed, folder) if search else None
-        with QueueProgress(quiet=not progress) as shown:
-            queue = Queue(find_places(jobs, first.device, on), shown, expected=seeds * (search or len(points)))
-            run_points(searched or points, seeds, folder, queue, searched.tell if searched else None)
-    points = list(searched.points.values()) if searched else points
+        points = run_all(points, seeds, folder, jobs, on, not progress, searched)
     return SweptRuns(_check_results(points), seeds, folder, title, holder)
 
 
@@ -141,7 +128,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: 
     shape       shape of one input, for a model by name
     classes     number of classes, for a model by name
     batch       batch size of a step
-    example     a batch {"x": inputs, "y": targets} for a module whose inputs are no images
+    example     a batch {"x": inputs, "y": targets} for a module whose inputs are not images
     add         further parts
     loss        as in `steppe.run`
     options     settings, which go to the algorithms that have them
@@ -171,15 +158,7 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
     add        further parts
     settings   settings of the algorithm
     """
-    try:
-        content = json.loads(Path(problem).read_text()) if isinstance(problem, str | Path) else dict(problem)
-        checked = Problem(**content)
-    except FileNotFoundError:
-        raise SteppeError(f"There is no problem file {problem}.") from None
-    except ValidationError as error:
-        raise SteppeError(f"problem: {explain(error, Problem)}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SteppeError(f"The problem is not a JSON object: {error}.") from None
+    checked = read_problem(problem)
     for key in settings:
         if key in Config.model_fields:
             raise SettingError(f"{key} belongs to the problem here, like lr and momentum", key)
@@ -200,6 +179,16 @@ def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | 
         (5, 1437)
     """
     return divide(load(data) if isinstance(data, str) else as_data(data), rule, clients, seed)[1]
+
+
+def write_report(runs: str | Path | Run | Sequence[str | Path | Run], path: str | Path = "report.html") -> Path:
+    """Write a page about finished runs, as `steppe report` does, and return its path.
+
+    runs  folders of runs or of comparisons, or what `steppe.load` returns; one or several
+    path  the page; its suffix is .html, .md or .tex
+    """
+    several = [runs] if isinstance(runs, str | Path | Run) else runs
+    return write([one.folder if isinstance(one, Run) else Path(one) for one in several], Path(path))[0]
 
 
 def _take(model: Any, data: Any, loss: Any, metric: Any, head: str | None, predict: Any,

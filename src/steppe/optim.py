@@ -1,4 +1,4 @@
-"""The local rules as optimisers for any PyTorch loop: SAM, ASAM, and whatever of the catalogue needs no server.
+"""The local rules as optimisers for any PyTorch loop: SAM, ASAM, and all of the catalogue that need no server.
 
     optimiser = steppe.optim.SAM(model.parameters(), lr=0.1, rho=0.05, momentum=0.9)
     loss = optimiser.step(closure)      # the closure computes the loss and calls backward; it is called twice
@@ -28,7 +28,7 @@ LOCAL = {"gradient", "round_state", "stride", "local_steps", "objection", "has"}
 
 
 def optimiser(algorithm: Asked, params: Any, lr: float, *, add: Added = (), **options: Any) -> Optimiser:
-    """Make an optimiser from an algorithm that is local only, such as "fedsam:rho=0.05" or a part of your own.
+    """Make an optimiser from an algorithm that is local only, such as "fedsam:rho=0.05" or your own part.
 
     params   as torch.optim takes them: tensors, or pairs of name and tensor
     options  settings of the algorithm, and the run's keys of the local optimiser: momentum, weight_decay, clip,
@@ -72,7 +72,7 @@ class Optimiser(torch.optim.Optimizer):
             losses: list[Any] = []
 
             def differentiate(_: Any, at: Tensor) -> tuple[Tensor, Tensor, Any]:
-                """Differentiate the closure instead of the model that the core knows nothing of here."""
+                """Differentiate the closure instead of a model, which the core does not have here."""
                 with _placed(self, at), torch.enable_grad():
                     loss = closure()
                     losses.append(loss)
@@ -113,7 +113,7 @@ def _alone(part: str, rho: float, momentum: float, weight_decay: float, clip: fl
 
 
 class _Bare:
-    """A task of which only the layout is there: the closure is the model and the loss."""
+    """A task with only a layout: the closure is the model and the loss."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -124,7 +124,7 @@ class _Bare:
 
 @contextmanager
 def _placed(of: Optimiser, at: Tensor) -> Iterator[None]:
-    """Put the parameters at a point, without gradients; afterwards they are where they were."""
+    """Put the parameters at a point, without gradients, and restore them afterwards."""
     before = [p.detach().clone() for p in of.params]
     of._put(at)
     for p in of.params:
@@ -142,7 +142,7 @@ def _listed(params: Any) -> Iterable[Any]:
     if not given:
         raise SteppeError("There are no parameters to optimise.")
     if any(isinstance(p, dict) for p in given):
-        raise SteppeError("Groups of parameters would each have a norm of their own: give one list of parameters.")
+        raise SteppeError("Groups of parameters would each have their own norm: give one list of parameters.")
     return given
 
 

@@ -146,6 +146,6 @@ def explain_failure(what: str, error: BaseException) -> SettingError:
 
 
 def look_in(folder: Path) -> None:
-    """Let imports find what lies in a folder, after everything that is installed. Worker processes are told too."""
+    """Let imports find modules in a folder, after everything that is installed, also in worker processes."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -73,7 +73,7 @@ def complete_algorithm(given: Given, optimiser: Part, add: Parts, name: str = ""
 
 
 def check_parts(given: Any) -> Parts:
-    """Return one part or several as a tuple; refuse what is no part."""
+    """Return one part or several as a tuple; refuse anything else."""
     parts = tuple(given) if isinstance(given, tuple | list) else (given,)
     for p in parts:
         if not isinstance(p, Part):

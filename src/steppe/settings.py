@@ -11,7 +11,7 @@
     rho=0.01..1:log                         a range
 
 Everything that reads text from a user uses these functions, so that a value means the same on the command line, in a
-file and in a part's settings. Errors are `SettingError`s that know the key; `tell_where` adds how it was written.
+file and in a part's settings. Errors are `SettingError`s with the key; `tell_where` adds how it was written.
 """
 
 from __future__ import annotations

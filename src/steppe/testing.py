@@ -67,7 +67,7 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     - One client after the other, and all of them under vmap, give the same numbers.
     - A run that was interrupted continues to the same bits.
     - Costs can be traced without data, and `asks` says how often `gradient` asks for a gradient.
-    - A client that is called and does not reply leaves no trace.
+    - A sampled client that does not reply has no effect.
     - With the neutral setting, nothing changes compared with FedAvg.
 
     algorithm  as in `steppe.run`
@@ -112,9 +112,10 @@ def _check_finite(one: Result) -> None:
 def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
     try:
         return _run(algorithm, options, executor="sequential")
-    except KeyError as error:
-        raise AssertionError(f"A hook reads {error}, which does not exist: declare it in client_state (round_state, "
-                             "server_state), and name in `down` what the server sends") from error  # fmt: skip
+    except SteppeError as error:
+        if isinstance(error.__cause__, KeyError):
+            raise AssertionError(str(error)) from error
+        raise
 
 
 def _check_states(experiment: Experiment) -> None:
@@ -223,7 +224,7 @@ def _watch(part: Part) -> tuple[Part, list[int]]:
 
 
 class _Losing(Sequential):
-    """Trains everybody who is called; some replies are lost on the way."""
+    """Trains all sampled clients; some replies are lost."""
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         answers = super().__call__(sent, ids, states)
@@ -254,7 +255,7 @@ def _play(experiment: Experiment, executor: Any, schedule: list[list[int]]) -> t
 def _check_neutral(neutral: Asked, options: dict[str, Any]) -> None:
     one, plain = _run(neutral, options), _run("fedavg", options)
     gap = _distance(one.server.x, plain.server.x)
-    assert gap < CLOSE, f"{_name(one)} is said to be neutral, but moves the model away from FedAvg's by {gap:.1g}"
+    assert gap < CLOSE, f"{_name(one)} should be neutral, but moves the model away from FedAvg's by {gap:.1g}"
 
 
 def _distance(one: Any, two: Any) -> float:

@@ -58,6 +58,23 @@ def test_a_run_with_an_added_object_resumes_and_is_measured_with_it_again(tmp_pa
     assert "lambda1" in found
 
 
+def test_a_run_of_an_own_function_is_measured_and_reported(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": seeded(), "data": blobs()}
+    steppe.run(mine, rho=0.3, out=tmp_path / "b", **given, **FEW)
+    with pytest.raises(SteppeError, match="algorithm"):
+        steppe.analyze(tmp_path / "b", "gradient_norm", algorithm=mine, **given)
+    found = steppe.analyze(tmp_path / "b", "gradient_norm", algorithm=mine, rho=0.3, **given)
+    assert found["gradient_norm"]["value"] > 0
+    with pytest.raises(SteppeError, match="analyze has no argument rho"):
+        steppe.analyze(tmp_path / "b", "gradient_norm", rho=0.3, **given)
+    steppe.run("fedavg", out=tmp_path / "a", **given, **FEW)
+    page = steppe.write_report([tmp_path / "a", steppe.load(tmp_path / "b")], tmp_path / "both.md")
+    assert r"look\_back" in page.read_text()
+    assert "fedavg" in page.read_text()
+    with pytest.raises(SteppeError, match="nowhere"):
+        steppe.write_report(tmp_path / "nowhere")
+
+
 def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {**FEW, "rounds": 1}
     algorithms = ["fedavg", mine, LookBack(0.1), LookBack(0.3), "fedsam+ema"]

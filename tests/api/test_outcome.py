@@ -49,6 +49,10 @@ def test_save_writes_what_load_reads(result: steppe.Result, tmp_path: Path) -> N
     assert back.score == result.score
     for name, tensor in result.state_dict().items():
         assert torch.equal(back.model.state_dict()[name], tensor)
+    exported = result.export(tmp_path / "model.safetensors")
+    assert {p.stat().st_mode for p in (exported, path / "model.safetensors", path / "config.json")} == {
+        (path / "config.json").stat().st_mode
+    }
     with pytest.raises(SteppeError, match="already holds a run"):
         result.save(path)
     assert steppe.analyze(path, "gradient_norm", samples=20)["gradient_norm"]["value"] > 0

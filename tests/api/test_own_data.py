@@ -192,6 +192,9 @@ def test_clients_by_a_column() -> None:
     options = {k: v for k, v in FEW.items() if k not in ("clients", "partition")}
     result = steppe.run("fedavg", seeded(), data, **options)
     assert result.experiment.federation.sizes == [30, 30, 30]
+    ages = [table.assign(age=range(20, 20 + len(table))) for table in (frame(X, Y), frame(TEST_X, TEST_Y))]
+    one = steppe.from_dataset(*ages, target="y", inputs=["age"], groups="site")  # whole numbers, but no tokens
+    assert (one.shape, one.train_inputs.dtype) == ((1,), torch.float32)  # type: ignore[union-attr]
     assert steppe.from_arrays(X, Y, TEST_X, TEST_Y, groups=NAMES[Y]).client_names == ("ant", "bee", "cat")
 
 
@@ -209,7 +212,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "dict examples without a target": (both(lambda x, y: {"a": x, "b": y}), "say which one it is"),
     "different shapes": (both(lambda x, y: (x[: y + 1], y)), "pad, crop or resize"),
     "ragged": ((RAGGED, Y, TEST_X, TEST_Y), "pad, crop or resize"),
-    "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "no array of numbers"),
+    "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "not an array of numbers"),
     "lists among numbers": ((np.array([None, *X[1:, 0]], object), Y, TEST_X, TEST_Y), "sample 0 is None"),
     "text as inputs": ((NAMES[Y], Y, NAMES[TEST_Y], TEST_Y), "into token ids"),
     "dates": ((np.arange(90).astype("datetime64[s]"), Y, TEST_X, TEST_Y), "are dates"),
@@ -263,6 +266,8 @@ CLIENTS: list[tuple[Any, str]] = [
 def test_clients_that_do_not_fit_are_a_sentence(clients: Any, message: str) -> None:
     with pytest.raises(SteppeError, match=message):
         steppe.from_clients(clients)
+    with pytest.raises(SteppeError, match=r"Client 0 is given as a steppe\.Data"):
+        steppe.from_clients([steppe.from_arrays(X, Y, TEST_X, TEST_Y)])
 
 
 def test_columns_that_are_not_there_are_a_sentence() -> None:

@@ -84,10 +84,12 @@ def test_predict_takes_them_out_of_the_rest(tmp_path: Path) -> None:
     assert torch.equal(result.x, plain.x)
     again = {"model": model, "data": blobs()}
     assert "lambda1" in steppe.analyze(tmp_path / "run", "lambda1", predict=options["predict"], **again)
-    with pytest.raises(SteppeError, match="a dict with scores, in which no predictions are found: give predict="):
+    with pytest.raises(SteppeError, match="a dict with scores, in which no predictions were found: give predict="):
         steppe.run("fedavg", model, blobs(), **FEW)
     with pytest.raises(SteppeError, match="predict is 'scores', but must be a function"):
         steppe.run("fedavg", model, blobs(), predict="scores", **FEW)
+    with pytest.raises(SteppeError, match="predict fails on the model's outputs, with KeyError: 'logits'"):
+        steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs["logits"], **FEW)
     with pytest.raises(SteppeError, match="predict returns a dict, but must return one tensor"):
         steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs, **FEW)
 

@@ -64,6 +64,12 @@ def test_an_own_partition_is_resumed_and_analysed(tmp_path: Path) -> None:
                                                            "clients": 4})  # fmt: skip
     assert held(from_file) == held(first)
     assert from_file.history[-1]["loss"] == first.history[-1]["loss"]
+    steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "groups", groups=IDS, **FEW)
+    assert RunFolder(tmp_path / "groups").about["partition"]["rule"] == "own groups"
+    steppe.write_report(tmp_path / "groups", tmp_path / "groups.html")
+    page = (tmp_path / "groups.html").read_text()
+    assert "own groups: 3 clients hold" in page
+    assert "own indices" not in page
 
 
 def test_validation_takes_its_share_of_every_client() -> None:

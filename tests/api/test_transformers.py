@@ -110,11 +110,20 @@ def test_lora_by_peft(tmp_path: Path) -> None:
         steppe.load(tmp_path / "run", model=lora(classifier(seed=1).to(torch.bfloat16)))
 
 
-def test_images_by_timm() -> None:
-    timm = pytest.importorskip("timm", exc_type=ImportError)  # it needs torchvision
+@pytest.mark.parametrize(("name", "options", "batched"), [
+    ("vit_tiny_patch16_224", {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}, True),
+    ("convnext_atto", {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}, True),
+    ("resnet10t", {"channels": (8, 16, 24, 32), "stem_width": 8}, False),  # batch norm
+])  # fmt: skip
+def test_images_by_timm(name: str, options: dict[str, Any], batched: bool) -> None:
+    timm = pytest.importorskip("timm", exc_type=ImportError, reason="timm is not installed, or its torchvision is not")
     torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, num_classes=10, embed_dim=24, depth=2,
-                              num_heads=2, in_chans=1)  # fmt: skip
-    x, y = torch.randn(40, 1, 32, 32), torch.arange(40) % 10
-    result = steppe.run("fedsam", model, (x[:30], y[:30], x[30:], y[30:]), **{**FEW, "rounds": 1})
-    assert result.x.isfinite().all()
+    model = timm.create_model(name, pretrained=False, num_classes=4, **options)
+    x, y = torch.randn(40, 3, 32, 32), torch.arange(40) % 4
+    one, several = (
+        steppe.run("fedsam", model, (x[:30], y[:30], x[30:], y[30:]), executor=executor, **{**FEW, "optimiser": "sgd"})
+        for executor in ("sequential", "batched")
+    )
+    assert not torch.equal(one.x, one.experiment.task.x0)
+    torch.testing.assert_close(several.x, one.x, rtol=0, atol=1e-5)
+    assert any("one after the other" in note for note in several.notes) != batched

@@ -60,9 +60,11 @@ def test_a_gpu_report_tells_what_is_missing() -> None:
 
 @pytest.mark.parametrize("name", tables.BEGIN)
 def test_the_page_has_what_the_committed_results_say(name: str) -> None:
-    begin, text = tables.tables(json.loads((FOLDER / name).read_text()))
-    assert begin == tables.BEGIN[name]
     page = tables.PAGES.get(name, tables.PAGE).read_text()
+    begin, text = tables.BEGIN[name], "Not measured yet."
+    if (FOLDER / name).exists():
+        begin, text = tables.tables(json.loads((FOLDER / name).read_text()))
+    assert begin == tables.BEGIN[name]
     assert tables.written(page, begin, text) == page
 
 

@@ -313,6 +313,8 @@ def test_cost(steppe: Steppe) -> None:
     assert row["bytes_up"] == 2 * 4 * 199_210
     sam = json.loads(ok(steppe, "cost", "fedsam", "--model", "mlp", "--json"))["rows"][0]
     assert (sam["gradients"], sam["flops_x"]) == (2, 2)
+    several = ok(steppe, "cost", "fedavg", "fedsam", "scaffold+sam:rho=0.1", "--rho", "0.3", "--model", "mlp", "--json")
+    assert [r["algorithm"] for r in json.loads(several)["rows"]] == ["fedavg", "fedsam", "scaffold+sam:rho=0.1"]
 
 
 def on_a_terminal(columns: int, *words: str) -> str:

@@ -114,7 +114,7 @@ MEMORY: list[int] = []
     ("branches", "fails when clients are batched under vmap: use no .item()"),
     ("draws", r"gives other numbers when clients are batched: .* random numbers \(torch\.rand"),
     ("asks", "says asks = 1, but its gradient asks 2 times per step: write asks = 2"),
-    ("reads", "A hook reads 'gone', which does not exist: declare it in client_state"),
+    ("reads", "Wrong.gradient reads 'gone', which does not exist: declare it in client_state"),
     ("writes in a step", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
     ("writes at the end", r"writes s\.state\['gone'\] on a client, where it is lost: declare it in client_state"),
     ("writes on the server", r"writes s\.state\['gone'\] on the server: declare it in server_state"),
@@ -132,7 +132,7 @@ def test_a_trace_of_an_absent_client_is_found() -> None:
 
 
 def test_neutral_is_checked_and_divergence_is_told() -> None:
-    with pytest.raises(AssertionError, match="is said to be neutral, but moves the model away from FedAvg's"):
+    with pytest.raises(AssertionError, match="should be neutral, but moves the model away from FedAvg's"):
         conforms(Wrong("fine"), neutral=Wrong("doubles"))
     with pytest.raises(SteppeError, match="is not finite"):
         conforms(Wrong("explodes"))

@@ -151,15 +151,13 @@ def test_bad_words(steppe: Steppe, words: list[str], told: list[str]) -> None:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Any], Path]]:
     """The points of each sweep and its folder; nothing is run."""
-    from steppe.jobs import points
-
     seen: list[tuple[list[Any], Path]] = []
 
     def note(several: Any, seeds: int, out: Path, *_: Any) -> None:
         seen.append((list(several), out))
         out.mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(points, "run_points", note)
+    monkeypatch.setattr("steppe.jobs.many_runs.run_points", note)
     return seen
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.conformance.compatibility          writes the page; a test keeps it equal
 
-Every pair with a part that makes clients agree is played on quadratics until it stands still; see `verdict`.
+Every pair with a part that makes clients agree is run on quadratics until it no longer moves; see `verdict`.
 """
 
 from __future__ import annotations
@@ -203,9 +203,9 @@ def coverage() -> list[str]:
     return [
         "## Drawn compositions\n",
         "Up to two parts with drawn settings, added to any entry in any variant under any optimiser; rounds with some",
-        "clients, none, lost and refused replies. A new part or entry is drawn by existing. Refused compositions, and",
-        "those that a property does not apply to, do not count.\n",
-        "| what is checked | drawn in `make test` | in `make test-all` | of these, at least so many count |",
+        "clients, none, lost and refused replies. New parts and entries are included automatically. Refused",
+        "compositions, and those that a property does not apply to, are not counted.\n",
+        "| what is checked | drawn in `make test` | in `make test-all` | of these, counted at least |",
         "|---|---|---|---|",
         *(f"| {what} | {few} | {many} | {least} |" for what, (few, many, least) in rows),
         "",
@@ -214,7 +214,7 @@ def coverage() -> list[str]:
 
 INTRODUCTION = """# What goes with what
 
-Written by `python -m tests.conformance.compatibility`; `make test-all` checks that it is still so.
+Written by `python -m tests.conformance.compatibility`; `make test-all` checks that it is up to date.
 
 Two parts, or a part and a local optimiser, on a federation of quadratics: four clients, unequal steps, all of them in
 every round, uniform weights. {pairs} pairs of parts and {singles} of a part and an optimiser:
@@ -226,29 +226,29 @@ every round, uniform weights. {pairs} pairs of parts and {singles} of a part and
 - `×` **refused** ({refused}) when the algorithm is built: the reasons are below.
 
 Every pair with a part that makes clients agree (control_variates, dynamic_regularisation, momentum_sam,
-geometric_bias) was played until it stood still, or for {rounds} rounds where it does not; the others follow from the
+geometric_bias) was run until it no longer moved, or for {rounds} rounds if it always does; the others follow from the
 parts, and `tests/conformance/test_fixed_points.py` compares FedAvg, FedProx and FedNova with closed forms. Columns are
 numbered as the rows are.
 """
 NOTES = """
 ## Variants
 
-- `feddyn variant=official` and its kin with a `clip` c: −αx is clipped and αw is not, so ‖x‖ stays within c/α. Exact if
-  the optimum lies there; on these quadratics (clip 0.5, α = 1, ‖x‖ = 0.64 at the optimum) 0.14 away from it.
+- `feddyn variant=official` and related methods with a `clip` c: −αx is clipped and αw is not, so ‖x‖ stays within c/α.
+  Exact if the optimum lies there; on these quadratics (clip 0.5, α = 1, ‖x‖ = 0.64 at the optimum) 0.14 away from it.
 - `feddc variant=paper`: exact with a small alpha. With K steps and curvature a it is stable for alpha < (K−1) a, never
   with one step; on these quadratics, where one client takes one step, up to 0.3.
-- `fednova variant=official`: diverges with all clients in every round, because what a client subtracts is its own
-  last direction and nobody adds the mean; a run says so. `ccvr` does not grow, but keeps a bias.
+- `fednova variant=official`: diverges with all clients in every round, because a client subtracts its own
+  last direction and the mean is never added; a run warns about it. `ccvr` does not grow, but keeps a bias.
 - `fedsol proximal=feddyn`: nothing pulls clients back, so their h_i grow by α‖Δ_i‖ per round. Their mean and the
-  model do not; the ascent becomes one and the same direction.
+  model do not; the ascent always has the same direction in the end.
 - `fedwmsam` with `norm_bound`: exact, but a limit below 1 also bounds the scalar v_i, which slows it down and moves α.
 - `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the
   mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
 - Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
-  Where the dual travels within the update (`over=active`: `fedspeed`, `feddc` and `fedgmt` with `variant=paper`), it
-  has the models' weights, and the optimum is that of the mean by samples. A `norm_bound` then cuts the dual, which does
-  not vanish: biased (0.19 on these quadratics with a limit of 0.5), where `over=all` is exact. So is `fedmoswa`, which
-  uploads c_i − c (0.29); `scaffold` is exact.
+  Where the dual is part of the update (`over=active`: `fedspeed`, `feddc` and `fedgmt` with `variant=paper`), it
+  has the models' weights, and the optimum is that of the mean by samples. A `norm_bound` then clips the dual, which
+  does not vanish, so the result is biased (0.19 on these quadratics with a limit of 0.5), while `over=all` is exact.
+  `fedmoswa`, which uploads c_i − c, is biased too (0.29); `scaffold` is exact.
 
 ## Symmetries that some parts break
 
@@ -257,12 +257,12 @@ NOTES = """
 | loss × s, learning rate / s | adamw | steps have the length of the learning rate |
 | | geometric_bias | beta multiplies a displacement to be added to a gradient, and to a model |
 | | consistent_sam, momentum_sam (paper, official) | a gradient is compared with a displacement |
-| | norm_bound, dp, where gradients travel too | one norm for updates and gradients |
+| | norm_bound, dp, if gradients are uploaded too | one norm for updates and gradients |
 | moving all optima and the first model | asam | its radius is measured in \\|w\\| |
 | | weight decay | pulls towards 0 |
 | | man, contrast, distillation, trajectory_teacher | act on what the model shows |
 | | dynamic_regularisation (official) with a clip | clips −αx without αw |
-| a neutral part changes nothing | norm_bound, dp beside a part that uploads more | one norm for all uploads |
+| a neutral part changes nothing | norm_bound, dp together with a part that uploads more | one norm for all uploads |
 """
 
 

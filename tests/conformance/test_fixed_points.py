@@ -124,7 +124,7 @@ def agreeing(draw):
     return Composition(entry, {}, (*more, first), draw(st.sampled_from(optimisers)))
 
 
-@generated("a method that makes clients agree finds the optimum beside other parts", 3, 60, 40, composition=agreeing())
+@generated("a method that makes clients agree finds the optimum with other parts", 3, 60, 40, composition=agreeing())
 def test_harmless_parts_keep_the_optimum(composition, algorithm):
     alpha = next((p.alpha for p in composition.add if p.name == "client_momentum"), 1.0)  # which scales g, not decay
     target = optimum(0.1 / alpha if composition.optimiser == "sgd, decay" else 0.0)

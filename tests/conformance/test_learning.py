@@ -8,13 +8,16 @@ from steppe.evaluate.personal import is_personal
 from steppe.parts.sgd import SGD
 from steppe.registry import make_algorithm
 
-PROTOCOL = {"model": "mlp", "rounds": 10, "clients": 10, "per_round": 5, "partition": "lda(0.5)", "lr": 0.1,
-            "evaluate_every": 10}  # fmt: skip
+PROTOCOL = {"model": "mlp", "rounds": 8, "clients": 10, "per_round": 5, "partition": "lda(0.5)", "lr": 0.1,
+            "evaluate_every": 8}  # fmt: skip
 # The paper's radius for its ablations is 2, at which some of them are meant to fail; a small one must not hurt.
-ABLATIONS = [("fedsol_ablation", {"variant": f"a{i}", "rho": 0.1}) for i in range(7)]
+ABLATIONS = [pytest.param("fedsol_ablation", {"variant": f"a{i}", "rho": 0.1}, id=f"a{i}",
+                          marks=[pytest.mark.slow] * (i > 0)) for i in range(7)]  # fmt: skip
 # FedGF's threshold is the length of an update, and belongs to the small learning rate that it was published with.
 OTHERWISE = {"fedgf": {"lr": 0.01, "rounds": 20}, "perfedavg": {"rounds": 15, "evaluate_every": 15}}
-ENTRIES = [(name, {}) for name in CATALOGUE if name != "fedsol_ablation"] + ABLATIONS
+LATE = ("fedadagrad", "feddc", "fedcm", "mofedsam", "fedspeed", "fedwmsam")
+OTHERWISE |= {name: {"rounds": 10, "evaluate_every": 10} for name in LATE}
+ENTRIES = [pytest.param(name, {}, id=name) for name in CATALOGUE if name != "fedsol_ablation"] + ABLATIONS
 
 
 @pytest.mark.parametrize(("name", "settings"), ENTRIES)

@@ -5,9 +5,10 @@ from typing import ClassVar
 
 import pytest
 
-from steppe.core.errors import SettingError
+import steppe
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
-from steppe.core.part_slips import check_class
+from steppe.core.part_slips import check_class, telling_missing_states
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, call_with_settings, check_parts, complete_algorithm, make_algorithm
@@ -71,3 +72,27 @@ def test_what_is_meant_is_accepted():
 
     for kind in (Fine, Plain, Made, *PARTS.values()):
         check_class(kind)
+
+
+HOOKS = {
+    "gradient": lambda self, grad, w, s: grad(w) + s.state["m"],
+    "penalty": lambda self, w, out, s: (w * s.down["m"]).sum(),
+    "finish": lambda self, delta, s: delta + s.state["m"],
+    "send": lambda self, x, s: x + s.state["m"],
+    "server": lambda self, delta, s: delta + s.up["m"],
+    "evaluated": lambda self, x, s: x + s.state["m"],
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_state_that_nobody_declared_is_a_sentence(hook):
+    part = type("Reader", (Part,), {"name": "reader", hook: HOOKS[hook]})()
+    with pytest.raises(
+        SteppeError, match=r"Reader\.<lambda> reads 'm', which does not exist: declare it in client_state"
+    ):
+        steppe.run(part, "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)
+
+
+def test_a_key_error_elsewhere_stays_one():
+    with pytest.raises(KeyError), telling_missing_states():
+        {}["mine"]

@@ -152,7 +152,7 @@ def test_the_global_generators_are_left_alone(rule):
         "sharding(2)",
         "lda(0.00001)",
         "lda(0.01)",
-        "lda(1000)",
+        pytest.param("lda(1000)", marks=pytest.mark.slow),  # all trials that there are
         "dirichlet(0.00001)",
         "dirichlet_replace(0.00001)",
         "dirichlet_once(0.01)",

@@ -132,7 +132,7 @@ def understanding(monkeypatch: pytest.MonkeyPatch) -> None:
         stop()
 
     monkeypatch.setattr("steppe.jobs.ray_places.Cluster", parse)  # there is no cluster
-    for place in ("engine.build.build_experiment", "jobs.compare.compare", "jobs.points.run_points"):
+    for place in ("engine.build.build_experiment", "jobs.many_runs.run_all"):
         monkeypatch.setattr(f"steppe.{place}", stop)
     groups = [app, *(group.typer_instance for group in app.registered_groups)]
     for command in [command for group in groups for command in group.registered_commands]:

@@ -24,9 +24,9 @@ from steppe.registry import PARTS, list_settings, parse_addition
 from tests.conformance.compatibility import NAMES, SHIFTS
 
 METHOD = ["Equations", "Sent and kept", "Cost", "Settings", "Variants", "Use", "Limits and deviations", "Evidence",
-          "What it goes with", "Cite"]  # fmt: skip
+          "Combinations", "Cite"]  # fmt: skip
 PART = ["Equations", "Settings", "Hooks", "Use", "Used by", "Sent and kept", "Limits and deviations", "Evidence",
-        "What it goes with", "Cite"]  # fmt: skip
+        "Combinations", "Cite"]  # fmt: skip
 SITE = Path(__file__).parents[2] / "site"
 THINGS = {**CATALOGUE, **list_parts()}
 

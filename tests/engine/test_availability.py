@@ -210,12 +210,14 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
     """FedSAM's steps take twice as long, so under one deadline more of its replies are late."""
     from steppe.config import resolve
     from steppe.core.named_metrics import METRICS
-    from steppe.jobs.compare import compare
+    from steppe.jobs.many_runs import run_all
+    from steppe.jobs.points import Point
     from steppe.report import charts, compare_table, reading
 
     shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
               "speed": "uniform(0.5, 1.5)", "deadline": 3.0}  # fmt: skip
-    entries = compare({n: resolve({"algorithm": n, **shared}) for n in ("fedavg", "fedsam")}, 1, tmp_path)
+    points = [Point(n, resolve({"algorithm": n, **shared})) for n in ("fedavg", "fedsam")]
+    entries = run_all(points, 1, tmp_path, quiet=True)
     plain, sam = compare_table.make_lines(entries)
     assert 0 < plain.missing < sam.missing
     columns, rows = compare_table.make_cells([plain, sam], METRICS["accuracy"])

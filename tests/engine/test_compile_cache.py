@@ -84,13 +84,13 @@ def test_files_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert loaded == [b"code\nmore"]
     here = compile_cache.describe_kind(CPU)
     monkeypatch.setattr(compile_cache, "describe_kind", lambda device: {**here, "torch": "9.9"})
-    assert load_cache(path, CPU).endswith(f"compiles anew: torch {here['torch']}, here 9.9")
+    assert load_cache(path, CPU).endswith(f"compiles again: torch {here['torch']}, here 9.9")
     assert len(loaded) == 1
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(SteppeError, match="damaged"):
         load_cache(path, CPU)
     path.write_bytes(b"something else")
-    with pytest.raises(SteppeError, match="no file of steppe warm"):
+    with pytest.raises(SteppeError, match="not a file of steppe warm"):
         load_cache(path, CPU)
     with pytest.raises(SteppeError, match="cannot be read"):
         load_cache(tmp_path / "none", CPU)

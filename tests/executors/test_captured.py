@@ -179,7 +179,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             built.task.x0 = plain
 
     monkeypatch.setattr(rounds, "choose_executor", executor)
-    monkeypatch.setattr(captured, "_graph", lambda body: body)
+    monkeypatch.setattr(captured, "capture_graph", lambda body: body)
 
 
 def trained(model: nn.Module, **options: Any) -> tuple[steppe.Result, list[str]]:
@@ -208,7 +208,7 @@ def test_what_cannot_be_captured_runs_and_says_so(monkeypatch: pytest.MonkeyPatc
         body()  # a capture that gets this far has moved the clients
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(captured, "_graph", refused)
+    monkeypatch.setattr(captured, "capture_graph", refused)
     model = Stubborn(6, 3)  # whose step, uncompiled, would be captured as well
     result, said = trained(model)
     (told,) = [text for text in said if "could not be captured" in text]

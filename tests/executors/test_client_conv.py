@@ -1,9 +1,5 @@
 """Convolutions with a weight a client, against F.conv2d: the wiring in float64, the kernels in Triton's interpreter."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
@@ -15,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import steppe
 from steppe.executors import client_conv
 from steppe.executors.client_conv import ClientConvolutions
+from tests.executors.triton_interpreter import interpret, needs_triton
 
 OURS = {"steppe::client_conv", "steppe::client_conv_input_grad", "steppe::client_conv_weight_grad"}
 # input channels, output channels, height, width, kernel, stride, padding
@@ -261,17 +258,7 @@ def test_traced_and_compiled():
     assert sum(n.target is torch.ops.steppe.client_conv_weight_grad.default for n in graph.graph.nodes) == 1
 
 
-# Triton reads this switch when a kernel is defined, so the interpreter has a process of its own.
 INTERPRETED = """
-import triton.runtime.interpreter as interpreter
-before = interpreter._patch_lang_tensor
-def patched(tensor, scope):  # NumPy 2.4 no longer makes an int of an array with one element
-    before(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-interpreter._patch_lang_tensor = patched
-
-import torch
-from steppe.executors import client_conv_kernels as ours
 from tests.executors.test_client_conv import SHAPES, case, near, wanted
 
 def check(shape, dtype, tolerance, blocks=None):
@@ -287,18 +274,13 @@ for shape in SHAPES:
 check(SHAPES[2], torch.float16, 1e-2)
 check(SHAPES[2], torch.float32, 1e-5, ours.Blocks(16, 16, 16, 4, 3))  # several tiles and partial sums
 check(SHAPES[0], torch.float32, 1e-5, ours.Blocks(16, 16, 16, 4, 3))
-print("all near")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which PyTorch brings where it has CUDA"
-)
+@needs_triton
 def test_kernels_equal_conv2d_in_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=env)
-    assert done.stdout.endswith("all near\n"), done.stderr
+    interpret(INTERPRETED)
 
 
 @pytest.mark.gpu

@@ -1,10 +1,5 @@
 """Convolution, bias, ReLU and pooling in one operator, against PyTorch: in the graph of a step, and each kernel."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from steppe.executors import fuse_pooling as ours
 from steppe.executors.client_conv import ClientConvolutions, client_conv_input_grad, client_conv_weight_grad
 from tests.executors.test_client_conv import near, rand
+from tests.executors.triton_interpreter import interpret, needs_triton
 
 # input channels, output channels, side, kernel, padding
 SHAPES = [(3, 16, 8, 5, 2), (16, 24, 6, 3, 1), (32, 17, 8, 5, 0)]
@@ -129,28 +125,18 @@ def test_activations_that_something_else_reads_are_left_alone():
         near(new, old, 1e-12)
 
 
-# Triton reads this switch when a kernel is defined, so the interpreter has a process of its own.
 INTERPRETED = """
-import torch
-from tests.executors.test_client_conv import INTERPRETED
-exec(INTERPRETED.split("import torch")[0])  # the interpreter and NumPy 2.4
-from steppe.executors import client_conv_kernels as kernels
 from tests.executors.test_fuse_pooling import SHAPES, check
 
 for shape in SHAPES:
-    check(shape, torch.float32, 1e-5, pool=kernels.triton_conv_pool, unpool=kernels.triton_unpool)
-print("all near")
+    check(shape, torch.float32, 1e-5, pool=ours.triton_conv_pool, unpool=ours.triton_unpool)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which PyTorch brings where it has CUDA"
-)
+@needs_triton
 def test_kernels_equal_pytorch_in_the_interpreter():
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=env)
-    assert done.stdout.endswith("all near\n"), done.stderr
+    interpret(INTERPRETED)
 
 
 @pytest.mark.gpu

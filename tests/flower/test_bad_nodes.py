@@ -342,7 +342,7 @@ def claims(number):
 def test_a_client_that_does_not_exist_does_not_count(number, tmp_path):
     grid = grid_of(tmp_path)
     grid.spoil = Bad(grid, claims(number), "query")
-    with pytest.raises(RunFailed, match="3 nodes were asked for and 2 can take part after 1 s: no node of client 1"):
+    with pytest.raises(RunFailed, match="3 nodes are needed and 2 can take part after 1 s: no node for client 1"):
         launch(tmp_path, RUN, grid=grid)
     result, _, _ = launch(tmp_path, RUN, grid=grid, terms={"enough": 2})
     assert [r["clients"] for r in result.history] == [2, 2, 2]
@@ -353,11 +353,11 @@ def test_a_second_claimant_is_refused_and_does_not_count(tmp_path):
     grid = grid_of(tmp_path)
     grid.configs = dict(sorted(grid.configs.items()))  # client 2 is asked first, then 1, then 0
     grid.spoil = Bad(grid, claims(2), "query")
-    with pytest.raises(RunFailed, match="3 nodes were asked for and 2 can take part after 1 s"):
+    with pytest.raises(RunFailed, match="3 nodes are needed and 2 can take part after 1 s"):
         launch(tmp_path, RUN, grid=grid)
     result, _, said = launch(tmp_path, RUN, grid=grid, terms={"enough": 2})
     assert [r["clients"] for r in result.history] == [2, 2, 2]
-    assert [line for line in said if "it says that it is client 2, which node" in line]
+    assert [line for line in said if "it claims to be client 2, which is node" in line]
 
 
 def bound(grid, tmp_path):
@@ -378,7 +378,7 @@ def test_a_number_belongs_to_a_key(victim, tmp_path):
     keys = bound(grid, tmp_path)
     grid.spoil = Bad(grid, claims(victim), "query")
     result, _, said = launch(tmp_path, RUN, grid=grid, keys=keys, terms={"enough": 2})
-    assert [line for line in said if f"it says that it is client {victim}, which is another node's key" in line]
+    assert [line for line in said if f"it claims to be client {victim}, which is bound to another node's key" in line]
     assert same(result, absent=(0, 1, 2))
 
 
@@ -452,9 +452,9 @@ def test_resume_does_not_meet_it_again_at_once(tmp_path):
     grid = grid_of(tmp_path)
     grid.spoil = Bad(grid, raw(b"PK"))
     terms = {"refusals": 1, "leave_out": 5, "least": 3}
-    with pytest.raises(RunFailed, match="round 2: 2 good replies, and at least 3 are needed"):
+    with pytest.raises(RunFailed, match="round 2: 2 good replies, but at least 3 are needed"):
         launch(tmp_path, RUN, grid=grid, terms=terms, out=out)
-    with pytest.raises(RunFailed, match="and client 1 is left out for its refused replies"):
+    with pytest.raises(RunFailed, match="and client 1 is left out because of refused replies"):
         launch(tmp_path, RUN, grid=grid, terms=terms, out=out, resume=True)
     before = len(grid.log)
     result, _, _ = launch(tmp_path, RUN, grid=grid, terms={**terms, "least": 2}, out=out, resume=True)

@@ -112,7 +112,7 @@ def test_a_reply_has_a_largest_size(doors):
 
 def test_a_node_may_only_reply_and_only_in_its_own_name(doors):
     assert find_fault(reply()) == ""
-    assert "speak for itself" in find_fault(reply(source=8))
+    assert "in its own name" in find_fault(reply(source=8))
     assert "only reply" in find_fault(reply(answers=""))
     assert "not a message" in find_fault(b"\xff" * 40)
     assert ask(doors, REPLY, reply(source=8)) == 400

@@ -90,7 +90,7 @@ BAD = {
     "another federation": (changed(federation="elsewhere"), "is for federation 'elsewhere'"),
     "a loss of nan": (changed(loss=float("nan")), "its loss is nan"),
     "too long": (arrays(lambda r: r | {"update": r["update"] * 1e6}), "above the limit of 1000"),
-    "something else": (instead(RecordDict({"hello": ConfigRecord({"a": 1})})), "another program"),
+    "something else": (instead(RecordDict({"hello": ConfigRecord({"a": 1})})), "a different program"),
 }  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_a_late_reply_is_dropped_and_leaves_no_trace(tmp_path, algorithm):
     rounds = [result.experiment.sample(t) for t in range(3)]
     server, _ = replay(config, [rounds[0], [i for i in rounds[1] if i != 1], rounds[2]])
     assert torch.equal(result.server.x, server.x)
-    assert "round 2: no reply of client 1" in told
+    assert "round 2: no reply from client 1" in told
     assert result.history[1]["dropped"] == [1]
     assert result.summary["missing"] == 1
 
@@ -298,7 +298,7 @@ def test_an_exception_on_a_node_tells_nothing(when, tmp_path, monkeypatch):
 
     monkeypatch.setattr(client_app, "read_data" if when == "introduction" else "train_client", fail)
     grid = MemoryGrid(node_folders(tmp_path / "nodes", settings_of(ALL)[1]))
-    with pytest.raises(RunFailed, match="something went wrong there") as error:
+    with pytest.raises(RunFailed, match="an unexpected error occurred there") as error:
         launch(tmp_path, ALL, grid=grid)
     assert not [s for s in ("patient", "ward", "scan", "OSError") if s in str(error.value) + repr(grid.sent_up)]
 
@@ -307,19 +307,19 @@ def test_fewer_nodes_than_asked(tmp_path):
     _, config = settings_of({"algorithm": "fedavg"})
     configs = node_folders(tmp_path / "nodes", config)
     del configs[next(n for n, c in configs.items() if c["client"] == 2)]
-    text = "3 nodes were asked for and 2 can take part after 1 s: no node of client 2. Start what is missing"
+    text = "3 nodes are needed and 2 can take part after 1 s: no node for client 2. Start these nodes"
     with pytest.raises(RunFailed, match=text):
         launch(tmp_path, {"algorithm": "fedavg"}, grid=MemoryGrid(configs))
     result, _, _ = launch(tmp_path, {"algorithm": "fedavg", "per_round": 3}, grid=MemoryGrid(configs),
                              terms={"enough": 2})  # fmt: skip
     assert [r["clients"] for r in result.history] == [2, 2, 2]
-    with pytest.raises(RunFailed, match=r"3 of this round's clients .* are needed, and 2 are here after 1 s"):
+    with pytest.raises(RunFailed, match=r"3 of this round's clients .* are needed, but 2 are connected after 1 s"):
         launch(tmp_path, {"algorithm": "fedavg", "per_round": 3}, grid=MemoryGrid(configs),
                terms={"enough": 2, "least": 3})  # fmt: skip
 
 
 def test_too_few_good_replies_end_the_run_with_their_reasons(tmp_path):
-    with pytest.raises(RunFailed, match=r"round 2: 2 good replies, and at least 3 are needed.*client 1: its update is"):
+    with pytest.raises(RunFailed, match=r"round 2: 2 good replies, but at least 3 are needed.*client 1: its update is"):
         launch(tmp_path, ALL, Spoiler(1, 1, arrays(nan)), terms={"least": 3})
 
 
@@ -335,7 +335,7 @@ def test_a_round_that_loses_all_its_nodes_is_tried_again(tmp_path):
     result, grid, said = launch(tmp_path, ALL, away, terms={"wait": 20.0})
     assert len(set(lost)) == 3
     assert [r["clients"] for r in result.history] == [3, 3, 3]
-    assert len([line for line in said if line.endswith("It is tried again.")]) == 1
+    assert len([line for line in said if line.endswith("The round is repeated.")]) == 1
     assert [kind for kind, _ in grid.log].count("train") == 12
     right, _ = replay(settings_of(ALL)[1], [r["participants"] for r in result.history])
     assert torch.equal(result.server.x, right.x)
@@ -373,7 +373,7 @@ def test_a_node_with_another_model_is_refused(tmp_path, monkeypatch):
     from steppe.flower import client_app
 
     monkeypatch.setattr(client_app, "read_terms", _other)
-    with pytest.raises(RunFailed, match="it builds another model or algorithm"):
+    with pytest.raises(RunFailed, match="its model or algorithm differs"):
         launch(tmp_path, {"algorithm": "fedavg"})
 
 

@@ -175,7 +175,7 @@ def test_states_survive_a_crash_at_any_moment(tmp_path, monkeypatch):
 
 def test_commands_say_what_to_do(tmp_path):
     where = tmp_path / "f"
-    assert "is no federation" in command("status", where)
+    assert "is not a federation's folder" in command("status", where)
     assert "wrote" in command("init", where, "--nodes", 2, "--algorithm", "scaffold", "--rounds", 3)
     _, config = read_federation_file(where / "app")
     assert (config.algorithm, config.clients, config.per_round, config.rounds) == ("scaffold", 2, 2, 3)

@@ -37,7 +37,7 @@ def test_what_the_app_does_not_list_is_not_loaded(tmp_path: Path) -> None:
     run = {"add": [DRAG]}
     _, config = settings_of(run, own={"loads": [DRAG]})
     grid = MemoryGrid(node_folders(tmp_path / "nodes", config), None, Own())  # their app lists nothing
-    with pytest.raises(SteppeError, match="it builds another model or algorithm"):
+    with pytest.raises(SteppeError, match="its model or algorithm differs"):
         launch(tmp_path, run, grid=grid, terms={"own": {"loads": [DRAG]}})
 
 
@@ -66,5 +66,5 @@ def test_files_that_cannot_travel(tmp_path: Path) -> None:
         (tmp_path / place / "drag.py").write_text("")
     with pytest.raises(SteppeError, match=r"Two files are called drag\.py"):
         take_files(resolve({"add": [f"{tmp_path}/a/drag.py:A", f"{tmp_path}/b/drag.py:B"]}))
-    with pytest.raises(SteppeError, match="cannot travel with the app under this name"):
+    with pytest.raises(SteppeError, match="cannot be part of the app under this name"):
         take_files(resolve({"algorithm": f"{tmp_path}/my-idea.py:A"}))

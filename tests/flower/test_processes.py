@@ -238,8 +238,8 @@ def test_too_few_nodes_and_nodes_without_the_right_key(trial):
             break
         patience *= 2
     trial.rules()
-    assert error == (f"4 nodes were asked for and 3 can take part after {patience:g} s: no node of client 3. "
-                     "Start what is missing, or lower `enough`.")  # fmt: skip
+    assert error == (f"4 nodes are needed and 3 can take part after {patience:g} s: no node for client 3. "
+                     "Start these nodes, or lower `enough`.")  # fmt: skip
     assert _online(trial) == 3
     for log in (node / "node.log", keyless / "node.log"):
         assert "SuperNode ID" not in log.read_text(), log.read_text()

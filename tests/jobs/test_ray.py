@@ -79,7 +79,7 @@ def test_a_job_that_lost_its_machine_runs_again(here: Path, caplog: pytest.LogCa
 def test_files_of_ones_own_travel_or_are_refused(here: Path) -> None:
     config = {"algorithm": "mine.py:mine", "add": ["man:weight=0.1"], "partition": "iid"}
     assert read_own_files(config) == {"mine.py": MINE.encode()}
-    with pytest.raises(SteppeError, match="cannot travel to another machine under this name"):
+    with pytest.raises(SteppeError, match="cannot be sent to another machine under this name"):
         read_own_files({**config, "algorithm": f"{here}/mine.py:mine"})
 
 

@@ -268,7 +268,7 @@ def test_a_new_run_in_the_folder_takes_the_old_measures_away(tmp_path: Path) -> 
 
 def test_a_run_of_ones_own_needs_what_it_was_made_of(tmp_path: Path) -> None:
     finished(tmp_path)
-    with pytest.raises(SteppeError, match="module of your own"):
+    with pytest.raises(SteppeError, match="trained your own module"):
         analyze(tmp_path, "loss")
     with pytest.raises(SteppeError, match="data=…"):
         analyze(tmp_path, "loss", model=seeded(), data=blobs(seed=2, samples=60))

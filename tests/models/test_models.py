@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.core.errors import SteppeError
+from steppe.executors.client_conv import ClientConvolutions
 from steppe.models import MODELS, build, describe
-from steppe.models.vit import cardinal, diagonal, shifted
+from steppe.models.vit import Attention, FusedAttention, cardinal, diagonal, shifted
 
 TEXT = {"lstm", "lstm-fedavg", "gpt"}  # tests/data/test_shakespeare.py
 SHAPES = {name: (3, 64, 64) if name == "convnet-tiny" else (3, 32, 32) for name in MODELS if name not in TEXT}
@@ -49,6 +50,7 @@ def count(model: nn.Module) -> int:
         ("slvit", 10, (1, 28, 28), 6_132_625),
         ("slvit-original", 10, (3, 32, 32), 2_729_878),
         ("vit-small", 10, (3, 32, 32), 1_825_930),
+        ("vit", 100, (3, 32, 32), 5_380_132),
     ],
 )
 def test_parameter_counts_and_output(name: str, classes: int, shape: tuple[int, ...], parameters: int):
@@ -109,8 +111,12 @@ def test_only_running_statistics_are_buffers(name: str):
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(name, shape) for name, shape in SHAPES.items() if name != "resnet18-bn"]
-    + [("cnn", (1, 28, 28)), ("vgg11", (1, 28, 28)), ("slvit", (1, 28, 28))],
+    [
+        pytest.param(name, shape, marks=[pytest.mark.slow] * (name in ("resnet18-bs", "vgg11-linear")), id=name)
+        for name, shape in SHAPES.items()
+        if name != "resnet18-bn"
+    ]
+    + [("cnn", (1, 28, 28)), pytest.param("vgg11", (1, 28, 28), marks=pytest.mark.slow), ("slvit", (1, 28, 28))],
 )
 def test_vmap_equals_a_loop(name: str, shape: tuple[int, ...]):
     torch.manual_seed(0)
@@ -118,7 +124,8 @@ def test_vmap_equals_a_loop(name: str, shape: tuple[int, ...]):
     x, y = torch.randn(2, 2, *shape, dtype=torch.float64), torch.tensor([[0, 1], [2, 3]])
 
     def loss(parameters, x, y):
-        return F.cross_entropy(functional_call(models[0], parameters, (x,)), y)
+        with ClientConvolutions():  # as the executors do, for attention
+            return F.cross_entropy(functional_call(models[0], parameters, (x,)), y)
 
     stacked = {
         key: torch.stack([p.detach(), q.detach()])
@@ -178,6 +185,12 @@ def test_local_attention_starts_at_the_usual_scale_and_never_looks_at_itself(nam
     torch.testing.assert_close(weights, off.softmax(-1))
 
 
+def test_fused_attention_is_attention():
+    plain, fused, x = Attention(6, 2, 4).double(), FusedAttention(6, 2, 4).double(), torch.randn(2, 5, 6).double()
+    fused.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(fused(x), plain(x), rtol=0, atol=1e-12)
+
+
 def test_grey_images_are_repeated_where_the_papers_do():
     x = torch.randn(2, 1, 28, 28)
     for name in ("cnn", "slvit"):
@@ -207,6 +220,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         ("slvit", (3, 68, 68), "multiple of 16"),
         ("slvit-original", (3, 36, 36), "multiple of 8"),
         ("vit-small", (3, 28, 28), "multiple of 8"),
+        ("vit", (3, 30, 30), "multiple of 4"),
+        ("vit", (3, 100, 100), "multiple of 16"),
         ("mlp", (), "non-empty"),
         ("mlp", (0,), "non-empty"),
     ],

@@ -15,6 +15,7 @@ from steppe.core.errors import CompositionError, SettingError, SteppeError
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
 from steppe.engine.quadratics import Problem, trace, trace_algorithm
+from steppe.models import build
 from steppe.parts.client_momentum import ClientMomentum
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.control_variates import ControlVariates
@@ -332,3 +333,20 @@ def test_one_step_of_mofedsam_by_hand():
     mo = Algorithm((SAM(0.1, 1e-7), ClientMomentum(0.25)))
     x = task.x0
     same(x - one_step(mo, task, x, x, batch), 0.25 * (x - one_step(plain, task, x, x, batch)))
+
+
+def test_a_dual_of_the_head_keeps_the_heads_numbers():
+    """The head is the end of every image model's vector, so `last` can name it."""
+    for name in ("cnn", "lenet", "mlp", "resnet18-gn"):
+        layout = Task(build(name, 10, (3, 32, 32))).layout
+        assert layout.mask("head")[-layout.head_size :].all()
+    task = Task(build("cnn", 10, (3, 32, 32)))
+    batch = {"x": torch.zeros(2, 3, 32, 32), "y": torch.zeros(2, dtype=torch.int64)}
+    dual = parse_addition(f"dynamic_regularisation:alpha=0.1,prox=none,last={task.layout.head_size}")
+    found = cost(make_algorithm("fedavg", RECIPE, add=(dual,)), task, batch)
+    assert found.bytes_kept == 4 * 5130
+    assert (found.down, found.up) == (1, 1)
+    with pytest.raises(SettingError, match="the model has 3 numbers"):
+        dual.client_state(torch.zeros(3))
+    with pytest.raises(SettingError, match="needs order = textbook"):
+        DynamicRegularisation(0.1, order="official", last=2)

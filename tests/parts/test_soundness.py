@@ -235,7 +235,7 @@ def test_a_run_says_where_an_algorithm_is_known_to_fail():
         return " ".join(steppe.run(name, rounds=1, epochs=0, clients=4, **keys).notes)
 
     official = {"settings": {"variant": "official"}}
-    assert "diverges where all clients take part" in notes("fednova", per_round=4, **official)
+    assert "diverges if all clients take part" in notes("fednova", per_round=4, **official)
     assert "diverges" not in notes("fednova", per_round=3, **official) + notes("fednova", per_round=4)
     assert "Set it near the drift" in notes("fedgf", per_round=4)
     assert "drift" not in notes("fedgf", per_round=4, settings={"threshold": 1.0})

@@ -25,6 +25,8 @@ def run(r, x0, gradient, batches, calls, sizes):
     e, back = x0.clone(), zero  # the server's ascent
     trained, judged = [], []
     alpha, rho = r.get("alpha"), r.get("rho", 0.0)
+    dual_on = torch.ones_like(x0)  # 1 where there is a dual
+    dual_on[: len(x0) - r.get("last", len(x0))] = 0.0
 
     for t, active in enumerate(calls):
         lr = r["lr"] * r.get("lr_decay", 1.0) ** t
@@ -76,7 +78,7 @@ def run(r, x0, gradient, batches, calls, sizes):
                 if alpha and r.get("order") == "official":
                     u, extra = u - hi[i] - alpha * start, extra + alpha
                 elif alpha:
-                    u = u - hi[i] + (0.0 if r.get("order") == "none" else alpha) * (w - start)
+                    u = u - hi[i] + (0.0 if r.get("order") == "none" else alpha) * dual_on * (w - start)
                 if "clip" in r:
                     u = u * min(1.0, r["clip"] / (float(u.norm()) + 1e-6))
                 v = r.get("momentum", 0.0) * v + u + extra * w
@@ -88,7 +90,7 @@ def run(r, x0, gradient, batches, calls, sizes):
             ways[i], counts[i] = way, worth
             move, taken = w - start, 1.0
             if alpha:
-                dual = hi[i] - alpha * move
+                dual = hi[i] - alpha * dual_on * move
             if "variates" in r:
                 variates[i] = way - c  # c_i⁺ − c_i
             up = move - dual / alpha if r.get("over") == "active" else move
@@ -97,7 +99,7 @@ def run(r, x0, gradient, batches, calls, sizes):
                 taken = min(1.0, r["bound"] / float(torch.cat(sent).norm()))
             moves[i] = taken * up
             if alpha:
-                hi[i] = dual if r.get("over") == "active" else hi[i] - taken * alpha * move
+                hi[i] = dual if r.get("over") == "active" else hi[i] - taken * alpha * dual_on * move
             if "variates" in r:
                 variates[i] = taken * variates[i]
                 ci[i] = ci[i] + variates[i]
@@ -119,7 +121,7 @@ def run(r, x0, gradient, batches, calls, sizes):
                 q = sum(q[i] for i in active) / len(active)
                 s = rho * q / q.norm()
             if alpha and r.get("over") != "active":
-                h = h - alpha * sum(moves[i] for i in active) / n
+                h = h - alpha * dual_on * sum(moves[i] for i in active) / n
                 delta = delta - h / alpha
             if "server_momentum" in r:
                 velocity = r["server_momentum"] * velocity + delta

@@ -690,6 +690,36 @@ def fedwmsam(problem, s, kind):
     return out
 
 
+# -------------------------------------------------------------------------------------------------- of our own
+def takyr(problem, s, kind):
+    """A dual and no isotropic pull; gradients further away from x; the running mean in out["server"]["e"].
+
+    The ascent of coordinate k of a tensor (a vector here): rho |d_k| d_k / (|d of the tensor| |d|) with d = w - x.
+    """
+    x, out = begin(problem)
+    rho, alpha, keep = s.get("rho", 1.0), s.get("alpha", 0.041), s.get("keep", 0.9)
+    e, h = x.copy(), everybody(problem, np.zeros_like(x))
+    for t, active in enumerate(problem["rounds"]):
+        lr = problem["lr"] * problem["lr_decay"] ** t
+        p = weights_of(problem, active)
+        local = {}
+        for i in active:
+            w, v = x.copy(), np.zeros_like(x)
+            for k in range(steps_of(problem, i)):
+                d, ascent, at = w - x, np.zeros_like(x), 0
+                for size in problem["tensors"] if k else ():  # at first w = x, and there is no ascent
+                    own = d[at : at + size]
+                    ascent[at : at + size] = rho * np.abs(own) * own / np.linalg.norm(own) / np.linalg.norm(d)
+                    at += size
+                w, v = sgd(problem, lr, w, v, gradient(problem, i, w + ascent) - h[i], problem["weight_decay"])
+            local[i] = w
+            h[i] = h[i] - alpha * (w - x)
+        x = sum(p[i] * local[i] for i in active) - mean_all(h) / alpha
+        e = keep * e + (1 - keep) * x
+        note(out, x, local, {"e": e, "h": mean_all(h)}, {"h": h})
+    return out
+
+
 # --------------------------------------------------------------------------------------------- personalisation
 def perfedavg(problem, s, kind):
     """First order. One step is one meta-iteration; the inner rate is the round's rate unless it is set."""
@@ -792,6 +822,7 @@ FAMILIES = {
     fedgf: "fedgf",
     cycled: "fedswa fedmoswa",
     fedwmsam: "fedwmsam",
+    takyr: "takyr",
     perfedavg: "perfedavg",
     local_only: "local",
     relaxed_start: "relaxed_start",

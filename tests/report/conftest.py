@@ -9,7 +9,8 @@ import pytest
 
 from steppe.analysis import Analysis, Options
 from steppe.config import Config, resolve
-from steppe.jobs.compare import compare
+from steppe.jobs.many_runs import run_all
+from steppe.jobs.points import Point
 from steppe.report.write import write
 
 QUICK = {"model": "mlp", "clients": 6, "per_round": 3, "rounds": 4, "epochs": 1, "workers": 0, "partition": "lda(0.3)",
@@ -38,7 +39,7 @@ FIGURES = 2 + 2 + 4 + 1 + 4 + (1 + 5) + 2 + 2 + 2 * 3 + 4 + 2 + 10 + 2
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """fedavg and fedsam on digits, two seeds each; not to be written to."""
     where = tmp_path_factory.mktemp("compared")
-    entries = compare({n: config(n) for n in ("fedavg", "fedsam")}, 2, where)
+    entries = run_all([Point(n, config(n)) for n in ("fedavg", "fedsam")], 2, where, quiet=True)
     assert not any(e.failed for e in entries)
     for run in sorted(where.glob("*/seed-*")):
         names = [*NUMBERS, *(DRAWN if run.name == "seed-0" else [])]

@@ -1,11 +1,15 @@
 """`steppe advise`: the best within limits, where it was compared, and what is not known."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
-from steppe.reproduce.advice import Wish, advise, is_dominated, is_level
-from steppe.reproduce.choose_page import QUESTIONS, list_commands
+from steppe.cli.advise import format_number
+from steppe.reproduce.advice import Wish, advise, describe_evidence, is_dominated, is_level
+from steppe.reproduce.choose_page import QUESTIONS, _cell, list_commands
+from steppe.reproduce.intervals import Interval
 from steppe.reproduce.league import list_arms
 from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, spell_title
 from tests.reproduce.test_league import row_of, tuned
@@ -41,6 +45,7 @@ def test_limits_and_what_is_level():
     assert (told["advice"]["method"], [e["method"] for e in told["level"]]) == ("A", ["D"])
     assert is_level(SOME[0], SOME[3])
     assert not is_level(SOME[1], SOME[0])
+    assert not is_level(SOME[1], method("F", (40.0, 60.0)))  # of two runs, whatever the width of their interval
 
 
 def test_the_nearest_setting_answers_and_says_what_it_is_not():
@@ -52,8 +57,19 @@ def test_the_nearest_setting_answers_and_says_what_it_is_not():
     assert "One seed" in gaps
     assert advise(Wish(partition="lda(0.3)"), SOME)["source"] == "league"
     assert "partition lda(0.3): the nearest is lda(0.1)" in advise(Wish(partition="lda(0.3)"), SOME)["gaps"][0]
+    nearly = replace(HERE, partition="lda(0.5)")
+    alike = advise(Wish(partition="iid"), [*SOME[:2], method("A", (70.0,), nearly), method("B", (71.0,), nearly)])
+    assert "lda(0.5)" in alike["setting"]
     none = advise(Wish(max_flops=0.5), SOME)
     assert (none["advice"], none["gaps"]) == (None, ["No two methods within these limits were compared anywhere."])
+
+
+def test_a_gain_is_told_in_words():
+    told = [describe_evidence(replace(SOME[1], gain=gain)) for gain in (Interval(3.5, None, 1), Interval(-2, 0.25, 3))]
+    assert [format_number(e) for e in told] == [
+        "65.03 ± 2.61 %, 3.50 points above FedAvg", "65.03 ± 2.61 %, 2.00 ± 0.25 points below FedAvg",
+    ]  # fmt: skip
+    assert [_cell(e, "over_fedavg", "over_fedavg_half_width") for e in told] == ["3.50 (3)", "-2.00 ± 0.25 (3)"]
 
 
 def test_every_answer_of_the_page_has_a_command():
@@ -83,5 +99,7 @@ def test_the_command(steppe):
     assert told["advice"]["kept"] == 0
     assert told["advice"]["flops"] <= 1.4
     assert any("1,000 clients" in gap for gap in told["gaps"])
-    assert "evidence:" in steppe("advise").out
+    said = steppe("advise").out
+    assert "evidence:" in said
+    assert re.search(r"\d % *,? \d+\.\d\d (± \d+\.\d\d )?points above FedAvg", said), said
     assert "there are only 5 clients" in steppe("advise", "--clients", "5", "--per-round", "6").err

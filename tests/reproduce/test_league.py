@@ -9,9 +9,12 @@ from scipy.stats import t as student
 
 import steppe
 from steppe.cli.reproduce import _show_league
-from steppe.reproduce import league, league_page, recipes, rows
+from steppe.engine.build import build_algorithm
+from steppe.reproduce import factorial, league, league_page, recipes, rows
+from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.intervals import compare_blocks, estimate
 from steppe.reproduce.league import Candidate
+from steppe.reproduce.method_results import collect_evidence
 
 SEED = recipes.read_table_file("league")["tuning"]["seed"]
 MACHINE = {"device": "cpu", "data_folder": None}
@@ -56,7 +59,7 @@ def test_two_candidates_follow_so_that_what_is_chosen_lies_inside():
 
 
 def test_everybody_has_six_different_candidates_tuned_without_the_test_set():
-    for arm in league.list_arms():
+    for arm in (a for a in league.list_arms() if not a.like):
         found, _ = tuned(arm, 1)
         configs = [arm.cell(c, None).config for c in arm.tried(found)[0]]
         assert len({recipes.hash_recipe(c) for c in configs}) == 6, arm.id
@@ -70,7 +73,7 @@ def test_everybody_has_six_different_candidates_tuned_without_the_test_set():
 def test_tuning_first_then_whole_blocks():
     arms = {a.id: a for a in league.list_arms()}
     first = [a for a in arms.values() if a.tier == 1]
-    assert len(league.find_missing_runs([], "paper", ["*"], MACHINE)) == 4 * len(arms)
+    assert len(league.find_missing_runs([], "paper", ["*"], MACHINE)) == 4 * sum(not a.like for a in arms.values())
     known = [r for a in first for r in tuned(a, 1, then=(0.65 if a.id == "curved-dual" else 0.5, 0.4))[0]]
     assert league.choose_ours(known).id == "curved-dual"
     assert league.choose_ours(known[:-1]) is None  # one of ours is not tuned
@@ -82,6 +85,60 @@ def test_tuning_first_then_whole_blocks():
     assert [bool(j.config.measure) for j in jobs[:30]] == [True] * 15 + [False] * 15
     with pytest.raises(steppe.SteppeError, match=r"lda-0\.1/feddyn"):
         league.find_missing_runs([], "paper", ["lda-0.1/fedyn"], MACHINE)
+
+
+def test_the_parts_of_ours_are_arms_with_what_was_chosen_for_the_whole():
+    arms = {a.id: a for a in league.list_arms()}
+    whole = arms["curved-dual"]
+    known, _ = tuned(whole, 2)
+    jobs = league.find_missing_runs(known, "paper", ["lda-0.1/factor-*", "lda-0.1/head-dual"], MACHINE)
+    assert [j.config.seed for j in jobs] == [block for block in (1, 2, 3) for _ in range(8)]
+    dual, man = "dynamic_regularisation:alpha=0.1,prox=none", "man:weight=0.15"
+    found = {j.cells[0].row.split("/")[0]: j.config for j in jobs}
+    assert {name: (c.algorithm, c.add) for name, c in found.items()} == {
+        "factor-none": ("fedavg", []), "factor-dual": ("fedavg", [dual]), "factor-curved-pull": ("fedsol", []),
+        "factor-man": ("fedavg", [man]), "factor-dual-curved-pull": ("fedsol", [dual]),
+        "factor-dual-man": ("fedavg", [man, dual]), "factor-curved-pull-man": ("fedsol", [man]),
+        "head-dual": ("fedsol", [man, f"{dual},last=5130"]),
+    }  # fmt: skip
+    assert all(
+        c.settings == ({"proximal": "l2", "rho": 1.0} if c.algorithm == "fedsol" else {}) for c in found.values()
+    )
+    # A model of the outcome: what the parts add by themselves, and two of them together.
+    adds = {"dual": 3.0, "curved-pull": 5.0, "MAN": 1.0}
+    for on, name in league.list_factors().items():
+        for block in (1, 2):
+            level = 50 + sum(adds[f] for f in on) + (2.0 if {"dual", "MAN"} <= on else 0.0) + 0.1 * block * len(on)
+            known.append(row_of(arms[name], arms[name].choose(known), block, level / 100, "lda-0.1"))
+    table = factorial.make_table(league.find_standings(known), league.find_column("lda-0.1"))
+    assert [row[0] for row in table.rows] == [*adds, "EMA"]
+    means = {row[0]: [float(cell.split()[0]) for cell in row[1:]] for row in table.rows}
+    assert means == {"dual": [3.15, 4.15, 5.15], "curved-pull": [5.15] * 3, "MAN": [1.15, 2.15, 3.15], "EMA": [5.0] * 3}
+    assert all(cell.endswith("(2)") for row in table.rows for cell in row[1:])
+    incomplete = [r for r in known if not (r["seed"] == 2 and not r["config"]["add"])]
+    assert (
+        factorial.make_table(league.find_standings(incomplete), league.find_column("lda-0.1")).rows[0][1] == "3.10 (1)"
+    )
+
+
+def test_the_entry_of_the_catalogue_is_the_arm_that_won():
+    """Its defaults are what the league's committed rows chose, and its evidence is that of the arm."""
+    known = rows.read_folders([rows.find_ours()])
+    (arm,) = [a for a in league.list_arms() if "entry" in a.content]
+    assert league.choose_ours(known).id == arm.id
+    config = arm.cell(arm.choose(known), league.find_column("lda-0.1")).config
+    with_mean = config.model_copy(update={"add": [*config.add, f"ema:keep={config.running_mean}"]})
+    plain = config.model_copy(update={"algorithm": arm.content["entry"], "settings": {}, "add": []})
+    ours, theirs = (
+        sorted(build_algorithm(c).parts, key=lambda p: p.name == "ema")  # whose place means nothing
+        for c in (plain, with_mean)
+    )
+    assert ours == theirs
+    costs = compare_costs(plain)
+    assert (costs["bytes_x"], costs["flops_x"]) == (1.0, 1.0)
+    found = [e for e in collect_evidence(known) if e.title == "Takyr"]
+    assert {e.setting.partition for e in found} >= {"lda(0.1)", "sharding(2)"}
+    assert {e.command for e in found} == {"takyr"}
 
 
 def test_contrasts_are_paired_by_block():

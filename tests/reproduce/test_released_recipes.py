@@ -6,7 +6,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.registry import parse_addition
-from steppe.reproduce.publish import judge_table
+from steppe.reproduce.judged_table import judge_table
 from steppe.reproduce.recipes import list_tables, load_table
 
 

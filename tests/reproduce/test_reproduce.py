@@ -7,7 +7,7 @@ import pytest
 
 from steppe.jobs.places import Here
 from steppe.jobs.queue import Queue
-from steppe.reproduce import missing_runs, publish, recipes, rows
+from steppe.reproduce import judged_table, missing_runs, recipes, rows
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.recipes import load_table
 
@@ -75,7 +75,7 @@ def test_a_toy_is_called_a_toy_and_gets_no_verdict(steppe):
     assert said.code == 0, said.err
     page = Path("out/fedsol-table1.md").read_text()
     for text in (said.out, page):
-        assert "those of a toy" in text
+        assert "say nothing about the paper" in text
         assert not [word for word in ("inside", "outside", "✓", "two of the paper's", "Spearman") if word in text]
     assert sorted(p.name for p in Path("out").iterdir()) == ["fedsol-table1.md", "results"]
 
@@ -159,7 +159,7 @@ def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
 
     known = rows.read_folders([HOME / "results"])
     for name in ("fedsol-table1", "fedsol-table5", "fedsol-table7", "fedscar-costs"):
-        found = publish.judge_table(load_table(name), known)
+        found = judged_table.judge_table(load_table(name), known)
         assert listed()[name] == sum(bool(f.seeds) for f in found if not f.cell.of), name
     assert listed()["fedsol-table8"] == 13
     dry = steppe("reproduce", "fedsol-table8", "--dry-run", "--device", "cuda")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from steppe.reproduce import choose_page, league_page, missing_runs, publish, recipes, survey, survey_page
+from steppe.reproduce import choose_page, judged_table, league_page, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
@@ -96,8 +96,8 @@ def test_what_was_not_tried_is_said(row_for):
     c = next(c for c in T1.cells if c.id == "tried/cifar10/lda-0.1/fedsam-rho0.5")
     told = next(
         p
-        for p in publish.write_introduction(T1, compare_with_paper(T1, [row_for(c, 0.52)]), "paper")
-        if "was not run" in p
+        for p in judged_table.write_introduction(T1, compare_with_paper(T1, [row_for(c, 0.52)]), "paper")
+        if "were not run" in p
     )
     assert "fednova-genuine (FedNova as its own paper has it)" in told
     assert "fedsam-rho0.5" not in told
@@ -171,7 +171,7 @@ def test_the_audit_sees_a_table_that_was_touched(tmp_path, row_for):
     places = committed(tmp_path, [row_for(AVG, 0.56)])
     page = places[1] / "fedsol-table1.md"
     page.write_text(page.read_text().replace("56.00", "56.13"))
-    assert find_complaints(*places) == [f"{page} is not what the rows say: steppe reproduce tables"]
+    assert find_complaints(*places) == [f"{page} does not match the rows: run steppe reproduce tables"]
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_what_the_running_mean_does_by_itself_is_told(row_for):
         entrant = made[f"lda-0.1/{id_}"]
         rows += [*candidates(row_for, entrant, (0.1, 0.2, 0.3)), row_for(entrant.final[2], final)]
     told = " ".join(survey_page.write_findings(survey.rank_entrants(rows), "lda-0.1"))
-    assert "changes the accuracy of FedDyn +3.75 points" in told
-    assert "changes the accuracy" not in " ".join(survey_page.write_findings(survey.rank_entrants(rows[:8]), "lda-0.1"))
+    assert "changes accuracy by these points: FedDyn +3.75" in told
+    assert "changes accuracy" not in " ".join(survey_page.write_findings(survey.rank_entrants(rows[:8]), "lda-0.1"))
 
 
 def test_the_surveys_notes_are_what_the_rows_say():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 from dataclasses import dataclass
@@ -18,6 +19,28 @@ from steppe.core.scopes import LocalStep, Oracle
 from steppe.data import load
 from steppe.runs.folder import RunFolder, check_place
 from tests.scene import Net, blobs, launch, listening, seeded
+
+MINE = """
+from dataclasses import dataclass
+import steppe
+from torch import nn
+from torch.nn import functional as F
+
+@dataclass(frozen=True)
+class Slower(steppe.Part):
+    name = "slower"
+    by: float = 0.5
+
+    def gradient(self, grad, w, s):
+        return self.by * grad(w)
+
+class Small(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+
+def smooth(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+"""
 
 
 @dataclass(frozen=True)
@@ -103,6 +126,30 @@ def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
     with pytest.raises(SteppeError, match=r"differs from the run's|parameters"):
         launch(out, resume=True, model=changed)
     assert len(launch(out, resume=True, rounds=3).history) == 3
+
+
+def test_a_run_goes_on_with_the_same_classes_of_another_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in {
+        "in_script": MINE,
+        "in_package": MINE,
+        "changed": MINE.replace("self.by *", "2 * self.by *"),
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+    def go_on(name: str, rounds: int, by: float = 0.5, **more: Any) -> steppe.Result:
+        of = importlib.import_module(name)
+        return launch(tmp_path / "run", resume=rounds > 1, model=of.Small(), algorithm=of.Slower(by), loss=of.smooth,
+                      rounds=rounds, **more)  # fmt: skip
+
+    go_on("in_script", 1)
+    with listening() as said:
+        assert len(go_on("in_package", 2).history) == 2
+    assert any("in_script.Small is in_package.Small now" in line for line in said)
+    with pytest.raises(SteppeError, match=r"the code of changed\.Slower .* is not what it was"):
+        go_on("changed", 3)
+    with pytest.raises(SteppeError, match="parts was"):
+        go_on("in_package", 3, by=0.4)
 
 
 def test_a_model_that_computes_something_else_is_another(tmp_path: Path) -> None:

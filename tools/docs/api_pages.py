@@ -1,4 +1,4 @@
-"""Pages about `import steppe`: what stands on them is in the source; here is only where each name stands."""
+"""Pages about `import steppe`. Their text is in the source; this file only assigns each name to a page."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ OPTIONS = """    options:
       inherited_members: true
 """
 SHORT = "      show_root_full_path: false\n"
-# page -> (title, introduction, names of steppe, or of a module where what a function returns is no public name)
+# page -> (title, introduction, names of steppe, or of a module if a function returns something without a public name)
 PAGES: dict[str, tuple[str, str, list[str]]] = {
-    "run": ("Runs", "Train a federation, and look at what came of it.",
-            ["run", "Result", "load", "Run", "analyze"]),
+    "run": ("Runs", "Train a federation, and inspect the result.",
+            ["run", "Result", "load", "Run", "analyze", "write_report"]),
     "compare": ("Comparisons and costs", "Many runs under one protocol, and what an algorithm costs.",
                 ["compare", "report.shown.ComparedRuns", "sweep", "report.shown.SweptRuns", "cost",
                  "report.shown.Costs", "trace", "report.shown.Trace"]),
-    "data": ("Data", "Data of your own, and how they are divided among clients.",
+    "data": ("Data", "Your own data, and how they are divided among clients.",
              ["from_arrays", "from_clients", "from_dataset", "data.load", "Data", "partition", "Partition"]),
     "parts": ("Parts and algorithms",
-              "What an idea of your own is made of: a part, its hooks, and what each hook sees.",
+              "How to write your own idea: a part, its hooks, and the arguments of each hook.",
               ["Part", "LocalStep", "ClientRound", "ServerTurn", "Aggregation", "Oracle", "unit", "Algorithm"]),
-    "follow": ("Metrics, trackers, errors", "What judges a run, what follows it, and what it may raise.",
+    "follow": ("Metrics, trackers, errors", "Metrics of a run, programs that follow it, and the errors it may raise.",
                ["Metric", "Tracker", "SteppeError", "SettingError", "CompositionError", "RunFailed"]),
-    "embed": ("Inside other programs", "One client's round, the server's turn, and local rules as PyTorch optimisers.",
+    "embed": ("Inside other programs", "A client's round, the server's round, and local rules as PyTorch optimisers.",
               ["client", "embed.Client", "server", "embed.Server", "optimiser"]),
 }  # fmt: skip
 # modules that are public as a whole, each with its own page; names by topic, or all of them

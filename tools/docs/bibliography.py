@@ -1,4 +1,4 @@
-"""Papers as a reader wants them, from the BibTeX of methods and parts."""
+"""Format papers for readers, from the BibTeX of methods and parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Paper:
 
 
 def read_papers(bibtex: str) -> list[Paper]:
-    """Return the entries of a text; a comment (%) is none.
+    """Return the entries of a text, without comments (%).
 
     >>> str(read_papers("@misc{a, title = {{FedX}: a {B}}, author = {Li, C. and Wu, D.}, year = {2021}}")[0])
     'Li & Wu: *FedX: a B*. 2021.'

@@ -1,4 +1,4 @@
-"""Methods and parts as their pages see them: read from the catalogue, built, and traced."""
+"""Methods and parts for their pages: read from the catalogue, built, and traced."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ HEAD = """# Commands
 `steppe COMMAND --help` prints the same. A command that has `--set` also takes every [configuration key](config.md) as
 an option: `--lr 0.1` is `--set lr=0.1`.
 
-Exit codes: 0 for success, 2 for something that you can mend (one sentence on standard error says what to do), 3 for a
+Exit codes: 0 for success, 2 for an error that you can correct (one sentence on standard error says what to do), 3 for a
 run that failed, for instance because it diverged, and 130 after Ctrl-C.
 """
 

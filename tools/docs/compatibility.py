@@ -1,4 +1,4 @@
-"""What goes with what: docs/compatibility.md, read back."""
+"""Read docs/compatibility.md: which parts can be combined."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from steppe.config import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR, Config, key
 
 HEAD = """# Configuration keys
 
-Every key can stand in a TOML file (`steppe run --config FILE`), on the command line (`--set key=value`, or `--key
-value`), and in Python (`steppe.run(..., key=value)`). What is set wins over the recipe, and the recipe over the
-defaults below. `steppe list keys` prints the same list.
+Every key can be set in a TOML file (`steppe run --config FILE`), on the command line (`--set key=value`, or `--key
+value`), and in Python (`steppe.run(..., key=value)`). A key that is set overrides the recipe, and the recipe overrides
+the defaults below. `steppe list keys` prints the same list.
 
 The **role** of a key says what depends on it:
 """
@@ -58,7 +58,7 @@ def _recipes() -> str:
 def _usual() -> str:
     rows = [[f"`{name}`", ", ".join(f"`{k} = {show(v)}`" for k, v in values.items())]
             for name, values in {**USUAL_FOR, **IMPLIED}.items()]  # fmt: skip
-    return ("\n## What a data set, model or part brings along\n\nA key that is set wins over these.\n\n"
+    return ("\n## Keys that a data set, model or part sets\n\nA key that you set overrides these.\n\n"
             + make_table(["data set, model or part", "keys"], rows) + "\n")  # fmt: skip
 
 

@@ -27,7 +27,7 @@ HEADED = ("Defaults", "Limits", "Deviations")
 
 @dataclass
 class Row:
-    """A line of equations, and what it says about them."""
+    """A line of equations, and its remark."""
 
     equations: list[str]
     remark: str
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass
 class Document:
-    """A docstring, taken apart."""
+    """The sections of a docstring."""
 
     idea: str
     rows: list[Row] = field(default_factory=list)
@@ -65,7 +65,7 @@ def describe(thing: Any) -> Document:
 
 
 def read(text: str) -> Document:
-    """Take a docstring apart by its empty lines, indentation and first words."""
+    """Split a docstring into sections by its empty lines, indentation and first words."""
     lines = inspect.cleandoc(text).splitlines()
     found = Document(lines[0].strip())
     name = ""

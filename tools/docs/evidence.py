@@ -1,4 +1,4 @@
-"""What was run of each method: rows of the reproduced tables and of the league, read from the committed rows."""
+"""Read the runs of each method, in the reproduced tables and in the league, from the committed rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 from tools.docs.tables import make_table
 
 from steppe.config import Config, resolve
-from steppe.reproduce import recipes, rows, verdicts
+from steppe.reproduce import league, league_page, recipes, rows, verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = 8  # rows that need not be folded
@@ -29,6 +29,7 @@ class Evidence:
     ours: str
     verdict: str
     seeds: int
+    entry: str  # of the catalogue
 
 
 def read_evidence() -> list[Evidence]:
@@ -48,7 +49,8 @@ def _reproduced(known: Sequence[rows.Row]) -> list[Evidence]:
             where = f"{table.rows[one.cell.row]}; {table.columns[one.cell.column]}"
             verdict = f"tried: {one.cell.why}" if one.cell.of else one.verdict
             page, paper = f"reproductions/{name}.md", str(one.cell.published or "–")
-            found.append(Evidence(page, table.title, where, one.cell.config, paper, ours, verdict, len(one.seeds)))
+            found.append(Evidence(page, table.title, where, one.cell.config, paper, ours, verdict, len(one.seeds),
+                                  one.cell.config.algorithm))  # fmt: skip
     return found
 
 
@@ -59,13 +61,28 @@ def _surveyed(known: Sequence[rows.Row]) -> list[Evidence]:
         tested = not row["config"].get("validation") and "failed" not in row
         if tested and row["table"] not in recipes.list_tables() and (DOCS / f"{row['table']}.md").exists():
             several.setdefault((row["table"], row["cell"]), []).append(row)
-    found = []
+    found, named = [], _find_named(known)
     for (table, cell), mine in several.items():
         values = [next((v for s in STATISTICS if (v := rows.find_statistic(row, s)) is not None), 0.0) for row in mine]
         title = (DOCS / f"{table}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
         found.append(Evidence(f"{table}.md", title, cell, resolve(mine[0]["config"]), "–", f"{100 * fmean(values):.4g}",
-                              "–", len({row["seed"] for row in mine})))  # fmt: skip
+                              "–", len({row["seed"] for row in mine}),
+                              named.get(mine[0]["recipe"], mine[0]["config"]["algorithm"])))  # fmt: skip
     return found
+
+
+def _find_named(known: Sequence[rows.Row]) -> dict[str, str]:
+    """Return the entries of the catalogue that arms of the league became, by the recipes of their rows."""
+    arms = [(a, c) for a in league.list_arms() if "entry" in a.content and (c := a.choose(known)) is not None]
+    return {arm.cell(chosen, c).hash: arm.content["entry"] for arm, chosen in arms for c in arm.columns}
+
+
+def tell_league(name: str) -> str:
+    """Return what the league found about the entry that one of its arms became; empty for every other entry."""
+    if name not in (a.content.get("entry") for a in league.list_arms()):
+        return ""
+    told = league_page.write_outcome(rows.read_folders([rows.find_ours()]))
+    return "Gains, losses and what is open, by [the league](../league.md):\n\n" + "\n".join(f"- {t}" for t in told)
 
 
 def show(found: Sequence[Evidence], folder: str) -> str:
@@ -81,9 +98,9 @@ def show(found: Sequence[Evidence], folder: str) -> str:
         blocks.append(f"{title}\n\n{table if len(mine) <= FEW else _fold(table, len(mine))}")
     if any(e.verdict in (verdicts.INSIDE, verdicts.OUTSIDE) for e in found):
         rule = f"[what a verdict means]({folder}explanation/measurements.md#verdicts-of-reproductions)"
-        blocks.insert(0, "A verdict says whether ours is in a band around the paper's number: two of its standard "
-                         "deviations, or 1.5 points if that is more or the table fixes no other. A ± over clients, "
-                         f"or over one or two runs, does not widen it: {rule}.")  # fmt: skip
+        blocks.insert(0, "A verdict says whether our number is in a band around the paper's: two of its standard "
+                         "deviations, or 1.5 points if that is more, unless the table fixes another band. A ± "
+                         f"over clients, or over one or two runs, does not widen it: {rule}.")  # fmt: skip
     return "\n\n".join(blocks)
 
 

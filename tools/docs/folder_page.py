@@ -10,7 +10,7 @@ from steppe.runs.file_schemas import FILES, TABLES, Key, read_table
 HEAD = """# Files of a run
 
 `steppe run --out FOLDER` and `steppe.run(out=FOLDER)` leave one folder per run; a comparison or sweep has a folder
-per point, with one of these per seed (`seed-0`, `seed-1`, …) in it. Every file is written under another name and
+per point, with one of these per seed (`seed-0`, `seed-1`, …) in it. Every file is written under a temporary name and
 renamed, except `rounds.jsonl`, which is appended to. JSON files have null where a number is not finite. Read a folder
 with [`steppe.load`](api/run.md#steppe.load), or with any program that reads JSON and safetensors.
 
@@ -34,7 +34,7 @@ def make_key_table(keys: list[Key]) -> str:
 
 
 def say(meaning: str) -> str:
-    """Write a meaning as a sentence.
+    """Write a description as a sentence.
 
     >>> say("norm of w − x")
     'Norm of w − x.'

@@ -1,6 +1,6 @@
-"""A griffe extension: the house's ways of documenting, as Google's, which mkdocstrings shows as lists.
+"""A griffe extension: convert this project's docstring style to Google's, which mkdocstrings shows as lists.
 
-- A comment behind a field of a class says what it is: `x: Tensor  # the global model`.
+- A comment after a field of a class describes it: `x: Tensor  # the global model`.
 - Lines `name  what it is` in a docstring are the arguments of a function, or the fields of a class.
 """
 
@@ -43,7 +43,7 @@ def walk(thing: Object) -> Any:
 
 
 def describe_fields(cls: Class) -> None:
-    """List the fields of a class, its bases' first, with the words of its docstring or of the comment behind each."""
+    """List the fields of a class, its bases' first, as described in its docstring or in the comment after each."""
     fields: dict[str, str] = {}
     for one in [*reversed(cls.mro()), cls]:
         for name, member in one.members.items():
@@ -62,7 +62,7 @@ def is_field(member: Attribute) -> bool:
 
 
 def find_comment(name: Attribute) -> Docstring | None:
-    """Return the comment behind a name of a module, or above it, as its docstring."""
+    """Return the comment after a name of a module, or above it, as its docstring."""
     module = name.parent
     behind = COMMENT.search(name.source.rpartition("\n")[2])
     words = [behind[1]] if behind else []

@@ -2,8 +2,9 @@
 
     c_i⁺ = c_i − c − Δ_i / (K η)    becomes    c_i^{+} = c_i - c - \\frac{\\Delta_i}{K \\eta}
 
-A contributor writes what reads well in the source file. The grammar is small and strict: an unknown character or word
-in an equation is an error, so that nothing wrong is shown. In running text, what does not parse stays text.
+Contributors write equations that are easy to read in the source file. The grammar is small and strict: an unknown
+character or word in an equation is an error, so that nothing wrong is shown. In running text, anything that does not
+parse stays text.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FENCES = {"(": ("(", ")"), "[": ("[", "]"), "{": (r"\{", r"\}"), "‖": (r"\lVer
           "|": (r"\lvert ", r"\rvert "), "⌈": (r"\lceil ", r"\rceil "), "⌊": (r"\lfloor ", r"\rfloor ")}  # fmt: skip
 FUNCTIONS = {"unit", "exp", "log", "min", "max", "cos", "sign", "clamp", "softmax", "mean", "median", "clip", "rule",
              "knn", "model", "prediction", "optimiser", "normal", "KL"}  # fmt: skip
-PLAIN = {"exp", "log", "min", "max", "cos"}  # functions that LaTeX knows
+PLAIN = {"exp", "log", "min", "max", "cos"}  # functions that LaTeX defines
 TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<number>\d+(?:\.\d+)?(?:e[-−]?\d+)?)|(?P<word>[A-Za-z][a-z]+|KL|[A-Za-z])(?P<accent>[\u0302-\u0304])?"
     r"|(?P<raised>[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ᵀᵏᴷᵗ]+)|(?P<lowered>[₀-₉]+)|(?P<other>.)(?P<other_accent>[\u0302-\u0304])?"
@@ -39,13 +40,13 @@ TOKEN = re.compile(
 
 
 class NotMathematics(ValueError):
-    """Some text is not an equation of this grammar."""
+    """Raised if a text is not an equation of this grammar."""
 
 
 def translate(
     text: str, names: Mapping[str, str] | None = None, words: Collection[str] = (), inline: bool = False
 ) -> str:
-    """Return the LaTeX of an equation. `names` replaces symbols; `words` may stand in it besides functions.
+    """Return the LaTeX of an equation. `names` replaces symbols; `words` are allowed in addition to functions.
 
     >>> translate("c ← c + (1/N) Σ_{i∈S} (c_i⁺ − c_i)")
     'c \\\\leftarrow c + \\\\frac{1}{N} \\\\sum_{i \\\\in S} (c_i^{+} - c_i)'
@@ -113,7 +114,7 @@ class _Reader:
         name = self.symbol(kind, value)
         name = rf"\{ACCENTS[accent]}{{{name}}}" if accent else name
         name = self.scripts(name)
-        if kind != "number" and self.peek()[1] in ("(", "["):  # an application, since no space stands between
+        if kind != "number" and self.peek()[1] in ("(", "["):  # an application, because there is no space between
             opening = self.peek()[1]
             self.at += 1
             name = self.scripts(name + self.group(opening, of=name))
@@ -177,7 +178,7 @@ class _Reader:
             return f"{{{inside}}}"
         if kind == "word" and len(value) > 1:
             return rf"{{\mathrm{{{value}}}}}"
-        names, self.names = self.names, {}  # the g of η_g is no oracle
+        names, self.names = self.names, {}  # the g of η_g is not an oracle
         name = self.symbol(kind, value)
         self.names = names
         return rf"\{ACCENTS[accent]}{{{name}}}" if accent else name

@@ -8,7 +8,7 @@ from tools.docs import page_sections as sections
 from tools.docs.catalogue import Method, list_methods, make_example, model_size, open_up, page_of, trace
 from tools.docs.compatibility import Compatibility
 from tools.docs.docstrings import Row, describe
-from tools.docs.evidence import Evidence
+from tools.docs.evidence import Evidence, tell_league
 from tools.docs.evidence import show as show_evidence
 from tools.docs.mathematics import typeset
 from tools.docs.sentences import capitalise
@@ -28,7 +28,7 @@ def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compa
     """Return the page of one method."""
     parts = method.make()
     own, others = method.papers()
-    mine = [e for e in evidence if e.config.algorithm == method.name]
+    mine = [e for e in evidence if e.entry == method.name]
     return "\n\n".join([
         f"# {method.title}",
         f"{typeset(capitalise(method.idea))}\n\n" + "\n\n".join(map(str, own)),
@@ -41,15 +41,15 @@ def make_page(method: Method, evidence: Sequence[Evidence], compatibility: Compa
         "## Variants", _variants(method),
         "## Use", _use(method),
         "## Limits and deviations", _remarks(method, parts),
-        "## Evidence", show_evidence(mine, "../"),
-        "## What it goes with", _combinations(parts, compatibility),
+        "## Evidence", *filter(None, [tell_league(method.name)]), show_evidence(mine, "../"),
+        "## Combinations", _combinations(parts, compatibility),
         "## Cite", sections.cite(f"steppe cite {method.name}", bibtex(method.name)),
         *([f"Its parts come from:\n\n{chr(10).join(f'- {paper}' for paper in others)}"] if others else []),
     ]) + "\n"  # fmt: skip
 
 
 def find_meanings(method: Method) -> dict[str, str]:
-    """Return what each setting means: as the entry says, or else the part whose setting has the same name."""
+    """Return what each setting means, from the entry or from the part whose setting has the same name."""
     found: dict[str, str] = {}
     for part in (one for _, _, made in _choices(method) for one in open_up(made)):
         found = sections.meanings_of(type(part), describe(type(part))) | found
@@ -106,7 +106,7 @@ def _equations(parts: Sequence[Part]) -> str:
         Row(["Δ̄ = Σ_{i∈S} p_i (w_i − x)", "x ← x + Δ̄"], "on the server"),
     ])  # fmt: skip
     told = f"Symbols are those of the [notation](notation.md). Every round{local}:"
-    between = [f"The parts, innermost first; what they do to {typeset('Δ̄')} comes between the server's two lines."]
+    between = [f"The parts, innermost first. What they do to {typeset('Δ̄')} happens between the server's two lines."]
     return "\n\n".join([told, frame, *(between if blocks else []), *blocks])
 
 
@@ -115,7 +115,7 @@ def _variants(method: Method) -> str:
             for key, c, made in _choices(method)]  # fmt: skip
     if len(rows) == 1:
         return "It has no variants."
-    return "What each choice makes; a setting that is not shown has the part's default.\n\n" + make_table(
+    return "The parts that each choice builds; a setting that is not shown has the part's default.\n\n" + make_table(
         ["choice", "parts, innermost first"], rows
     )
 
@@ -149,7 +149,7 @@ def _remarks(method: Method, parts: Parts) -> str:
 
 
 def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
-    """Return which parts and optimisers can be added, by building each, and what the parts optimise."""
+    """Build each combination, and return which parts and optimisers can be added and what the parts optimise."""
     goes, refused = [], []
     for kind in PARTS.values():
         if kind.name in {p.name for p in parts}:
@@ -171,7 +171,7 @@ def _combinations(parts: Sequence[Part], compatibility: Compatibility) -> str:
         text += "\n\nRefused:\n\n" + make_table(["part", "why"], refused)
     if told:
         text += f"\n\nWhat it optimises differs from the clients' mean loss: {typeset('; '.join(told))}."
-    return text + " How pairs of parts behave is measured in [what goes with what](../compatibility.md)."
+    return text + " [What goes with what](../compatibility.md) has measurements of all pairs of parts."
 
 
 def _refusal(parts: Sequence[Part], optimiser: Part, add: tuple[Part, ...]) -> str | None:

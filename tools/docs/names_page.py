@@ -1,4 +1,4 @@
-"""The page about everything that a key takes by name, from the registries."""
+"""Write the page of all names that keys accept, from the registries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from steppe.report.listing import list_catalogue
 
 HEAD = """# Names
 
-What the keys [`data`](config.md#data), [`partition`](config.md#partition), [`augmentation`](config.md#augmentation),
-[`model`](config.md#model), [`loss`](config.md#loss), [`metrics`](config.md#metrics) and
-[`measure`](config.md#measure) take by name. `steppe list` prints the same. Algorithms and parts have [pages of their
-own](../methods/index.md).
+These are the names for the keys [`data`](config.md#data), [`partition`](config.md#partition),
+[`augmentation`](config.md#augmentation), [`model`](config.md#model), [`loss`](config.md#loss),
+[`metrics`](config.md#metrics) and [`measure`](config.md#measure). `steppe list` prints the same list. Algorithms and
+parts have [their own pages](../methods/index.md).
 """
 KINDS = {"data": "Data sets", "partitions": "Partitions", "augmentations": "Augmentations", "models": "Models",
          "measures": "Measures"}  # fmt: skip

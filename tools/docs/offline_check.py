@@ -1,4 +1,4 @@
-"""A page that loads something from elsewhere would not work offline, and would tell others who reads it."""
+"""Find pages that load something from elsewhere: they would not work offline, and would reveal who reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINKED = {"link", "image", "use", "base"}  # elements whose href is loaded, unli
 
 
 class _Reader(HTMLParser):
-    """Collects what a page loads."""
+    """Collect what a page loads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ CONDITION = re.compile(r"((?:(?:^|, | or )(?:without )?`\w+`(?: (?!or )\w+)?)+):
 
 
 def equations(rows: Sequence[Row], names: Mapping[str, str] | None = None) -> str:
-    """Return rows of equations, each with its remark beside it or, in a narrow window, below it."""
+    """Return rows of equations, each with its remark next to it or, in a narrow window, below it."""
     named = {"direction": f"{RULE}(w)", "penalty": "R(w)"} | dict(names or {})
     lines = []
     for row in rows:
@@ -63,7 +63,7 @@ def _holds(term: str, part: Part) -> bool:
 
 
 def is_in_steps(document: Document) -> bool:
-    """Whether a part's equations say what it makes of the oracle."""
+    """Return whether a part's equations define a new oracle."""
     return any(e.startswith("direction") for row in document.rows for e in row.equations)
 
 
@@ -136,7 +136,7 @@ def say_values(hint: Any) -> str:
 def _say_range(limits: Range) -> str:
     if limits.high == float("inf"):
         return f"at least {show(limits.low)}"
-    return f"{show(limits.low)} to {show(limits.high)}" + (", without the last" if limits.below else "")
+    return f"{show(limits.low)} to {show(limits.high)}" + (", exclusive" if limits.below else "")
 
 
 def write_expression(part: Part) -> str:
@@ -162,7 +162,7 @@ def choose_result(parts: Sequence[Part]) -> tuple[str, str]:
     if not is_personal(assemble(tuple(parts), SGD(), (), "shown")):
         return "result.accuracy", ""
     return 'result.summary["personal"]', (
-        "Each client's own model is what counts: by epochs of fine-tuning, the mean and deviation over clients. "
+        "The result of interest is each client's own model: mean and deviation over clients, by epochs of fine-tuning. "
         "`result.accuracy` is the global model's.\n\n"
     )
 

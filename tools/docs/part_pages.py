@@ -1,4 +1,4 @@
-"""A page per part: what it computes, when it acts, who uses it, how to use it alone."""
+"""Write a page per part: what it computes, when it acts, which methods use it, how to use it alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_page(kind: type[Part], evidence: Sequence[Evidence], compatibility: Com
         f"`{kind.name}` in `{kind.__module__}`. Traced, around FedAvg: {say_cost((part,))}.",
         "## Equations",
         "Symbols are those of the [notation](../notation.md); "
-        f"{typeset('g(w)')} is the oracle of the parts inside this one, {typeset('D(w)')} what it makes of it.",
+        f"{typeset('g(w)')} is the oracle of the parts inside this one, {typeset('D(w)')} the one that it returns.",
         sections.equations(document.rows),
         *map(_paragraph, document.paragraphs),
         "## Settings", sections.settings(kind, sections.meanings_of(kind, document), {}),
@@ -52,7 +52,7 @@ def make_page(kind: type[Part], evidence: Sequence[Evidence], compatibility: Com
         "## Sent and kept", show_traffic((part,)),
         "## Limits and deviations", _remarks(document.headed),
         "## Evidence", _evidence(kind, evidence),
-        "## What it goes with", _pairs(kind, compatibility),
+        "## Combinations", _pairs(kind, compatibility),
         "## Cite", sections.cite(f"steppe cite {kind.name}", "\n\n".join(p.bibtex for p in papers))
         if kind.name in PARTS and papers else _papers_only(papers),
     ]) + "\n"  # fmt: skip
@@ -75,7 +75,7 @@ def _paragraph(text: str) -> str:
 
 
 def _papers_only(papers: list) -> str:
-    return "```bibtex\n" + "\n\n".join(p.bibtex for p in papers) + "\n```" if papers else "It comes from no paper."
+    return "```bibtex\n" + "\n\n".join(p.bibtex for p in papers) + "\n```" if papers else "It is not from a paper."
 
 
 def _hooks(part: Part) -> str:
@@ -87,10 +87,10 @@ def _hooks(part: Part) -> str:
         told = cleandoc(getattr(Part, hook, function).__doc__ or "").split("\n")[0]
         rows.append([f"`{hook}`", typeset(told)])
     marks = {"outer": "added to a method, it goes around that method's parts", "around_optimiser": "it goes around the "
-             "local optimiser", "once": "it may be asked for its direction once per step only",
+             "local optimiser", "once": "its direction may be computed only once per step",
              "alone": "clients train alone"}  # fmt: skip
     told = [text for name, text in marks.items() if getattr(part, name)]
-    text = make_table(["hook", "when"], rows) if rows else "It has no hooks: it acts by what it declares."
+    text = make_table(["hook", "when"], rows) if rows else "It has no hooks, only declarations."
     return text + (f"\n\nAlso: {'; '.join(told)}." if told else "")
 
 
@@ -123,7 +123,7 @@ def _use(kind: type[Part], part: Part) -> str:
 
 
 def _demands(part: Part) -> dict[str, str]:
-    """Return the keys of a run without which its check of trust refuses this part."""
+    """Return the keys that a run with this part must set to be accepted."""
     weights = {"weighting": "uniform"} if part.has("reduce") else {}
     return weights | ({"sampling": "bernoulli"} if hasattr(part, "sample") else {})
 
@@ -144,7 +144,7 @@ def _users(kind: type[Part]) -> str:
     names = [name for name, _ in list_uses().get(kind, [])]
     methods = list_methods()
     if not names:
-        return "No method of the catalogue: it is for `--add`." if kind.addable else "Runs, as their local optimiser."
+        return "No method of the catalogue. Add it with `--add`." if kind.addable else "Runs, as their local optimiser."
     return ", ".join(f"[{methods[name].title}](../{name}.md)" for name in names)
 
 
@@ -184,8 +184,8 @@ def make_index() -> str:
                      typeset(describe(kind).idea),
                      ", ".join(f"[{list_methods()[n].title}](../{n}.md)" for n in users)])  # fmt: skip
     return (
-        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` go with "
-        "most methods; what is refused is in [What goes with what](../../compatibility.md).\n\n"
+        "# Parts\n\nA part is one idea with its state on clients and server. Those with a name for `--add` can be "
+        "added to most methods; [What goes with what](../../compatibility.md) lists refused combinations.\n\n"
         + make_table(["part", "to add", "idea", "used by"], rows)
         + "\n"
     )

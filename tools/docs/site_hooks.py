@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: a folder's pages in the navigation, links to files outside docs/, MathJax."""
+"""Hooks for MkDocs: a folder's pages in the navigation, links to files outside docs/, MathJax."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def on_config(config: MkDocsConfig) -> None:
     config.theme.static_templates.discard("404.html")
 
 
-@event_priority(-100)  # after other hooks, whose pages may belong into the navigation too
+@event_priority(-100)  # after other hooks, whose pages may belong in the navigation too
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add MathJax, and the pages that `folder/*` of the navigation stands for."""
     mathjax = next(path for path in files_of("sphinx-mathjax-offline") or () if path.name == "tex-svg.js")
@@ -76,7 +76,7 @@ def expand(nav: Any, pages: list[str]) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Take in what a page includes, and point links to files outside docs/ to the repository's public home."""
+    """Insert the files that a page includes, and point links to files outside docs/ to the repository's public home."""
     here = (DOCS / page.file.src_uri).parent
     text = relink(markdown, here, here)
     return INCLUDED.sub(lambda found: relink(read_until(ROOT / found[1], found[2]), ROOT, here), text)

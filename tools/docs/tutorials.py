@@ -1,12 +1,12 @@
 """Execute the tutorials of docs/tutorials/*.py, and give each to MkDocs as a page and as a notebook.
 
-    python -m tools.docs.tutorials                       # execute those of which something has changed; no site
+    python -m tools.docs.tutorials                       # execute those that have changed; no site
     python -m tools.docs.tutorials 5-reading-flatness    # one of them
     STEPPE_TUTORIALS=plain make docs                     # a quick site: pages without outputs, which say so
 
-A source is a script in jupytext's percent format. It runs in a kernel of its own, in an empty folder, on one thread. A
+A source is a script in jupytext's percent format. It runs in its own kernel, in an empty folder, on one thread. A
 cell that raises, or a command that fails, ends the build. Executed notebooks are kept in build/tutorials by a hash of
-all that they depend on. Cells tagged `check` assert what the text claims; they run, and are not shown.
+everything that they depend on. Cells tagged `check` assert what the text claims; they run, and are not shown.
 
 Pictures are SVG inside the page, and their ink is the page's text colour, so that they can be read in dark mode too.
 Standard error (progress, messages) is folded.
@@ -103,7 +103,7 @@ async def execute(source: Path) -> Any:
 
 
 def tidy(notebook: Any) -> Any:
-    """Leave out the checks, times of the day and the folder's place; and of outputs, what is no use on a page."""
+    """Leave out the checks, times of the day and the folder's place; and outputs that are of no use on a page."""
     folder = notebook.metadata.pop("folder", "")
     notebook.cells = [cell for cell in notebook.cells if "check" not in cell.metadata.get("tags", [])]
     for cell in notebook.cells:
@@ -148,7 +148,7 @@ def write_cell(cell: Any) -> str:
     code, language = cell.source, "python"
     if code.startswith("%%bash"):
         code, language = code.removeprefix("%%bash").lstrip("\n"), "bash"
-    hidden = "hide-code" in cell.metadata.get("tags", [])  # such as that of a drawing which teaches nothing
+    hidden = "hide-code" in cell.metadata.get("tags", [])  # such as the code of a drawing, which teaches nothing
     return "\n\n".join(["" if hidden else f"```{language}\n{code}\n```", *map(write_output, cell.outputs)])
 
 

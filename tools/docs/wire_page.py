@@ -1,4 +1,4 @@
-"""The page about what goes over the wire in a federation, from the tables and classes that describe it."""
+"""Write the page about the messages of a federation, from the tables and classes that describe them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HEAD = """# Messages of a federation
 
 A [federation](../how-to/federation.md) sends Flower messages between one server and its nodes. Data and error texts
 never leave a node, and a client's state leaves it only if the algorithm needs it on the server. Arrays are NumPy files
-(`.npy`) inside Flower's array records; the server reads an array only if its bytes are exactly those of the shape and
-type that it expects. Nothing is pickled.
+(`.npy`) inside Flower's array records; the server reads an array only if it has exactly as many bytes as the shape
+and type that it expects. Nothing is pickled.
 
 In a round, the server sends `train` to each sampled client that is present. It waits until all have replied or the
 deadline has passed, checks every reply, and aggregates those that are good. A new node first gets a `query`.
@@ -46,7 +46,7 @@ def describe(model: type[BaseModel]) -> str:
         kind = ", ".join(filter(None, [say_type(field.annotation), say_range(field.metadata)]))
         default = "required" if field.is_required() else f"`{show(field.default)}`"
         nested = isinstance(field.default, BaseModel) or "Sample" in kind
-        meaning = field.description or "your own Python, a table of its own"
+        meaning = field.description or "your own Python, a separate table"
         rows.append([f"`{name}`", capitalise(meaning) + ".", "table" if nested else kind,
                      "" if nested else default])  # fmt: skip
     return make_table(["key", "meaning", "type and range", "default"], rows) + "\n"

@@ -25,7 +25,7 @@ def play_in_workers(count: int) -> list[list[tuple[int, int]]]:
 
 
 def play_batched() -> list[list[tuple[int, int]]]:
-    """All clients at once, longest first; who has finished leaves the batch."""
+    """All clients at once, longest first; a client that has finished leaves the batch."""
     return [[(client, steps)] for client, steps in sorted(enumerate(STEPS), key=lambda one: -one[1])]
 
 

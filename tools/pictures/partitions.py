@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from numpy.random import RandomState
 from tools.pictures.drawing import PICTURES, save, start
 
-from steppe.data.rules import Clients, dirichlet, dirichlet_replace, lda
+from steppe.data.dirichlet_rules import Clients, dirichlet, dirichlet_replace, lda
 
 LABELS = RandomState(1).permutation(np.repeat(np.arange(10), 5000))
 CLIENTS, ALPHA, SHOWN = 100, 0.1, 30

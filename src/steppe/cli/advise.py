@@ -9,26 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, app
+from steppe.cli.options import Debug, Json, app
 from steppe.core.errors import SteppeError
 
 
 @app.command()
 def advise(
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Clients of the federation.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in all.")] = None,
     per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
-    partition: Annotated[str | None, typer.Option("--partition", help="How unequal the clients are, such as "
+    partition: Annotated[str | None, typer.Option("--partition", help="Partition nearest to the clients' data, such as "
                          "'lda(0.1)'.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Data set, a name.")] = None,
-    stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
-    max_bytes: Annotated[float | None, typer.Option("--max-bytes", min=0, help="Traffic, as a multiple of "
+    data: Annotated[str | None, typer.Option("--data", help="Name of a data set.")] = None,
+    stateless: Annotated[bool, typer.Option("--stateless", help="Only methods without state on clients.")] = False,
+    max_bytes: Annotated[float | None, typer.Option("--max-bytes", min=0, help="Traffic, at most, as a multiple of "
                          "FedAvg's.")] = None,
-    max_flops: Annotated[float | None, typer.Option("--max-flops", min=0, help="Computation of a client, as a multiple "
+    max_flops: Annotated[float | None, typer.Option("--max-flops", min=0, help="FLOPs, at most, as a multiple "
                          "of FedAvg's.")] = None,
     results: Annotated[Path | None, typer.Option("--results", help="A folder with further rows.")] = None,
     as_json: Json = False, debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Say which method was best within limits, in the setting nearest to a federation, and how much evidence it has."""
+    """Recommend the method that was best within limits, in the setting nearest to a federation, with its evidence."""
     from steppe.reproduce import rows
     from steppe.reproduce.advice import Wish
     from steppe.reproduce.advice import advise as answer
@@ -48,15 +48,17 @@ def advise(
 def _show(told: dict[str, Any]) -> None:
     if told["advice"] is not None:
         best = told["advice"]
-        terminal.show(terminal.escape(f"{best['method']}: {_number(best)}, {_costs(best)}"))
+        terminal.show(terminal.escape(f"{best['method']}: {format_number(best)}, {_costs(best)}"))
         terminal.show(terminal.escape(f"  {best['run']}"))
-        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {best['seeds']} "
-                                      f"{'block' if told['source'] == 'league' else 'seed'}"
-                                      f"{'s' if best['seeds'] > 1 else ''} per method"))  # fmt: skip
+        counts = [e["seeds"] for e in (best, *told["level"], *told["others"])]
+        runs = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+        unit = "block" if told["source"] == "league" else "seed"
+        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {runs} "
+                                      f"{unit}{'s' if max(counts) > 1 else ''} per method"))  # fmt: skip
         for name, several in (("level with it", told["level"]), ("behind it", told["others"]),
                               ("better, beyond the limits", told["beyond_limits"])):  # fmt: skip
             if several:
-                each = "; ".join(f"{e['method']} ({_number(e)}, {_costs(e)})" for e in several)
+                each = "; ".join(f"{e['method']} ({format_number(e)}, {_costs(e)})" for e in several)
                 terminal.show(terminal.escape(f"{name}: {each}"))
         if told["dominated"]:
             terminal.show(terminal.escape(f"not worth their cost there: {', '.join(told['dominated'])}"))
@@ -64,9 +66,13 @@ def _show(told: dict[str, Any]) -> None:
         terminal.show(terminal.escape(f"no evidence: {gap}" if told["advice"] is None else gap))
 
 
-def _number(e: dict[str, Any]) -> str:
+def format_number(e: dict[str, Any]) -> str:
+    """Return an accuracy, and how far it is from FedAvg's."""
     width = f" ± {e['half_width']:.2f}" if e["half_width"] is not None else ""
-    gain = f", {e['over_fedavg']} points over FedAvg" if e["over_fedavg"] else ""
+    gain = ""
+    if (over := e["over_fedavg"]) is not None:
+        half = f" ± {e['over_fedavg_half_width']:.2f}" if e["over_fedavg_half_width"] is not None else ""
+        gain = f", {abs(over):.2f}{half} points {'above' if over >= 0 else 'below'} FedAvg"
     return f"{e['accuracy']:.2f}{width} %{gain}"
 
 

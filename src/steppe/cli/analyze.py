@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, app
+from steppe.cli.options import Debug, Json, app
 from steppe.core.errors import SteppeError
 
 if TYPE_CHECKING:

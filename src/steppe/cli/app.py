@@ -5,33 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
 
 from steppe.cli import arguments, terminal
+from steppe.cli.options import app
 from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.executors.allocator import keep_memory
-
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
-                  context_settings={"help_option_names": ["-h", "--help"]},
-                  help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
-
-Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or setting of the "
-                                        "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
-Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
-                                        "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run, or the "
-                                                 "config.json of a run.")]  # fmt: skip
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; progress goes to standard error.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", "-r", help="Rounds of training.")]
-On = Annotated[str | None, typer.Option("--on", metavar="ray://HOST:PORT", help="Run on a Ray cluster (extra ray), as "
-                                        "many jobs as fit, or --jobs; what one takes may follow, as in "
-                                        "ray://head:10001,gpus=0.5,cpus=2.")]  # fmt: skip
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
 
 
 def main() -> None:
@@ -102,19 +84,6 @@ def _options(version: Annotated[bool, typer.Option("--version", is_eager=True, c
 
 
 # Importing them registers their commands, in the order of --help.
-for name in (
-    "run",
-    "compare",
-    "analyze",
-    "sweep",
-    "report",
-    "list",
-    "cost",
-    "new",
-    "partition",
-    "reproduce",
-    "advise",
-    "warm",
-    "federate",
-):
+COMMANDS = "run compare analyze sweep report list cost new partition reproduce advise warm federate"
+for name in COMMANDS.split():
     import_module(f"steppe.cli.{name}")

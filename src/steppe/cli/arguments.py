@@ -50,7 +50,7 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
 
 
 def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
-    """Select for each algorithm the shared settings that it knows; refuse a setting that none knows."""
+    """Select for each algorithm the shared settings that it has; refuse a setting that none has."""
     from steppe.config import Config, parse_option
     from steppe.registry import list_catalogue_settings
 
@@ -83,6 +83,8 @@ def find_free_folder(name: str, resume: bool) -> Path:
     """Find runs/NAME, or runs/NAME-2 and so on; to resume, the newest of them that is not finished."""
     from itertools import count
 
+    from steppe.runs.folder import RunFolder
+
     taken = []
     for k in count(1):
         where = Path("runs") / (name if k == 1 else f"{name}-{k}")
@@ -90,7 +92,7 @@ def find_free_folder(name: str, resume: bool) -> Path:
             break
         taken.append(where)
     if resume:
-        open_ones = [p for p in taken if not (p / "result.json").exists()]
+        open_ones = [p for p in taken if not RunFolder(p).finished]
         if not taken:
             raise SteppeError(
                 f"There is no run to resume in {where}: start it without --resume, or name it with --out."

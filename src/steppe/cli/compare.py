@@ -11,7 +11,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -33,19 +33,16 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
             on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema. What --add names is
-    added to all of them.
+    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
+    --add adds a part to all of them.
     """
     from dataclasses import asdict
 
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
     from steppe.engine.progress import Progress
-    from steppe.jobs.compare import compare as run_all
-    from steppe.jobs.places import find_places
-    from steppe.jobs.points import find_others
-    from steppe.jobs.queue import Queue
-    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.jobs.many_runs import run_all
+    from steppe.jobs.points import Point, find_others
     from steppe.measures.during_training import choose_measures
     from steppe.report.compare_table import make_lines
     from steppe.report.figures import draw_histories
@@ -64,8 +61,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
     first = next(iter(configs.values()))
     try:
-        with QueueProgress() as progress:
-            points = run_all(configs, seeds, where, Queue(find_places(jobs, first.device, on), progress))
+        points = run_all([Point(label, one) for label, one in configs.items()], seeds, where, jobs, on)
         with Progress(0):
             flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
     except KeyboardInterrupt:
@@ -104,7 +100,7 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
 
 def _configure(names: list[str], path: Path | None, sets: list[str], add: list[str],
                rounds: int | None) -> dict[str, Any]:  # fmt: skip
-    """Return the configuration of each algorithm, by its name with what was added to all."""
+    """Return the configuration of each algorithm, by its name including the added parts."""
     from steppe.registry import name_part
 
     spelled = {name: split_algorithm(name) for name in dict.fromkeys(names)}
@@ -130,7 +126,7 @@ def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tupl
 
 
 def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
-    """Say in sentences who is ahead, at what price, and whose minimum is the flattest."""
+    """Print sentences on which algorithm leads, at what cost, and whose minimum is the flattest."""
     from steppe.report.findings import find_flattest, write_headline, write_summary
     from steppe.report.reading import read
 

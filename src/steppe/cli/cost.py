@@ -9,24 +9,28 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, Debug, Json, Set, app
+from steppe.cli.options import Add, Debug, Json, Set, app
 from steppe.core.errors import SteppeError
 
 
 @app.command()
-def cost(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue.")] = None,
+def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
-    """Show the costs of an algorithm: vectors and bytes, gradients, forwards and FLOPs, found by tracing."""
+    """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, measured by tracing."""
+    from steppe.algorithms import CATALOGUE
     from steppe.report.formats import format_bytes
     from steppe.report.listing import trace_costs
+    from steppe.settings import split_algorithm
 
-    names = None if everything or algorithm is None else [algorithm]
-    rows, parameters = trace_costs(names, model, arguments.parse_shape(shape), classes, batch, sets, add)
+    names = list(CATALOGUE) if everything or not algorithms else algorithms
+    shared = arguments.share_sets(sets, [split_algorithm(name)[0] for name in names])
+    asked = {name: shared[split_algorithm(name)[0]] for name in names}
+    rows, parameters = trace_costs(asked, model, arguments.parse_shape(shape), classes, batch, add)
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return
@@ -46,23 +50,13 @@ def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue
           problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
           sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
-    from pydantic import ValidationError
-
     from steppe.config import format_option, parse_option
-    from steppe.engine.quadratics import Problem
+    from steppe.engine.quadratics import read_problem
     from steppe.engine.quadratics import trace as run_trace
     from steppe.registry import find_entry, list_settings
-    from steppe.settings import explain, split_algorithm
+    from steppe.settings import split_algorithm
 
-    try:
-        content = json.loads(problem.read_text())
-        checked = Problem(**content)
-    except FileNotFoundError:
-        raise SteppeError(f"There is no problem file {problem}.") from None
-    except ValidationError as error:
-        raise SteppeError(f"{problem}: {explain(error, Problem)}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise SteppeError(f"{problem} is not a JSON object: {error}.") from None
+    checked = read_problem(problem)
     name, own_sets, parts = split_algorithm(algorithm)
     settings, own = {}, list_settings(find_entry(name))
     for text in (*own_sets, *sets):

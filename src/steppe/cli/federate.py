@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress
@@ -55,8 +55,8 @@ def init_(folder: Folder, nodes: Nodes = None, algorithm: Algorithm = None, conf
 
 
 @federate.command()
-def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; created if there is "
-                                              "none.")] = Path("federation"),
+def up(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; created if it does "
+                                              "not exist.")] = Path("federation"),
        nodes: Nodes = None, algorithm: Algorithm = None, config: ConfigFile = None, sets: Set = [], add: Add = [],  # noqa: B006
        rounds: Rounds = None, tls: Tls = None, telemetry: Telemetry = False, as_json: Json = False,
        debug: Debug = False) -> None:  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, app
+from steppe.cli.options import Debug, Json, app
 
 
 @app.command("list")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, app
+from steppe.cli.options import Debug, app
 from steppe.core.errors import SteppeError, quote, suggest_name
 
 KINDS = ("part", "algorithm")
@@ -19,7 +19,7 @@ KINDS = ("part", "algorithm")
 
 @app.command()
 def new(kind: Annotated[str, typer.Argument(help="part or algorithm.")],
-        name: Annotated[str, typer.Argument(help="Its name, such as look_back: the file is look_back.py.")],
+        name: Annotated[str, typer.Argument(help="Name, such as look_back; the file is look_back.py.")],
         out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path(),
         debug: Debug = False) -> None:  # fmt: skip
     """Write NAME.py, a part or algorithm that works, and test_NAME.py, which runs the conformance suite on it."""

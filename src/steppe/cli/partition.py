@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Debug, Json, app
+from steppe.cli.options import Debug, Json, app
 from steppe.core.errors import SteppeError
 
 

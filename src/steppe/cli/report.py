@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Debug, app
+from steppe.cli.options import Debug, app
 from steppe.core.errors import SteppeError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or 
                               "folder.")] = None,
            picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
-    """Write one self-contained page about finished runs: the answer, curves, costs, flatness, and every setting."""
+    """Write one self-contained page about finished runs: the result, curves, costs, flatness, and every setting."""
     from steppe.report.write import write
 
     for path in write(runs, out, kind, figures, picture):

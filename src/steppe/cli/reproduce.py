@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.app import Debug, Json, On, Out, app
+from steppe.cli.options import Debug, Json, On, Out, app
 from steppe.core.errors import SteppeError, suggest_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def reproduce(
     sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Processes on this device in "
                        "total, if other commands use it too: the device's seconds are divided by this.")] = 0,
     budget: Annotated[float | None, typer.Option("--budget", min=0, metavar="SECONDS", help="Start no run that would "
-                      "not end in this time, and stop those that still run then.")] = None,
+                      "not finish in this time, and stop those still running then.")] = None,
     tried: Annotated[bool, typer.Option("--tried", help="Also run the tables' alternative recipes.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="List the missing runs without running them.")] = False,
     data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or ./data.")] = None,
@@ -119,7 +119,7 @@ def reproduce(
 def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str], where: Path,
               quiet: bool) -> dict[str, Any]:  # fmt: skip
     """Write the tables, the league or the survey from the rows, show them, and return what is found."""
-    from steppe.reproduce import league, league_page, publish, recipes, survey, survey_page
+    from steppe.reproduce import judged_table, league, league_page, publish, recipes, survey, survey_page
 
     found_all: dict[str, Any] = {}
     written: list[Path] = []
@@ -130,7 +130,7 @@ def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str],
         found_all["survey"] = survey.rank_entrants(known, scale)
         written += publish.write_files(survey_page.render_files(known, scale, kinds=kinds), where)
     for table in [] if found_all else [recipes.load_table(name, scale) for name in tables]:
-        found = publish.judge_table(table, known, scale)
+        found = judged_table.judge_table(table, known, scale)
         found_all[table.name] = publish.collect_facts(table, found, scale)
         written += publish.write_files(publish.render_files(table, found, scale, kinds), where)
         if not quiet:
@@ -142,7 +142,7 @@ def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str],
     elif tables == ["survey"]:
         _show_survey(found_all["survey"], scale)
     if scale == "tiny":
-        terminal.show(publish.TINY)
+        terminal.show(judged_table.TINY)
     terminal.show(f"written: {', '.join(map(str, written))}")
     return found_all
 
@@ -193,10 +193,10 @@ def _list(as_json: bool, places: list[Path]) -> None:
 
 
 def _show(table: Any, found: Any, scale: str) -> None:
-    from steppe.reproduce import publish
+    from steppe.reproduce import judged_table
 
     terminal.show(f"\n[bold]{terminal.escape(table.title)}[/]")
-    for part in publish.make_tables(table, found, scale):
+    for part in judged_table.make_tables(table, found, scale):
         ran = [row for row in part.rows if any(row[1:])]
         if part.title in table.columns.values():  # show only columns with runs, cell by cell
             place = part.columns.index("verdict")
@@ -205,7 +205,7 @@ def _show(table: Any, found: Any, scale: str) -> None:
             terminal.print_table(
                 part.title, part.columns, ran, ("recipe", "seconds", "seeds", "best", "last ten", "last")
             )
-    terminal.show(terminal.escape(publish.summarize(table, found)))
+    terminal.show(terminal.escape(judged_table.summarize(table, found)))
 
 
 def _show_league(known: list[dict[str, Any]], scale: str) -> None:

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, Out, Rounds, Set, app
 from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress, format_privacy
 
 
 @app.command()
-def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), with settings "
-                             "and parts if wanted: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
+def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), optionally with "
+                             "settings and parts: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
                              "MODULE:NAME.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,

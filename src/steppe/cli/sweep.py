@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
-                          "setting; several make a grid.")] = [],  # noqa: B006
+                          "setting; may be repeated for a grid.")] = [],  # noqa: B006
           seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per point, with seeds seed, "
                            "seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
@@ -36,11 +35,8 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           sets: Set = [], add: Add = [], rounds: Rounds = None, on: On = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
-    from steppe.engine.build import build_experiment
-    from steppe.jobs.places import find_places
-    from steppe.jobs.points import Point, run_points
-    from steppe.jobs.queue import Queue
-    from steppe.jobs.queue_progress import QueueProgress
+    from steppe.jobs.many_runs import make_points, run_all
+    from steppe.jobs.points import Point
     from steppe.jobs.search import Search
     from steppe.report import sweep_table
     from steppe.runs.folder import RunFolder
@@ -60,7 +56,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         raise SteppeError("sweep needs something to vary: --grid rho=0.1,0.5, or --search 20 --range rho=0.01..1:log.")
 
     def point(values: dict[str, Any]) -> Point:
-        """Make a point: use the values that the algorithm knows, on top of what all points share."""
+        """Make a point: use the values that the algorithm has, in addition to what all points share."""
         name = values.get("algorithm", names[0])
         mine = {k: v for k, v in values.items() if k == "algorithm" or arguments.share_sets([f"{k}={v}"], names)[name]}
         given = [f"{k}={v}" for k, v in mine.items() if k != "algorithm"]
@@ -71,32 +67,25 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
         return Point(label, chosen, settings)
 
     # Check every point of the grid, or the corners of the search, before anything is written.
-    ends: dict[str, list[Any]] = {**choices, **{k: [r.tidy(r.low), r.tidy(r.high)] for k, r in spans.items()}}
-    points = [point(dict(zip(ends, values, strict=True))) for values in product(*ends.values())]
+    points = make_points(point, choices, spans)
     first = points[0].config
     if search is not None and not all(p.config.validation for p in points):
         raise SteppeError("A search chooses by the validation metric, never by the test set: hold out a share of the "
                           "training data, with --set validation=0.1.")  # fmt: skip
     where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
-    build_experiment(first)
     searched = Search(spans, choices, search, point, first.seed, where) if search else None
-    points = list({p.label: p for p in points}.values())  # equal points are one
-    expected = seeds * (search or len(points))
     try:
-        with QueueProgress() as progress:
-            queue = Queue(find_places(jobs, first.device, on), progress, expected=expected)
-            run_points(searched or points, seeds, where, queue, searched.tell if searched else None)
+        points = run_all(points, seeds, where, jobs, on, search=searched)
     except KeyboardInterrupt:
         print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)
         raise typer.Exit(130) from None
-    points = list(searched.points.values()) if searched else points
     found = {"folder": str(where), **sweep_table.summarize_points(points)}
     RunFolder(where).write("sweep.json", found)
     if as_json:
         print(json.dumps(found))
     else:
         title = f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, {first.rounds} rounds"
-        columns, rows = sweep_table.make_cells(points, list(ends), seeds)
+        columns, rows = sweep_table.make_cells(points, [*choices, *spans], seeds)
         terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
         terminal.show(sweep_table.explain_table(points, seeds))
         terminal.show(f"runs and sweep.json are in {where}")

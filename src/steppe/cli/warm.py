@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.app import Add, ConfigFile, Debug, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Set, app
 
 
 @app.command()
@@ -19,7 +19,7 @@ def warm(algorithm: Annotated[str | None, typer.Argument(help="As in steppe run.
                            "only if they are larger.")] = 1,
          out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("warm.bin"),
          debug: Debug = False) -> None:  # fmt: skip
-    """Compile the local step of a configuration, and write it to a file that travels to machines of the same kind.
+    """Compile the local step of a configuration, and write it to a file for machines of the same kind.
 
     Runs with compile_cache=FILE, or $STEPPE_COMPILE_CACHE, then start without compiling. The file is code: load only
     what you have made.

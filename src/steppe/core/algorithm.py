@@ -27,14 +27,14 @@ class Algorithm:
         if twice:
             self._refuse(
                 f"two parts are named {', '.join(map(repr, twice))}, so they would share one state: "
-                "keep one of them, or give your own part another name"
+                "keep one of them, or rename your own part"
             )
         for i, inner in enumerate(self.parts):
-            # A part around the optimiser that asks twice repeats the optimiser's step on purpose.
+            # A part around the optimiser that calls it twice repeats the optimiser's step on purpose.
             outer = [p.name for p in self.parts[i + 1 :] if p.asks > 1 and not p.around_optimiser]
             if inner.once and outer:
                 self._refuse(
-                    f"'{inner.name}' updates its state inside the gradient, and '{outer[0]}' outside it would ask for "
+                    f"'{inner.name}' updates its state inside the gradient, and '{outer[0]}' outside it would compute "
                     f"that gradient more than once per step: put '{outer[0]}' inside '{inner.name}', or leave one out"
                 )
         if len({p.frozen for p in self.parts if p.frozen}) > 1:

@@ -1,7 +1,7 @@
 """One client's round as three pure functions: begin, step, end.
 
-`step` is vmapped over clients, compiled and captured; `begin` runs before the first step, `end` after the last. None
-of them knows whether it runs in a simulator, on another rank, or on a node of a real federation.
+`step` is vmapped over clients, compiled and captured; `begin` runs before the first step, `end` after the last. They
+are the same in a simulator, on a rank, and on a node of a real federation.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ class Reply(NamedTuple):
     state: States
 
 
-# In a client's state, next to its parts: running statistics that the client keeps instead of sharing.
+# An entry of a client's state in addition to its parts': running statistics that the client keeps instead of sharing.
 OWN_BUFFERS = "@buffers"
 
 
 @dataclass
 class Meter:
-    """Counts the passes of a step; Python runs once, however many clients are batched."""
+    """Count the passes of a step; Python runs once, however many clients are batched."""
 
     gradients: int = 0  # a forward and a backward pass of the student
-    forwards: int = 0  # forward passes alone, of teachers
+    forwards: int = 0  # forward passes only, of teachers
 
 
-HeadShift = Callable[[Tensor, Tensor], Tensor]  # (w, features) -> what to add to w before the head is applied
+HeadShift = Callable[[Tensor, Tensor], Tensor]  # (w, features) -> the vector to add to w before the head is applied
 Objective = Callable[[Tensor], tuple[Tensor, Any]]
 Differentiate = Callable[[Objective, Tensor], tuple[Tensor, Tensor, Any]]  # -> gradient, value, the rest
 
 
 def by_autograd(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """Differentiate for one client at a time, in the cheapest way."""
+    """Differentiate for one client at a time, by plain autograd."""
     with torch.enable_grad():
         leaf = at.detach().requires_grad_()
         value, rest = objective(leaf)
@@ -81,10 +81,10 @@ def by_autograd(objective: Objective, at: Tensor) -> tuple[Tensor, Tensor, Any]:
 
 
 def _keep_pooling_in_order(value: Tensor) -> None:
-    """Give max-pooling its gradient in the memory format of its input.
+    """Pass max-pooling its gradient in the memory format of its input.
 
-    A flatten returns the other format, and PyTorch then copies the large input to that format and the result back:
-    1 ms of a 40 ms step of the FedAvg paper's CNN.
+    The gradient of a flatten has the other format. PyTorch would then copy the large input to that format and the
+    result back, which takes 1 ms of a 40 ms step of the FedAvg paper's CNN.
     """
     todo, seen = [value.grad_fn], set()
     while todo:
@@ -134,7 +134,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     start = live.core.get("start", sent.x)
     losses: list[Tensor] = []
-    statistics: list[Tensors] = []  # only the student's first pass commits them
+    statistics: list[Tensors] = []  # only those of the student's first pass are kept
     decay: dict[str, float] = {}
     innermost = algorithm.using("gradient")[:1]
     trained = None if not algorithm.frozen else ~task.layout.mask(algorithm.frozen, live.w.device)
@@ -152,7 +152,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         return gradient if trained is None else gradient * trained, value
 
     def head_gradient_of(term: Term, at: Tensor, features: Tensor) -> Tensor:
-        """Differentiate with respect to the head alone, from given features: no pass through the body."""
+        """Differentiate with respect to the head only, from given features, without a pass through the body."""
 
         def objective(v: Tensor) -> tuple[Tensor, Tensors]:
             return term(v, Outputs(task.head_forward(v, features), features, (), {})), {}
@@ -205,7 +205,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
         oracle = _wrapped(p, oracle, scopes)
     direction = oracle(live.w)
     direction = direction if trained is None else direction * trained
-    overwrite = spend and not find_storages(live.w) & find_storages(*list_tensors(parts))  # a part may hold w
+    overwrite = spend and not find_storages(live.w) & find_storages(*list_tensors(parts))  # a part may keep w
     w = (live.w.addcmul_ if overwrite else live.w.addcmul)(direction, sent.lr, value=-1)  # w − lr · direction
     core = {**live.core, "loss": live.core["loss"] + losses[0]}
     if "strides" in core:
@@ -253,7 +253,7 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
 
 
 def list_uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
-    """Return all that the server's rules use, one row per client: the update, the parts' uploads, running statistics.
+    """Return everything that the server's rules use, one row per client: updates, parts' uploads, running statistics.
 
     Names: `update`, `part.upload`, `part.upload*` (that scalar times the update, for `mean_times`), and `@statistic`.
     Uploads of parts without a rule on the server are left out.
@@ -279,7 +279,7 @@ def _taken(algorithm: Algorithm, reply: Reply) -> Tensor:
 
 
 def make_empty_replies(algorithm: Algorithm, task: Task, sent: Sent, state: States | None = None) -> Reply:
-    """Return the replies of a round without clients: no rows, of the shapes and types that every reply must have."""
+    """Return the replies of a round without clients: no rows, but the shapes and types that every reply must have."""
     one = torch.ones_like(sent.lr)
     state = algorithm.client_state(sent.x) if state is None else state
     reply = end(algorithm, task, sent, begin(algorithm, task, sent, state, one), one)

@@ -1,4 +1,4 @@
-"""Costs of an algorithm, found by tracing one round on tensors without data, never declared."""
+"""Costs of an algorithm, measured by tracing one round on tensors without data, never declared."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.layout import Tensors
+from steppe.core.part_slips import telling_missing_states
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
 
@@ -33,7 +34,7 @@ class Cost:
 
 
 class Traced(NamedTuple):
-    """What one client's round sends and keeps: how many numbers, by name; and the passes of one step."""
+    """What one client sends and keeps in a round, in numbers by name, and the passes of one step."""
 
     down: dict[str, int]
     up: dict[str, int]
@@ -43,7 +44,7 @@ class Traced(NamedTuple):
     flops: int
 
     def weigh(self, task: Task) -> Cost:
-        """Return the same as multiples of the model and in bytes."""
+        """Return the sizes as multiples of the model and in bytes."""
         size, item = task.layout.size, task.x0.element_size()
         down, up, kept, held = (sum(sizes.values()) for sizes in self[:4])
         return Cost(
@@ -53,10 +54,11 @@ class Traced(NamedTuple):
 
 
 def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:
-    """Trace begin, step and end. `batch` gives shapes only, unless the model needs a device with real numbers."""
+    """Trace begin, step and end. Only the shapes of `batch` are used, unless the model cannot run without data."""
     return trace_round(algorithm, task, batch, device).weigh(task)
 
 
+@telling_missing_states()
 def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Traced:
     """Run one client's round on tensors without data, with one step."""
     task = task.to(device)

@@ -12,9 +12,9 @@ from typing import Any
 
 
 class SteppeError(Exception):
-    """A problem the user can fix; its text is a full sentence that says what is wrong and what to do.
+    """A problem that the user can fix; its text is a full sentence that says what is wrong and what to do.
 
-    `keys` are the settings that it is about. The code that read them from the user adds how they were written.
+    `keys` are the settings that it is about. The code that read them adds them in the user's notation.
     """
 
     exit_code = 2
@@ -65,7 +65,7 @@ def quote(value: Any) -> str:
         return f"a whole number of about {value.bit_length() * 0.30103:.0f} digits"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # Python does not print what is too long or too deep
+    except (ValueError, RecursionError):  # Python refuses to print it: it is too long or nested too deeply
         text = f"a {type(value).__name__} too long to print"
     return text if len(text) <= 80 else f"{text[:77]}…{text[-1]}"
 
@@ -73,7 +73,7 @@ def quote(value: Any) -> str:
 def make_missing_error(what: str, extra: str, otherwise: str = "") -> SteppeError:
     """Return an error for an optional package that is not installed, with the command that installs it.
 
-    The command is for the running Python; `pip` on the path may belong to another one.
+    The command is for the running Python; `pip` on the path may belong to a different one.
     """
     python, found = Path(sys.executable), shutil.which("pip")
     short = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python

@@ -1,4 +1,4 @@
-"""What a model is given: one tensor, several in order (a tuple), or several by name (a dict).
+"""The inputs of a model: one tensor, several in order (a tuple), or several by name (a dict).
 
 Every tensor has one row per example, whatever the structure. A batch keeps the structure, and the model is called with
 `model(x)`, `model(*x)` or `model(**x)`.
@@ -36,7 +36,7 @@ def count(inputs: Any) -> int:
 
 
 def split(inputs: Any, parts: int) -> list[Any]:
-    """Return the examples as so many consecutive parts of nearly equal size."""
+    """Return the examples as consecutive parts of nearly equal size."""
     borders = torch.arange(count(inputs)).tensor_split(parts)
     return [take(inputs, slice(int(p[0]), int(p[-1]) + 1) if len(p) else slice(0)) for p in borders]
 
@@ -66,7 +66,7 @@ def list_named_tensors(inputs: Any, name: str) -> list[tuple[str, Tensor]]:
 
 
 def show_shape(inputs: Any) -> str:
-    """Return the shape of one example, for a sentence."""
+    """Return the shape of one example as text."""
     if isinstance(inputs, Tensor):
         return str(tuple(inputs.shape[1:]))
     return ", ".join(f"{name[1:]} {tuple(t.shape[1:])}" for name, t in list_named_tensors(inputs, ""))

@@ -1,4 +1,4 @@
-"""The place of each parameter of a model in its flat vector."""
+"""The position of each parameter of a model in its flat vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensors = dict[str, Tensor]  # tensors by name
 
 
 class Layout:
-    """Names, shapes and places of the parameters, and which of them are the head.
+    """Names, shapes and positions of the parameters, and which of them are the head.
 
     Convolution weights are stored in channels-last order, which CPU and GPU kernels prefer; the views that
     `unflatten` returns keep their logical shape, so no other code depends on it.

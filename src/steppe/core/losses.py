@@ -1,9 +1,9 @@
-"""Losses by name. Each gives one value per example, token or pixel, for the mean over a batch to be taken later.
+"""Losses by name. Each returns one value per example, token or pixel; the mean over a batch is taken later.
 
 Classes: outputs are (N, C) for labels (N,), and (N, C, d1, …) for targets (N, d1, …), as in `F.cross_entropy`. Outputs
-(N, d1, …, C), as language models make them, are recognised by the targets' shape. Where both readings fit, PyTorch's
-holds, unless `axis` says otherwise. Targets that equal `ignore_index` do not count: neither in the sum nor in the
-number by which it is divided. Labels (N,) are never ignored by default: an example without a label is no example.
+(N, d1, …, C), as language models return them, are recognised by the targets' shape. If both readings fit, PyTorch's is
+used, unless `axis` is given. Targets that equal `ignore_index` are left out of the sum and of the number by which it is
+divided. By default, no label (N,) is ignored, because an example without a label cannot be used at all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from steppe.core.layout import Tensors
 from steppe.core.metric import Each
 
 IGNORED = -100
-# One value per example, token or pixel; or such values with weights of the same shape, 0 for what does not count.
+# One value per example, token or pixel; or such values with weights of the same shape, 0 for those to ignore.
 Values = Tensor | tuple[Tensor, Tensor]
 
 
 def find_class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -> int:
-    """Return the axis of the classes; see the head of this file."""
+    """Return the axis of the classes, by the rules at the top of this file."""
     if axis is not None:
         return axis % outputs.ndim
     as_pytorch = outputs.ndim == targets.ndim + 1 and outputs.shape[2:] == targets.shape[1:]
@@ -32,7 +32,7 @@ def find_class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -
 
 
 def is_ambiguous(outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether the classes may be on axis 1 and on the last one as well."""
+    """Return whether the classes could be on axis 1 or on the last axis."""
     shapes = outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1]
     return outputs.ndim > 2 and all(shape == targets.shape for shape in shapes)
 
@@ -60,7 +60,7 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
               smooth: float = 1.0) -> Tensor:  # fmt: skip
-    """Return 1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, its mean over the classes."""
+    """Return 1 − (2 Σ p y + s) / (Σ p + Σ y + s) over the pixels of an example, averaged over the classes."""
     p, y = share_classes(outputs, targets, ignore_index, axis)
     inner, whole = (p * y).flatten(2).sum(2), (p + y).flatten(2).sum(2)
     return 1 - ((2 * inner + smooth) / (whole + smooth)).mean(1)
@@ -68,10 +68,10 @@ def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axi
 
 def share_classes(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
                  hard: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return what is predicted and what is true as shares (N, C, pixels), both 0 where the target is ignored.
+    """Return predictions and targets as shares (N, C, pixels), both 0 where the target is ignored.
 
-    Without an axis of classes there is one, the foreground: logits and targets 0 and 1 of one shape. `hard` decides
-    for the likeliest class.
+    Without an axis of classes there is one class, the foreground: logits and targets of 0 and 1 have the same shape.
+    With `hard`, the likeliest class has share 1.
     """
     if outputs.numel() == targets.numel():
         p = outputs.reshape(targets.shape)[:, None]
@@ -87,7 +87,7 @@ def share_classes(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED,
 
 
 def weigh_targets(each: Tensor, targets: Tensor, ignore_index: int) -> Values:
-    """Return the values with their weights, 0 where a target is ignored; plain labels have none by default."""
+    """Return the values with their weights, 0 where a target is ignored; by default, plain labels have no weights."""
     if targets.ndim == 1 and ignore_index == IGNORED:
         return each
     return each, (targets != ignore_index).to(each.dtype)
@@ -109,11 +109,11 @@ def find_loss_settings(loss: Each) -> dict[str, Any]:
 
 
 def reduce_to_examples(each: Values) -> tuple[Tensor, Tensor | None]:
-    """Return one value per example; where values have weights, their weighted sums, and the sums of the weights."""
+    """Return one value per example or, if values have weights, the weighted sums and the sums of the weights."""
     if isinstance(each, Tensor):
         return each.flatten(1).mean(1) if each.ndim > 1 else each, None
     values, weights = each
-    # where, not a product: what does not count may hold anything, and 0 * inf is not 0
+    # where, not a product: ignored values may be anything, and 0 * inf is not 0
     sums = torch.where(weights != 0, values * weights, 0.0)
     return (sums.flatten(1).sum(1), weights.flatten(1).sum(1)) if sums.ndim > 1 else (sums, weights)
 
@@ -123,7 +123,7 @@ def average_loss(each: Values, batch: Tensors) -> Tensor:
     sums, weights = reduce_to_examples(each)
     if "mask" not in batch:
         return sums.mean() if weights is None else sums.sum() / _not_zero(weights.sum())
-    real = torch.where(batch["mask"], sums, 0.0).sum()  # padding may hold anything, too
+    real = torch.where(batch["mask"], sums, 0.0).sum()  # padded values may be anything, too
     if weights is None:
         return real / batch["mask"].to(sums.dtype).sum().clamp(min=1)
     return real / _not_zero(torch.where(batch["mask"], weights, 0.0).sum())

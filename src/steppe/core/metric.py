@@ -1,4 +1,4 @@
-"""How a model is judged: a number, with the name and the direction that records keep."""
+"""A metric: a function that evaluates a model, with the name and the direction that records keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import SteppeError, quote
 
-if TYPE_CHECKING:  # the command line's help needs metrics, and must not wait for torch
+if TYPE_CHECKING:  # the command line's help needs metrics, and must not import torch
     from torch import Tensor
 
 # (outputs, targets) -> one value per example, token or pixel; or such values with weights
@@ -17,17 +17,17 @@ Each = Callable[["Tensor", "Tensor"], Any]
 TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
          "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
          "best"}  # fmt: skip
-SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names that everybody reads as "more is better"
+SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names for which everybody expects higher to be better
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that judges a model. Its name is its key in records; a metric that was read from one has no function.
+    """A number that rates a model. Its name is its key in records; a metric read from a record has no function.
 
     each    (outputs, targets) -> one value per example, token or pixel; the metric is their mean. A pair of values and
             weights is a weighted mean: ignored tokens have weight 0
     tally   (outputs, targets) -> counts per example, (N, k); `finish` makes the metric of their sums
-    on_all  (outputs, targets) -> the metric, called once with everything, as a ranking needs it
+    on_all  (outputs, targets) -> the metric, called once with all examples, as a ranking needs it
     finish  applied to the mean of `each` (exp for perplexity), or to the sums of `tally`
 
     >>> def distance(outputs, targets):
@@ -49,7 +49,7 @@ class Metric:
             object.__setattr__(self, "each", self.name)
             object.__setattr__(self, "name", getattr(self.name, "__name__", type(self.name).__name__))
         given = [k for k in ("each", "tally", "on_all") if getattr(self, k) is not None]
-        if given:  # what is read from a record is taken as it is
+        if given:  # a metric that was read from a record is not checked
             self._check(given)
 
     def _check(self, given: list[str]) -> None:
@@ -58,8 +58,8 @@ class Metric:
         if self.name in TAKEN or self.name.startswith("validation_"):
             raise SteppeError(f"A metric cannot be called {self.name}, because records use that name: choose another.")
         if self.lower and self.name in SHARES:
-            raise SteppeError(f"{self.name} cannot be better when lower, because everybody reads it the other way: "
-                              'give it another name, such as steppe.Metric("error", f, lower=True).')  # fmt: skip
+            raise SteppeError(f"{self.name} cannot be better when lower, because everybody expects the opposite: "
+                              'give it a different name, such as steppe.Metric("error", f, lower=True).')  # fmt: skip
         if len(given) > 1:
             raise SteppeError(f"The metric {self.name} has {' and '.join(given)}: give it one of them.")
         wrong = next((k for k in (*given, "finish") if not callable(getattr(self, k) or abs)), None)
@@ -67,10 +67,12 @@ class Metric:
             raise SteppeError(f"{wrong} of the metric {self.name} is {quote(getattr(self, wrong))}, but must be a "
                               "function.")  # fmt: skip
         if self.tally is not None and self.finish is None:
-            raise SteppeError(f"The metric {self.name} counts, but has no finish, which makes a number of the sums.")
+            raise SteppeError(
+                f"The metric {self.name} has a tally but no finish: add the function that turns its sums into a number."
+            )
 
     def best(self, values: Sequence[float]) -> float:
-        """Return the best of several values; those that are no number do not count."""
+        """Return the best of several values, ignoring NaN."""
         there = [v for v in values if v == v] or list(values)
         return min(there) if self.lower else max(there)
 
@@ -117,7 +119,7 @@ class Metric:
 
 
 def show_loss(value: float | None) -> str:
-    """A loss for people; records have null where it is not finite.
+    """Return a loss as text; records have null where it is not finite.
 
     >>> show_loss(0.25), show_loss(None), show_loss(float("inf"))
     ('loss 0.2500', 'loss not finite', 'loss not finite')

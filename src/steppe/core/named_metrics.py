@@ -1,4 +1,4 @@
-"""Metrics by name. They ignore what the loss ignores, and look for classes where it does (`core/losses.py`)."""
+"""Metrics by name. They ignore the targets that the loss ignores, and find the axis of the classes as it does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether the sign of a logit is that of its label."""
+    """Return whether the sign of a logit matches its label."""
     return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).to(outputs.dtype)
 
 
@@ -55,34 +55,34 @@ def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Tensor:
-    """Pixels of each class that are predicted, true, and both, (N, 3C)."""
+    """Count the pixels of each class that are predicted, true, and both: (N, 3C)."""
     p, y = share_classes(outputs, targets, ignore_index, axis, hard=True)
     return torch.cat([p.sum(2), y.sum(2), (p * y).sum(2)], dim=1)
 
 
 def intersection_over_union(sums: Tensor) -> float:
-    """Return |A ∩ B| / |A ∪ B|, its mean over the classes that occur in predictions or targets."""
+    """Return |A ∩ B| / |A ∪ B|, averaged over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(both, predicted + true - both)
 
 
 def dice_coefficient(sums: Tensor) -> float:
-    """Return 2|A ∩ B| / (|A| + |B|), its mean over the classes that occur in predictions or targets."""
+    """Return 2|A ∩ B| / (|A| + |B|), averaged over the classes that occur in predictions or targets."""
     predicted, true, both = sums.reshape(3, -1)
     return _mean_ratio(2 * both, predicted + true)
 
 
 def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
-    """Return the area under the ROC curve: of one logit, the mean over labels, or one class against all others.
+    """Return the area under the ROC curve: of one logit, or the mean over labels or classes (one against the rest).
 
-    Ties are halved. What has only positive or only negative examples is left out; nan if nothing remains.
+    Ties count as one half. A class with only positive or only negative examples is left out; nan if none remains.
     """
     if outputs.numel() == targets.numel():
         scores, true = outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1) > 0.5
     else:
         scores = outputs.softmax(1)
         true = targets[:, None] == torch.arange(scores.shape[1], device=targets.device)
-    if scores.shape[1] == 2 and targets.ndim == 1:  # two classes are one question
+    if scores.shape[1] == 2 and targets.ndim == 1:  # two classes need one curve
         scores, true = scores[:, 1:], true[:, 1:]
     areas = [_area(s, t) for s, t in zip(widen(scores).T, true.T, strict=True)]
     found = [a for a in areas if a == a]
@@ -90,7 +90,7 @@ def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _area(scores: Tensor, true: Tensor) -> float:
-    """By the ranks of the positive examples (Mann and Whitney)."""
+    """Compute the area from the ranks of the positive examples (Mann and Whitney)."""
     _, where, count = torch.unique(scores, return_inverse=True, return_counts=True)
     rank = (widen(count.cumsum(0)) - (count - 1) / 2)[where]
     positive, negative = int(true.sum()), int((~true).sum())
@@ -131,7 +131,7 @@ USUAL = {"cross_entropy": "accuracy", "bce": "accuracy", "mse": "mse", "dice": "
 
 
 def make_metric(name: str, loss: Each, **settings: Any) -> Metric:
-    """Return a metric by name, with the settings of the loss (what it ignores) below its own."""
+    """Return a metric by name. It inherits the settings of the loss (what is ignored) unless it has its own."""
     metric = METRICS[name]
     if name == "accuracy" and find_loss_name(loss) == "bce":
         return replace(metric, each=binary_accuracy)

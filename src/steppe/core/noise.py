@@ -1,4 +1,4 @@
-"""Noise that is a function of a key, and is indistinguishable from chance without the key.
+"""Noise that depends only on a key, and cannot be predicted without the key.
 
 SHAKE-256 of (key, label) is the source of random bits. It is the same on every machine and device and, if the key is
 secret and long enough, unpredictable, which the hash in `keyed` does not claim to be.

@@ -16,8 +16,8 @@ from steppe.core.task import Outputs
 class Part:
     """One idea of one paper. Subclasses are frozen dataclasses whose fields are hyper-parameters.
 
-    Every hook is optional; its default does nothing. Parts never differentiate by themselves: every gradient
-    comes from the oracle or the scope, so that costs can be derived.
+    Every hook is optional; its default does nothing. Parts never call autograd: every gradient
+    comes from the oracle or the scope, so that costs can be traced.
     """
 
     name: ClassVar[str]  # the namespace of its state and messages, and its name for `--add`
@@ -29,13 +29,13 @@ class Part:
     reduction: ClassVar[dict[str, str]] = {}  # upload -> "weights" (default), "mean", or "sum" (over all N)
     times: tuple[str, ...] = ()  # scalar uploads that only serve `mean_times`
     needs: frozenset[str] = frozenset()  # outputs of the model: "logits", "features", "activations"
-    asks: int = 1  # how often `gradient` calls the oracle that it wraps
+    asks: int = 1  # number of calls of the wrapped oracle in `gradient`
     once: bool = False  # `gradient` writes state, so it must be called once per step
     alters_update: bool = False  # `finish` uploads something other than the client's displacement
     batches_per_step: int = 1  # batches per step
     needs_plain_steps: bool = False  # derives gradients from displacements, so steps must be along gradients
     frozen: str = ""  # "head" or "body": parameters that are not trained
-    alone: bool = False  # clients train alone: nothing is sent, a round continues from the client's last one
+    alone: bool = False  # clients train alone: nothing is sent, and a client continues from its last round
 
     def __post_init__(self) -> None:
         """Check the type and range of every setting. A subclass with further checks calls this first."""
@@ -48,7 +48,7 @@ class Part:
         return ""
 
     def caution(self, per_round: int, clients: int) -> str:
-        """Return what a run with this part should say at its start; empty if nothing."""
+        """Return a note to log at the start of a run with this part; empty if there is none."""
         return ""
 
     def has(self, hook: str) -> bool:
@@ -67,9 +67,9 @@ class Part:
         return {}
 
     def prepare(self, rows: Tensors, s: ServerTurn) -> None:
-        """On the server, after `send`: may write s.state; rows are this part's states of the round's clients.
+        """Prepare the server after `send`: may write s.state; rows are this part's states of the round's clients.
 
-        s.x is the model that is sent. Only a simulation knows these states, and which clients will reply.
+        s.x is the model that is sent. These states, and which clients will reply, are available only in a simulation.
         """
 
     def send(self, x: Tensor, s: ServerTurn) -> Tensor:
@@ -104,7 +104,7 @@ class Part:
         return torch.ones_like(norms)
 
     def shrink(self, share: Tensor, s: ClientRound) -> None:
-        """Correct a client's state after `finish`: the server uses this share of its reply, because a part screens it.
+        """Correct a client's state after `finish`, if a part screens its reply and the server uses only this share.
 
         A state whose running mean the server keeps must change by no more than the server's mean does.
         """
@@ -151,7 +151,7 @@ def make_placeholder(x: Tensor) -> Tensor:
 
 
 def object_to_readers(others: tuple[Part, ...], because: str) -> str:
-    """Return the objection of an optimiser to the first part that needs plain steps; empty if there is none."""
+    """Return why an optimiser cannot be used with the first part that needs plain steps; empty if there is none."""
     reader = next((p.name for p in others if p.needs_plain_steps), None)
     return "" if reader is None else (
         f"'{reader}' derives gradients from a client's displacement, but {because}: "
@@ -160,7 +160,7 @@ def object_to_readers(others: tuple[Part, ...], because: str) -> str:
 
 
 def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
-    """Scale v to length one, or to zero if its norm is at most `floor`, because noise must not become an ascent.
+    """Scale v to length one, or to zero if its norm is at most `floor`, so that rounding errors are not amplified.
 
     >>> unit(torch.tensor([3.0, 4.0])).tolist(), unit(torch.zeros(2)).tolist()
     ([0.6000000238418579, 0.800000011920929], [0.0, 0.0])

@@ -1,13 +1,15 @@
-"""Slips in the class of a part that Python accepts, and after which the part does less than its author thinks."""
+"""Find mistakes in the class of a part: a hook or a setting that Python ignores, a state that does not exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations, isfunction
+from traceback import walk_tb
 
-from steppe.core.errors import SettingError
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
 
 HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n != "has" and not n.startswith("_"))
@@ -15,7 +17,7 @@ HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n !=
 
 @cache
 def check_class(kind: type[Part]) -> None:
-    """Refuse a method whose name is nearly a hook's, and settings that are no fields.
+    """Refuse a method whose name is almost that of a hook, and settings that are not fields.
 
     >>> class LookBack(Part):
     ...     def gradeint(self, grad, w, s): ...
@@ -34,12 +36,28 @@ _gradeint if it is a method of your own.
                                    f"{meant[0]}, or _{name} if it is a method of your own.")  # fmt: skip
         lost = [] if "__dataclass_fields__" in vars(base) or "__init__" in vars(base) else list(_list_settings(base))
         if lost:
-            raise SettingError(f"{base.__name__} has the setting {lost[0]}, but is no dataclass: decorate it with "
+            raise SettingError(f"{base.__name__} has the setting {lost[0]}, but is not a dataclass: decorate it with "
                                "@dataclass(frozen=True).")  # fmt: skip
 
 
 def _list_settings(kind: type[Part]) -> Iterator[str]:
-    """Return what a class annotates as dataclasses do with fields, without what every part has."""
+    """Return the names that a class annotates like the fields of a dataclass, without those of every part."""
     for name, hint in get_annotations(kind).items():
         if not name.startswith("_") and not hasattr(Part, name) and name != "name" and "ClassVar" not in str(hint):
             yield name
+
+
+@contextmanager
+def telling_missing_states() -> Iterator[None]:
+    """Turn a KeyError in a hook into a sentence: it read a state, a broadcast or an upload that does not exist."""
+    try:
+        yield
+    except KeyError as error:
+        hooks = [(frame.f_locals["self"], frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)
+                 if isinstance(frame.f_locals.get("self"), Part)]  # fmt: skip
+        if not hooks:
+            raise
+        part, hook = hooks[-1]
+        raise SteppeError(f"{type(part).__name__}.{hook} reads {error}, which does not exist: declare it in "
+                          "client_state, round_state or server_state, name in `down` what the server sends, and fill "
+                          "s.up in finish.") from error  # fmt: skip

@@ -26,13 +26,13 @@ def find_prediction(outputs: Any) -> Tensor:
         found = outputs[0]
     if not isinstance(found, Tensor):
         names = f" with {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
-        raise SteppeError(f"The model returns a {type(outputs).__name__}{names}, in which no predictions are found: "
-                          "give predict=, a function that takes them out of the outputs.")  # fmt: skip
+        raise SteppeError(f"The model returns a {type(outputs).__name__}{names}, in which no predictions were found: "
+                          "give predict=, a function that returns them from the outputs.")  # fmt: skip
     return found
 
 
 def check_predict(predict: Any) -> None:
-    """Refuse what cannot be called on outputs."""
+    """Refuse anything that cannot be called with outputs."""
     if predict is not None and not callable(predict):
         raise SteppeError(f"predict is {predict!r}, but must be a function of the model's outputs, such as "
                           "lambda outputs: outputs['scores'].")  # fmt: skip

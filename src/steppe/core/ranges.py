@@ -60,7 +60,7 @@ def check_setting(what: str, key: str, value: Any, hint: Any) -> Any:
     steppe.core.errors.SettingError: rho of part 'sam' is -1, but must be between 0 and 1e+09
     """
     if get_origin(hint) is Literal:
-        value = "none" if value is None and "none" in get_args(hint) else value  # how the command line reads none
+        value = "none" if value is None and "none" in get_args(hint) else value  # the command line reads none as None
         if not isinstance(value, str) or value not in get_args(hint):
             raise SettingError(f"{key} of {what} is {quote(value)}{suggest_name(quote(value), get_args(hint))}", key)
         return value
@@ -96,7 +96,7 @@ def read_hints(function: Any) -> dict[str, Any]:
     except NameError:  # a user's class whose annotations name something that does not exist at run time
         return {}
     if isinstance(function, type):
-        if not is_dataclass(function):  # it has an __init__ of its own, or no settings
+        if not is_dataclass(function):  # it has its own __init__, or no settings
             return {}
         return {f.name: hints[f.name] for f in fields(function) if f.init}
     return {name: hint for name, hint in hints.items() if name != "return"}

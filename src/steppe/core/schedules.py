@@ -1,4 +1,4 @@
-"""How the local learning rate changes over the rounds: the factor of `lr` in round t of `rounds`, from 0.
+"""Schedules of the local learning rate: the factor of `lr` in round t of `rounds`, counted from 0.
 
 >>> [steps(t, 300, 100, 200, gamma=0.1) for t in (99, 100, 200)]
 [1.0, 0.1, 0.010000000000000002]
@@ -21,7 +21,7 @@ def exponential(t: int, rounds: int, decay: float = 0.99) -> float:
 
 
 def cosine(t: int, rounds: int, end: float = 0.0) -> float:
-    """From 1 to `end`, half a cosine."""
+    """Fall from 1 to `end` along half a cosine."""
     return end + (1 - end) * (0.5 * (1 + cos(pi * t / max(rounds, 1))))
 
 
@@ -30,17 +30,17 @@ def linear(t: int, rounds: int, end: float = 0.0) -> float:
 
 
 def steps(t: int, rounds: int, *milestones: float, gamma: float = 0.1) -> float:
-    """Times gamma at every milestone."""
+    """Multiply by gamma at every milestone."""
     return float(gamma ** sum(t >= m for m in milestones))
 
 
 def warm_up(t: int, length: float) -> float:
-    """Up to 1 in so many equal steps, the first of which is not 0."""
+    """Rise to 1 in this number of equal steps, the first of which is not 0."""
     return min((t + 1) / length, 1.0) if length else 1.0
 
 
 def look_up(table: Sequence[float] | Mapping[int, float], t: int) -> float:
-    """A factor for each round, of which the last goes on; or the rounds from which factors hold, 1 before the first.
+    """Look up the factor of a round in a list, whose last factor is kept, or in a dict of first rounds, 1 before them.
 
     >>> look_up([1, 0.5], 7), look_up({10: 0.1, 20: 0.01}, 15), look_up({10: 0.1}, 3)
     (0.5, 0.1, 1.0)
@@ -51,9 +51,9 @@ def look_up(table: Sequence[float] | Mapping[int, float], t: int) -> float:
     return float(table[min(t, len(table) - 1)])
 
 
-# With an example each; `exponential` without a number has lr_decay.
+# Each has an example; `exponential` without a number uses lr_decay.
 SCHEDULES = {
     "constant": (constant, "constant"), "exponential": (exponential, "exponential or exponential(0.99)"),
     "cosine": (cosine, "cosine or cosine(0.1)"), "linear": (linear, "linear or linear(0.1)"),
 }  # fmt: skip
-OF_ALL_ROUNDS = (cosine, linear)  # they depend on how many there are
+OF_ALL_ROUNDS = (cosine, linear)  # they depend on the number of rounds

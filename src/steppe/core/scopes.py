@@ -1,4 +1,4 @@
-"""What a part sees at each of its hooks: a client's round, one local step, the server's turn, the aggregation.
+"""The arguments of a part's hooks: a client's round, one local step, the server before and after the replies.
 
 `state`, `up` and `decay` may be written to. They are created in the call and returned from it, so the functions
 around them stay pure.
@@ -30,9 +30,9 @@ class OnClient:
     x: Tensor  # the global model as the client received it
     lr: Tensor  # of this round
     round: Tensor  # its number, from 0
-    state: Tensors  # this part's own on this client
+    state: Tensors  # this part's state on this client
     down: Tensors  # this part's broadcast
-    start: Tensor  # where the client began; x unless a part moved it
+    start: Tensor  # where the client starts; x unless a part moved it
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ClientRound(OnClient):
 
     update_differs: bool  # whether the update is not w − x: another part moves the start, or uploads something else
     w: Tensor  # the client's parameters now
-    steps: Tensor  # how many it takes this round
+    steps: Tensor  # number of steps in this round
     effective_steps: Tensor  # at the end: the sum of the strides (`Part.stride`); 1 if there was no step
     up: Tensors = field(default_factory=dict)  # this part's upload, for `finish` to fill
 
@@ -52,7 +52,7 @@ class LocalStep(OnClient):
 
     w: Tensor  # the client's parameters before this step
     index: Tensor  # the step's number, from 0
-    steps: Tensor  # how many the client takes this round
+    steps: Tensor  # number of the client's steps in this round
     batch: Tensors  # x, y and, where padded, mask
     decay: dict[str, float]  # weight decay handed to the optimiser, by part
     spend: bool  # whether the tensors of `round_state` may be overwritten in place, to save memory traffic
@@ -74,16 +74,16 @@ class ServerTurn:
     x: Tensor  # the global model before the round's update; for `prepare`, as it is sent
     lr: Tensor  # of this round
     round: Tensor  # its number, from 0
-    state: Tensors  # this part's own on the server
-    clients: int  # all of them
+    state: Tensors  # this part's state on the server
+    clients: int  # number of all clients
 
 
 @dataclass
 class Aggregation(ServerTurn):
-    """For `server` and `settle`: the server's turn with the combined replies of the clients."""
+    """For `server` and `settle`: the server with the combined replies of the clients."""
 
-    up: Tensors  # this part's uploads, reduced as its `reduction` says
-    active: int  # clients whose replies count
+    up: Tensors  # this part's uploads, combined by its `reduction`
+    active: int  # number of clients whose replies are used
     share: float | Tensor  # their share of all clients' weight
     sum_over_all: Callable[[], Tensor]  # (1/N) Σ over the round's clients of their updates
     mean_times: Callable[..., Tensor]  # (name, how="weights"): the mean of the updates times a scalar upload

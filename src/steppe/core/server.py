@@ -1,4 +1,4 @@
-"""The server's turn, pure: broadcast before a round, aggregate after it."""
+"""The server's pure functions: broadcast before a round, aggregate after it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from steppe.core.client import Reply, Sent, list_uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
+from steppe.core.part_slips import telling_missing_states
 from steppe.core.scopes import Aggregation, ServerTurn
 from steppe.core.stacking import joint_norms, scale_rows
 
@@ -32,9 +33,10 @@ class Portion(NamedTuple):
     """Some of the round's replies, if the others are on other ranks."""
 
     places: list[int]  # their positions among the round's clients
-    summed: Callable[[Tensor], Tensor]  # sums over all ranks, which ask for the same sums in the same order
+    summed: Callable[[Tensor], Tensor]  # sums over all ranks, which call it for the same sums in the same order
 
 
+@telling_missing_states()
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
     """Return what is sent this round, and the server after `prepare`. Rows: the states of the round's clients."""
@@ -52,13 +54,14 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 
 
+@telling_missing_states()
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, states_of_all: StatesOfAll | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
     """Combine each upload with one matrix product, then apply each part's rule. Replies are stacked: (n, P).
 
-    A part may scale the rows first, and one part may replace the mean (median, noise, …); its value then stands for
-    the mean whatever the weights are, and n/N times the value stands for the sum over all N clients.
+    A part may scale the rows first, and one part may replace the mean (median, noise, …); its value then replaces
+    the mean, whatever the weights, and n/N times the value replaces the sum over all N clients.
     `total` is the weight of all clients together; without it, absent clients are assumed to weigh as much as present
     ones. With a `portion`, the replies are some of the round's, the weights are those of all, and no part screens or
     reduces.
@@ -73,19 +76,19 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
         return ServerTurn(layout, server.x, sent.lr, sent.round, state[p.name], clients)
 
     if replies.buffers and algorithm.using("screen"):
-        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, but a bound means "
-                               "nothing for running statistics (batch norm): use a model with group norm")  # fmt: skip
+        raise CompositionError(f"'{algorithm.using('screen')[0].name}' bounds what clients upload, but a bound has no "
+                               "meaning for running statistics (batch norm): use a model with group norm")  # fmt: skip
 
     for p in algorithm.using("screen"):
         rows = scale_rows(rows, p.screen(joint_norms(rows)))
     centres: Tensors | None = None
     for p in algorithm.using("reduce"):
         centres = p.reduce(rows, turn(p))
-        if algorithm.frozen:  # clients cannot have moved these, so noise must not either
+        if algorithm.frozen:  # clients cannot change these, so noise must not either
             still = layout.mask(algorithm.frozen, server.x.device)
             centres = {k: v.masked_fill(still, 0.0) if v.shape == still.shape else v for k, v in centres.items()}
 
-    @cache  # a part with two hooks asks for it twice
+    @cache  # a part with two hooks needs it twice
     def reduced(name: str, how: str = "weights") -> Tensor:
         if centres is not None:
             return centres[name] * (count / clients) if how == "sum" else centres[name]
@@ -101,7 +104,9 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     def aggregation(p: Part) -> Aggregation:
         def mean_times(name: str, how: str = "weights") -> Tensor:
             if name not in p.times:
-                raise CompositionError(f"'{p.name}' multiplies updates by {name!r}, so it must say times = ({name!r},)")
+                raise CompositionError(
+                    f"'{p.name}' multiplies updates by {name!r}, so its class must set times = ({name!r},)"
+                )
             return reduced(f"{p.name}.{name}*", how)
 
         def rows_of_all(name: str) -> Tensor:
@@ -125,6 +130,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     return Server(x, state, buffers)
 
 
+@telling_missing_states()
 def choose_evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
                      clients: int = 1) -> Tensor:  # fmt: skip
     """Return the model to evaluate: the global one, unless a part (such as an average of models) provides another."""

@@ -14,7 +14,7 @@ from steppe.core.widest import find_widest
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Stack many trees of one shape into one tree of rows."""
+    """Stack many trees of the same structure into one tree of rows."""
     return tree_map(lambda *rows: torch.stack(rows), *trees)
 
 
@@ -34,7 +34,7 @@ def take_row(tree: Any, i: int) -> Any:
 
 
 def flatten_rows(rows: Tensor) -> Tensor:
-    """Return one vector per client, also if there are no clients or each has a single number."""
+    """Return one vector per client, even if there are no clients or each has a single number."""
     return rows.reshape(len(rows), prod(rows.shape[1:]))
 
 

@@ -27,7 +27,7 @@ class Outputs(NamedTuple):
     """Outputs of one forward pass: the prediction, and the intermediate values that parts need."""
 
     logits: Tensor  # the prediction
-    features: Tensor | None  # what enters the head
+    features: Tensor | None  # the inputs of the head
     activations: tuple[Tensor, ...]  # of the model's taps, of every call
     buffers: Tensors  # running statistics after the pass
 
@@ -37,8 +37,8 @@ class Task:
 
     Parameters with `requires_grad=False` are constants: no vector of the algorithm contains them, so
     decay never touches them and costs leave them out. They are not copied: the user's module, this task and the
-    modules that it exports share them. Integer buffers (batch norm's counters) stay as they were: no average of
-    theirs means anything.
+    modules that it exports share them. Integer buffers (batch norm's counters) stay as they were, because
+    averaging them has no meaning.
     """
 
     def __init__(self, model: nn.Module, loss: str | Each = "cross_entropy",
@@ -62,28 +62,28 @@ class Task:
         self.constants: Tensors = {k: named[k] for k in self.frozen}
         self.constants |= {k: b for k, b in buffers.items() if not b.is_floating_point()}
         self.types = {k: p.dtype for k, p in named.items()}  # of the user's module
-        self.mixed: torch.dtype | None = None  # the type of a narrow frozen base, which then computes in that type
+        self.mixed: torch.dtype | None = None  # the type of a narrow frozen base, in which the base computes
         self.learner = copy_sharing(model).train()
         self.judge = copy_sharing(model).eval()  # dropout off, running statistics fixed: for teachers and tests
         self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         self.quick: Tensors = {}  # the constants in that precision
-        self.pieces = 1  # into which a differentiated pass is split, to save memory
-        # Whether the model runs parts of itself again while it is differentiated; transformers' models say so.
+        self.pieces = 1  # number of pieces into which a differentiated pass is split, to save memory
+        # Whether the model uses activation checkpointing; models of transformers have this attribute.
         self.recomputes = any(getattr(m, "gradient_checkpointing", False) is True for m in model.modules())
         self._held: ExitStack | None = None
-        # Statistics over a batch see padding too, so such a model cannot be padded.
+        # Batch statistics would include padding, so the batches of such a model cannot be padded.
         self.uses_batch_statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
     @property
     def metric(self) -> Metric:
-        """The main one of the metrics, the first."""
+        """The main metric, which is the first."""
         return self.metrics[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
-        """Return the same task elsewhere, or in another precision. A frozen matrix of a narrow type keeps it."""
+        """Return the task on another device or in another precision. Frozen matrices of a narrow type keep it."""
         moved, meta = copy.copy(self), torch.device(device).type == "meta"
         x0 = self.x0.to(device, dtype)
-        # Tensors without data have no memory to save, and one type spares them the rules of mixed ones.
+        # Tensors without data use no memory, and with one type no rules for mixed types apply to them.
         wide = x0.dtype if meta else dtype
         constants: Tensors = {}
         for k, c in self.constants.items():
@@ -103,11 +103,11 @@ class Task:
 
     @cached_property
     def base_hash(self) -> str:
-        """Sixteen digits of what is frozen."""
+        """Sixteen digits of the hash of everything frozen."""
         return hash_tensors({k: self.constants[k] for k in self.frozen})
 
     def hasten(self, dtype: torch.dtype) -> None:
-        """Let the student's passes take a lower precision. What is frozen is cast now, not in every pass."""
+        """Let the student's passes use a lower precision. Frozen tensors are cast now, not in every pass."""
         self.fast = dtype
         self.quick = {k: c.to(dtype) if c.is_floating_point() else c for k, c in self.constants.items()}
 
@@ -115,8 +115,8 @@ class Task:
                 learning: bool = True, fast: bool = False) -> Outputs:  # fmt: skip
         """Run the model at w. Only the intermediate values in `see` (features, activations) are kept.
 
-        `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near its zero) must
-        not take it, because rounding would become its direction.
+        `fast` allows the task's lower precision; a gradient that is normalised (a proximal one near zero) must
+        not use it, because its direction would be that of rounding errors.
         """
         if self.pieces > 1 and learning and torch.is_grad_enabled():
             return self._in_pieces(w, inputs, buffers, see, fast)
@@ -148,7 +148,7 @@ class Task:
         dtype = w.dtype if low is None else low
         fixed = self._fixed(w.dtype, low)
         try:
-            # Cut tensor by tensor, not as one vector: matrix units want operands that begin at round addresses.
+            # Cast tensor by tensor, not as one vector: matrix units need operands at aligned addresses.
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **fixed, **after}
             with self._types(w, low):
@@ -194,13 +194,13 @@ class Task:
 
     @property
     def _whole(self) -> Task:
-        """The same task, which takes a batch at once."""
+        """The same task, without splitting batches into pieces."""
         whole = copy.copy(self)
         whole.pieces = 1
         return whole
 
     def _fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
-        """Return what no client trains, as one pass takes it; a counter is copied, because the pass may write to it."""
+        """Return all that is not trained, for one pass; counters are copied, because the pass may write to them."""
         wanted = None if self.mixed is not None or low is not None else dtype
         return {
             k: c.to(wanted) if c.is_floating_point() else c if k in self.types else c.clone()
@@ -208,13 +208,13 @@ class Task:
         }
 
     def _types(self, w: Tensor, low: torch.dtype | None) -> AbstractContextManager[Any]:
-        """Let a narrow base compute in its own type, whatever the type of what is trained and of the inputs."""
+        """Let a narrow base compute in its own type, whatever the types of the trained parameters and the inputs."""
         if self.mixed is None or low is not None:
             return nullcontext()
         return torch.autocast(w.device.type, self.mixed, cache_enabled=False)
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
-        """Run the head alone, on features that the body has already computed."""
+        """Run only the head, on features that the body has already computed."""
         params = {**self.layout.unflatten(w), **self._fixed(w.dtype, None)}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
@@ -228,7 +228,7 @@ class Task:
     def module(self, w: Tensor, buffers: Tensors | None = None) -> nn.Module:
         """Return a trained copy of the user's module, ready to predict or to export as a plain state dict.
 
-        It shares what is frozen with the user's module. Where that has a narrow type, all types are as they were there.
+        It shares frozen tensors with the user's module. If these have a narrow type, all types are as in that module.
         """
         state = {**self.layout.unflatten(w), **self.constants, **(buffers or self.buffers)}
         for k, t in state.items():
@@ -240,9 +240,11 @@ class Task:
         return copy_sharing(self.judge, state)
 
     def state_dict(self, w: Tensor, buffers: Tensors | None = None) -> Tensors:
-        """The trained module's state dict without what is frozen; what is trained has the type of w."""
+        """Return the trained module's state dict without frozen tensors; trained ones have the type of w."""
         module, trained = self.module(w, buffers), self.layout.unflatten(w)
-        frozen = {module.get_parameter(k).data_ptr() for k in self.frozen}  # by place, because a tied one has two names
+        frozen = {
+            module.get_parameter(k).data_ptr() for k in self.frozen
+        }  # by address, because a tied parameter has two names
         return {k: trained.get(k, v) for k, v in module.state_dict().items() if v.data_ptr() not in frozen}
 
 

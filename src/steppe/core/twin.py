@@ -15,7 +15,7 @@ NARROW = (torch.bfloat16, torch.float16)  # types in which a frozen matrix may s
 
 
 def copy_sharing(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Return a copy of the modules that shares their parameters and buffers, or has those of `tensors` instead.
+    """Return a copy of a module that shares its parameters and buffers, except those given in `tensors`.
 
     >>> one = nn.Linear(1, 1)
     >>> other = copy_sharing(one, {"bias": torch.ones(1)})
@@ -26,7 +26,7 @@ def copy_sharing(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) 
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():
-            if isinstance(value, Tensor) and value.grad_fn is not None:  # a hook's result, as weight_norm leaves it
+            if isinstance(value, Tensor) and value.grad_fn is not None:  # the result of a hook, such as weight_norm's
                 memo[id(value)] = value.detach()
     for name, old in own.items():
         new = old if tensors is None else tensors.get(name, old)
@@ -37,17 +37,17 @@ def copy_sharing(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) 
 
 
 def choose_frozen_type(p: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the type of a frozen parameter in a run of this type; None: its own.
+    """Return the type of a frozen parameter in a run of this type; None if it keeps its own.
 
-    Matrices of a narrow type keep it. Vectors, such as a norm's weights, take the run's: they are small, and not every
-    norm takes a narrow weight with a wide input.
+    Matrices of a narrow type keep it. Vectors, such as a norm's weights, get the run's type: they are small, and not
+    every norm accepts a narrow weight with a wide input.
     """
     keeps = p.dtype in NARROW and p.ndim >= 2 and dtype != torch.float64
     return None if keeps or not p.is_floating_point() else dtype
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return sixteen digits of the names and values, whatever the floating-point type that holds them.
+    """Return sixteen digits of a hash of the names and values, which does not depend on the floating-point type.
 
     >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(2, dtype=torch.bfloat16)})
     True

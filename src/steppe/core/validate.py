@@ -1,6 +1,6 @@
-"""Which replies the server accepts. Pure: the simulator and a real federation make the same checks.
+"""Decide which replies the server accepts. The simulator and a real federation make the same checks.
 
-A reply from outside may be anything, so `find_misfit` compares it with the expected shape (`client.make_empty_replies`)
+A node may send anything, so `find_misfit` compares it with the expected shape (`client.make_empty_replies`)
 before it is stacked with the others; `find_faults` checks the numbers of stacked replies. A refused reply is never
 averaged; the reason is a phrase that follows the client's name.
 """
@@ -73,8 +73,8 @@ def find_faults(replies: Reply, limit: float | None = None, lengths: Tensor | No
 def find_finite(rows: Tensor) -> Tensor:
     """Return which rows have only finite numbers.
 
-    A finite sum has finite terms, and on a CPU costs a tenth of a check of each, so the sum is checked first. Finite
-    terms may still have a sum that is not finite.
+    If a sum is finite, so are its terms, and on a CPU the sum costs a tenth of checking each term, so it is checked
+    first. Finite terms may still have a sum that is not finite.
     """
     if not rows.is_cuda:
         good = flatten_rows(rows).sum(1).isfinite()

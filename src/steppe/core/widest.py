@@ -1,4 +1,4 @@
-"""The widest floating-point type that a device has: float64, but not on Apple's GPUs."""
+"""The widest floating-point type of a device: float64, except on Apple's GPUs."""
 
 from __future__ import annotations
 

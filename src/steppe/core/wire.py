@@ -1,4 +1,4 @@
-"""What passes between server and clients as flat dicts of tensors: the one place that knows the names.
+"""The messages between server and clients as flat dicts of tensors. Only this file uses their names.
 
 to a client    x, down/<part>/<name>, buffers/<name>
 to the server  update, up/<part>/<name>, buffers/<name>; state/<part>/<name> where the server mirrors it

@@ -1,4 +1,4 @@
-"""Files that are complete or not there: written under another name, then renamed."""
+"""Write a file under a temporary name and rename it, so that it is either complete or absent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from steppe.core.errors import SteppeError
 
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file next to `path`, and give it that name once it is complete."""
+    """Let `write` fill a temporary file next to `path`, and rename it once it is complete."""
     if path.is_dir():
-        raise SteppeError(f"{path} is a folder: give the name of a file.")
+        raise SteppeError(f"{path} is a folder: give a file name.")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.new")
     try:

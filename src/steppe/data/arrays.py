@@ -40,7 +40,7 @@ def _as_numeric(given: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise SteppeError(f"The {what} are no array of numbers ({error}).") from error
+        raise SteppeError(f"The {what} are not an array of numbers ({error}).") from error
     if array.dtype == object:
         array = _without_objects(array, what)
     if array.dtype.kind not in "biuf" and array.dtype.kind != "c":
@@ -104,7 +104,7 @@ def as_inputs(given: Any, what: str = "inputs", alone: bool = True) -> Inputs:
         elif x.ndim < 3 and not alone:
             x = x.long()  # a mask, or ids
     if x.dtype == torch.bool and alone:
-        return x.float()  # beside other inputs it is a mask, which keeps its type
+        return x.float()  # next to other inputs it is a mask, which keeps its type
     return x.float() if x.dtype == torch.float64 else x
 
 

@@ -101,9 +101,9 @@ class Data:
             )
 
     def judged_by_validation(self) -> Data:
-        """Return the same data with the validation samples in the place of the test set, which is left out."""
+        """Return the same data with the validation samples in place of the test set, which is left out."""
         if self.validation_inputs is None or self.validation_targets is None:
-            raise SteppeError("There are no validation samples to judge by: call with_validation first.")
+            raise SteppeError("There are no validation samples to evaluate on: call with_validation first.")
         return replace(self, test_inputs=self.validation_inputs, test_targets=self.validation_targets, test_groups=None)
 
     def with_validation(self, fraction: float, seed: int) -> Data:

@@ -12,7 +12,7 @@ from steppe.core.errors import SettingError, SteppeError
 from steppe.data.dataset import Data
 from steppe.data.given_partition import as_labels, check_indices, choose_held_out, number_clients, split_indices
 from steppe.data.named_datasets import load
-from steppe.data.partition import GIVEN, Partition, as_array, make
+from steppe.data.partition import BY_GROUPS, Partition, as_array, make
 
 OWN = "own:"  # precedes what is an object of the user's own, as in the configuration
 PER_ROUND = 5  # clients per round, unless a federation has fewer or the user says otherwise
@@ -31,18 +31,18 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
         targets = data.train_targets.cpu().numpy() if data.by is None else as_labels(data.by, len(data.train_targets))
         return data, make(rule, targets, clients, seed, classes=data.classes if data.by is None else None)
     if len(fixed.clients) != clients:
-        where = "partition" if fixed.rule == GIVEN else rule
+        where = "partition" if fixed.given else rule
         raise SettingError(f"{where} has {len(fixed.clients)} clients, but clients is {clients}: set clients to "
                            f"{len(fixed.clients)}.", "clients")  # fmt: skip
     before = len(data.train_targets)
-    if fixed.rule == GIVEN and fixed.held_out is None and fixed.samples not in (None, before):
+    if fixed.given and fixed.held_out is None and fixed.samples not in (None, before):
         raise SteppeError(f"partition has a client for {fixed.samples} samples, but {data.name} has {before} training "
                           "samples.")  # fmt: skip
     if fixed.held_out is not None:  # a run's own file
         data = data.hold_out(fixed.held_out)
-    elif validation and fixed.rule != GIVEN and fixed.samples != before:  # made from what validation had left
+    elif validation and not fixed.given and fixed.samples != before:  # made from what validation had left
         data = data.with_validation(validation, validation_seed)
-    check_indices(fixed, len(data.train_targets), data.name, repeats=fixed.rule != GIVEN)
+    check_indices(fixed, len(data.train_targets), data.name, repeats=not fixed.given)
     if validation and len(data.train_targets) == before:
         held_out = choose_held_out(fixed, validation, validation_seed)
         data, fixed = data.hold_out(held_out), _without(fixed, held_out, before)
@@ -50,9 +50,9 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
 
 
 def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tuple[Data | None, Partition | None]:
-    """Take `groups`, `by` and a partition that is no text out of a run's options; set what follows from them.
+    """Take `groups`, `by` and a partition that is an object out of a run's options; set what follows from them.
 
-    A partition of the user's own stands in the configuration as `own:indices` or `own:groups`.
+    The user's own partition is `own:indices` or `own:groups` in the configuration.
     """
     groups, by, split = options.pop("groups", None), options.pop("by", None), None
     rule = options.get("partition")
@@ -61,7 +61,7 @@ def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tup
                           f"{'by' if by is not None else 'partition'}.")  # fmt: skip
     if groups is not None:
         numbers, _ = number_clients(groups, None if data is None else len(data.train_targets))
-        split = replace(make("natural", numbers, int(numbers.max()) + 1), rule=GIVEN)
+        split = replace(make("natural", numbers, int(numbers.max()) + 1), rule=BY_GROUPS)
         options["partition"] = f"{OWN}groups"
     elif rule is not None and not isinstance(rule, str | Path):
         split = rule if isinstance(rule, Partition) else split_indices(rule)
@@ -99,7 +99,7 @@ def is_file(partition: str) -> bool:
 
 
 def _fixed(data: Data, rule: str, clients: int) -> Partition | None:
-    """Return a partition that depends on no labels: of a file, or by the clients that the data name."""
+    """Return a partition that does not depend on labels: from a file, or by the clients that the data define."""
     if is_file(rule):
         return Partition.load(rule)
     if rule.strip() != "natural":

@@ -1,4 +1,4 @@
-"""Clients whose samples are drawn when they are asked for: a federation of any size takes no memory and no time."""
+"""Clients whose samples are drawn only when needed, so that a federation of any size takes no memory and no time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES, CLASSES = 0xD2A3, 0xD2A4  # keep these uses of a key apart from every o
 
 
 class DrawnClients(Sequence[np.ndarray]):
-    """`each` different training samples for every client, of all classes or of `kinds` classes of its own.
+    """Give every client `each` different training samples, of all classes or of `kinds` classes of its own.
 
     A client's samples are a function of (seed, client). Clients share samples, because there may be more clients than
     samples.
@@ -51,7 +51,7 @@ class DrawnClients(Sequence[np.ndarray]):
 
     @property
     def content(self) -> bytes:
-        """Return what all samples follow from."""
+        """Return the numbers that determine all samples."""
         labels = b"" if self.kinds is None else self.labels.astype("<i8").tobytes()
         numbers = (len(self.labels), self.clients, self.seed, self.each, self.kinds or 0)
         return hashlib.sha256(labels).digest() + np.array(numbers, "<i8").tobytes()

@@ -133,7 +133,7 @@ def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: 
         raise SteppeError(f"The {part} data have no column but {name!r}, so there is no input.")
     read = {column: _column(table, column) for column in [*wanted, name, *([groups] if groups else [])]}
     rows = {column: read[column] for column in wanted}
-    if len(wanted) == 1:
+    if len(wanted) == 1 and not (frame and np.asarray(rows[wanted[0]]).dtype.kind in "biuf"):
         x = rows[wanted[0]]
     elif frame:  # a frame's columns are the features of one input
         text = [c for c in wanted if np.asarray(rows[c]).dtype.kind not in "biuf"]

@@ -41,7 +41,7 @@ def as_labels(values: Any, what: str) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             whole = labels.astype(np.int64) if labels.dtype.kind in "uif" and labels.ndim == 1 else None
     except (ValueError, TypeError, OverflowError) as error:
-        raise SteppeError(f"{what}: these are no labels ({quote(str(error))}); use the official file.") from error
+        raise SteppeError(f"{what}: these are not labels ({quote(str(error))}); use the official file.") from error
     if whole is None or not np.array_equal(whole, labels):
         raise SteppeError(f"{what}: labels must be one whole number per sample; use the official file.")
     return whole

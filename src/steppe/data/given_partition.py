@@ -16,7 +16,7 @@ import numpy as np
 
 from steppe.core.errors import SteppeError, quote
 from steppe.data.draw_clients import DrawnClients
-from steppe.data.partition import GIVEN, Partition, as_array
+from steppe.data.partition import BY_INDICES, Partition, as_array
 
 BINS = 10  # of equal size, for numbers that a label-skew rule divides by
 
@@ -28,7 +28,7 @@ def split_indices(clients: Any) -> Partition:
     if isinstance(clients, str | bytes) or not isinstance(clients, Sequence | np.ndarray) or len(clients) == 0:
         raise SteppeError(f"partition is {quote(clients)}: give a rule such as 'lda(0.3)', a file, or a list with the "
                           "indices of each client.")  # fmt: skip
-    return Partition(tuple(_indices(i, one) for i, one in enumerate(clients)), GIVEN, 0)
+    return Partition(tuple(_indices(i, one) for i, one in enumerate(clients)), BY_INDICES, 0)
 
 
 def _indices(client: int, given: Any) -> np.ndarray:

@@ -24,8 +24,8 @@ def read(path: Path, join: bool = True) -> tuple[np.ndarray, ...]:
         if images is None or labels is None:
             continue
         if images.ndim < 2 or images.shape[1:] != arrays["train_images"].shape[1:] or images.dtype.kind not in "uif":
-            raise SteppeError(f"{path} has {part}_images of shape {images.shape} and type {images.dtype}, which are no "
-                              "images of one size.")  # fmt: skip
+            raise SteppeError(f"{path} has {part}_images of shape {images.shape} and type {images.dtype}, which "
+                              "are not images of one size.")  # fmt: skip
         if labels.ndim == 0 or labels.size != len(labels):
             raise SteppeError(f"{path} has several labels per image, but only single-label sets are supported.")
         arrays[f"{part}_labels"] = as_labels(labels.reshape(-1), f"{path}, {part}_labels")

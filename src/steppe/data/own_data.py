@@ -1,4 +1,4 @@
-"""Data of the user's own, in whatever form they come: arrays, data sets, tables, or one data set per client."""
+"""The user's own data, in any of these forms: arrays, data sets, tables, or one data set per client."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
                  name: str = "clients", **options: Any) -> Data:  # fmt: skip
     """Create a natural federation from one data set per client, in a list or in a dict by name.
 
-    clients  for each client (x, y), or (x, y, test_x, test_y) with a test set of its own, or a data set as
+    clients  for each client (x, y), or (x, y, test_x, test_y) with its own test set, or a data set as
              `from_dataset` reads it, or two of them
     test     a common test set; without one, those of all clients together are used
     target   the column of the targets, of tables
@@ -118,6 +118,9 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
 
 def _read_client(number: int, given: Any, target: str | None, inputs: Any) -> tuple[Columns, Columns | None]:
     part = f"client {number}'s"
+    if isinstance(given, Data):
+        raise SteppeError(f"Client {number} is given as a steppe.Data, whose classes may be numbered otherwise than "
+                          "another client's: give its arrays or its table, with target=… and inputs=….")  # fmt: skip
     if isinstance(given, tuple | list) and len(given) == 4:
         return Columns(*given[:2]), Columns(*given[2:])
     if isinstance(given, tuple | list) and len(given) == 2:

@@ -26,8 +26,8 @@ from steppe.data.draw_clients import DrawnClients
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
 
-# The rules of partitions that no rule made: indices from the user, the samples of a federation's node.
-GIVEN, ON_NODE = "own indices", "own"
+# The rules of partitions that no rule made: indices or groups from the user, the samples of a federation's node.
+BY_INDICES, BY_GROUPS, ON_NODE = "own indices", "own groups", "own"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,16 @@ class Partition:
     seed: int  # of the rule
     samples: int | None = None  # number of training samples that were divided
     held_out: np.ndarray | None = None  # those that were taken out for validation before
+
+    @property
+    def given(self) -> bool:
+        """Return whether the user gave it, as indices or as groups."""
+        return self.rule in (BY_INDICES, BY_GROUPS)
+
+    @property
+    def title(self) -> str:
+        """Return the rule, and the seed if it has one."""
+        return self.rule if self.given else f"{self.rule}, seed {self.seed}"
 
     @property
     def sizes(self) -> np.ndarray:
@@ -94,7 +104,7 @@ class Partition:
             content = {"clients": content} if isinstance(content, list) else content
             if "groups" in content:
                 groups = number_clients(content["groups"])[0]
-                return replace(make("natural", groups, int(groups.max()) + 1), rule=GIVEN)
+                return replace(make("natural", groups, int(groups.max()) + 1), rule=BY_GROUPS)
             if "hash" not in content:
                 return split_indices(content["clients"])
             held_out = np.array(content["held_out"], np.int64) if "held_out" in content else None
@@ -135,7 +145,7 @@ class Partition:
             figure = Figure(figsize=size)
         axes = figure.subplots()
         axes.scatter(client, label, s=120 * area / area.max(), color="#2a6f97", linewidths=0)
-        axes.set(xlabel="client", ylabel="class", title=f"{self.rule}, seed {self.seed}")
+        axes.set(xlabel="client", ylabel="class", title=self.title)
         axes.set(xlim=(-1, len(self.clients)), ylim=(-1, classes))
         if path is not None:
             save_figure(figure, path, bbox_inches="tight", dpi=150)
@@ -194,6 +204,14 @@ def parse(rule: str) -> tuple[Callable[..., Sequence[np.ndarray]], list[float]]:
     if not all(numbers):
         raise SettingError(f"partition is {quote(rule)}: its numbers must be positive", "partition")
     return function, numbers
+
+
+def is_rule(text: str) -> bool:
+    """Return whether a partition is given as a rule, and not as a file or by the user's own indices."""
+    try:
+        return bool(parse(text))
+    except SteppeError:
+        return False
 
 
 def as_array(targets: Any) -> np.ndarray:

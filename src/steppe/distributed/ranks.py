@@ -1,6 +1,6 @@
 """One round over several ranks: which rank trains which client, where client states are, how replies are combined.
 
-Every rank holds the server and knows the whole round, and trains its share of the clients. Then either the ranks add
+Every rank has the server and the whole round's plan, and trains its share of the clients. Then either the ranks add
 their partial sums, with one all-reduce per vector, or every rank gathers all replies in the clients' order and
 aggregates them exactly as one process would. With one process, nothing is sent.
 """

@@ -14,8 +14,8 @@ gradient. `deadline` is a number of seconds, or a multiple of the median time of
 With a deadline, a round ends when all clients have answered, or else at the deadline. Without one, the server notices
 a failure when the answer would have been due.
 
-A reply is not counted if the client failed (with probability `dropout`) or was late. Such a client leaves no trace.
-The weights are renormalised over the clients that answered, and the server's rules see only those. The next time the
+A reply is not counted if the client failed (with probability `dropout`) or was late. Such a client has no effect.
+The weights are renormalised over the clients that answered, and the server's rules use only those. The next time the
 client is called, it starts from its previous state, as a node must whose reply was never acknowledged. Otherwise the
 variates of SCAFFOLD and FedDyn would count work that the server never saw. Such a client is therefore not trained.
 All draws are keyed by (seed, round, client), so that all algorithms, executors and resumed runs see the same failures.

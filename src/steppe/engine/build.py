@@ -71,7 +71,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     data = datasets.load(config.data, config.data_folder) if data is None else data
     check_values(data)
     node = split is not None and split.rule == ON_NODE
-    if at_nodes or node:  # a federation's data are where they are
+    if at_nodes or node:  # a federation's data are not divided here
         data = data.with_validation(config.validation, config.seed) if config.validation else data
     else:
         data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
@@ -88,7 +88,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         model = models.build(config.model, data.outputs, data.shape)
     task, notes = _task(model, data, loss, metric, head, predict)
     if config.judged_on == "validation":
-        notes.append("judged on held-out training samples; the test set is not looked at")
+        notes.append("evaluated on held-out training samples; the test set is not used")
     task = task.to(device, dtype)
     batch = model_checks.check_batch(task, federation, notes)
     check_early_stopping(config, task.metrics)
@@ -128,11 +128,11 @@ def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, da
     given = {"algorithm": algorithm, "model": model, "data": data, "partition": split}
     for key, value in given.items():
         if value is None and getattr(config, key).startswith(OWN):
-            raise SteppeError(f"The {key} of this run is an object of your own ({getattr(config, key)}), so it has no "
-                              f"name: pass it again from Python, with {key}=….")  # fmt: skip
+            raise SteppeError(f"The {key} of this run is your own object ({getattr(config, key)}), so it has no name: "
+                              f"pass it again from Python, with {key}=….")  # fmt: skip
     absent = [text for text in config.add if text.startswith(OWN)][len(add) :]
     if absent:
-        raise SteppeError(f"A part of this run is an object of your own ({absent[0]}), so it has no name: pass it "
+        raise SteppeError(f"A part of this run is your own object ({absent[0]}), so it has no name: pass it "
                           "again from Python, with add=[…].")  # fmt: skip
     return config.model_copy(update={key: f"{OWN}{name}" for key, name in names.items() if name is not None
                                      and getattr(config, key) != f"{OWN}{name}"})  # fmt: skip

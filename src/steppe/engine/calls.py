@@ -29,7 +29,7 @@ class Call(NamedTuple):
 def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
     """Check the arguments. What the caller's own function needs is taken from the options."""
     with tell_where(say_options({**options, "add": add})):
-        own, rest = _find_own(algorithm, options)
+        own, rest = find_own(algorithm, options)
         if not isinstance(add, str | Part | list | tuple):
             raise SteppeError(f"add is {quote(str(add))}: give parts, by name or as objects, such as add=['man'].")
         added = [add] if isinstance(add, str | Part) else list(add)
@@ -48,7 +48,7 @@ def say_options(options: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"{key}={quote(value)}" for key, value in options.items()}
 
 
-def _find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the caller's own parts, and the options that are not settings of his function."""
     if isinstance(algorithm, str):
         return None, dict(options)

@@ -1,6 +1,6 @@
-"""What PyTorch has compiled, in a file that can travel to another machine of the same kind.
+"""Keep PyTorch's compiled code in a file for other machines of the same kind.
 
-The file holds compiled code. To load it is to run it, so load only what you or your own machines have made.
+Loading the file may run the code in it, so load only files that you or your own machines have made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def describe_kind(device: torch.device) -> dict[str, str]:
-    """Return what compiled code depends on: with another of these, PyTorch would compile anew."""
+    """Return what compiled code depends on: if any of these differs, PyTorch would compile again."""
     cuda = device.type == "cuda"
     try:
         triton = metadata.version("triton")
@@ -43,7 +43,7 @@ def save_cache(path: Path, device: torch.device) -> int:
 
 
 def load_cache(path: Path, device: torch.device) -> str:
-    """Load a file of `save_cache`. Return why it is of no use here; empty if it is."""
+    """Load a file of `save_cache`. Return why it cannot be used here; empty if it can."""
     try:
         head, _, content = path.read_bytes().partition(b"\n")
         said: dict[str, Any] = json.loads(head)
@@ -52,11 +52,11 @@ def load_cache(path: Path, device: torch.device) -> str:
     except OSError as error:
         raise SteppeError(f"compile_cache is {path}, which cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SteppeError(f"compile_cache is {path}, which is no file of steppe warm.") from error
+        raise SteppeError(f"compile_cache is {path}, which is not a file of steppe warm.") from error
     if not intact:
-        raise SteppeError(f"compile_cache is {path}, which is damaged: make it again with steppe warm.")
+        raise SteppeError(f"compile_cache is {path}, which is damaged: create it again with steppe warm.")
     if differs:
-        return (f"{path} was compiled for another machine, so this run compiles anew: "
+        return (f"{path} was compiled for another machine, so this run compiles again: "
                 + "; ".join(f"{k} {theirs}, here {ours}" for k, (ours, theirs) in differs.items()))  # fmt: skip
     torch.compiler.load_cache_artifacts(content)
     return ""

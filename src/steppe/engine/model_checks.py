@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     except SteppeError:
         raise
     except Exception as error:
+        if any(frame.f_code is getattr(task.predict, "__code__", "") for frame, _ in walk_tb(error.__traceback__)):
+            raise SteppeError(f"predict fails on the model's outputs, with {type(error).__name__}: {error}.") from error
         raise SteppeError(
             f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
         ) from error

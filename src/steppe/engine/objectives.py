@@ -30,7 +30,7 @@ def choose_given(metric: Any, metrics: Any) -> Any:
 
 
 def split_objectives(loss: Any, metric: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Write names into the options of a run; return what has none, the user's own functions."""
+    """Write names into the options of a run; return the user's own functions, which have none."""
     if isinstance(loss, str):
         options["loss"] = loss
     names = [metric] if isinstance(metric, str) else metric
@@ -81,7 +81,7 @@ def read_metrics(given: Any, loss: Each) -> tuple[tuple[Metric, ...], list[str]]
     found = tuple(_read_metric(one, loss, notes) for one in as_list(given))
     names = [m.name for m in found]
     if twice := next((n for n in names if names.count(n) > 1), None):
-        raise SettingError(f"there are two metrics {quote(twice)}: give one of them another name", "metrics")
+        raise SettingError(f"there are two metrics {quote(twice)}: rename one of them", "metrics")
     return found, notes
 
 
@@ -131,8 +131,8 @@ def _find(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function of a name with settings, and the settings."""
     if text.startswith(OWN):
-        raise SteppeError(f"The {kind} of this run is a function of your own ({text.removeprefix(OWN)}), so it has no "
-                          f"name: pass it again from Python, with {kind}=….")  # fmt: skip
+        raise SteppeError(f"The {kind} of this run is your own function ({text.removeprefix(OWN)}), so it has no name: "
+                          f"pass it again from Python, with {kind}=….")  # fmt: skip
     name, settings = parse_named(text)
     function = known.get(name)
     key = {"loss": "loss"}.get(kind, "metrics")

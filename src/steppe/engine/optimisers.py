@@ -28,7 +28,7 @@ TORCH: dict[type, tuple[type[Part], dict[str, str]]] = {
 
 
 def take_optimiser(options: dict[str, Any]) -> Any:
-    """Take an optimiser that is no name out of a run's options; its name stands there instead."""
+    """Take an optimiser that is an object out of a run's options, and put its name there instead."""
     given = options.get("optimiser")
     if given is None or isinstance(given, str):
         return None

@@ -128,7 +128,7 @@ def _losses(replies: Reply) -> list[list[float]]:
 
 
 def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: int) -> None:
-    """Stop the run because of rejected replies or, with nonfinite = drop, warn and go on without them."""
+    """Stop the run because of rejected replies or, with nonfinite = drop, warn and continue without them."""
     reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
     sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
                                               for why, i in reasons.items())  # fmt: skip

@@ -5,12 +5,14 @@ f_i(w) = ½ (w − b_i)ᵀ A_i (w − b_i), with exact gradients, in float64. `t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from steppe.config import resolve
@@ -19,6 +21,7 @@ from steppe.core.client import Sent, begin, end, step
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
+from steppe.core.part_slips import telling_missing_states
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -30,6 +33,7 @@ from steppe.experiment import Experiment
 from steppe.parts.sgd import SGD
 from steppe.registry import make_algorithm, parse_addition
 from steppe.runs.client_store import MemoryStore
+from steppe.settings import explain
 
 
 class Client(BaseModel):
@@ -77,6 +81,19 @@ class Problem(BaseModel):
         return self
 
 
+def read_problem(given: str | Path | Mapping[str, Any]) -> Problem:
+    """Check a problem: a JSON file, or the same as a dictionary."""
+    name = str(given) if isinstance(given, str | Path) else "problem"
+    try:
+        return Problem(**(json.loads(Path(given).read_text()) if isinstance(given, str | Path) else given))
+    except FileNotFoundError:
+        raise SteppeError(f"There is no problem file {name}.") from None
+    except ValidationError as error:
+        raise SteppeError(f"{name}: {explain(error, Problem)}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SteppeError(f"{name} is not a JSON object: {error}.") from None
+
+
 class Quadratic(nn.Module):
     """Named tensors whose concatenation is w; the output is the loss itself."""
 
@@ -102,6 +119,7 @@ def trace(
     return trace_algorithm(make_algorithm(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
+@telling_missing_states()
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     """Do the same as `trace` for an algorithm that is already built."""
     if algorithm.needs:

@@ -1,4 +1,4 @@
-"""Checks of whole numbers before a run starts: tokens that the model knows, labels that it has outputs for."""
+"""Check whole numbers before a run starts: tokens in the model's table, labels that it has outputs for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _check_tokens(task: Task, federation: Federation, part: str) -> None:
                                  learning=False)  # fmt: skip
             except (IndexError, RuntimeError) as error:
                 low, high = int(flat[some].min()), int(flat[some].max())
-                raise SteppeError(f"The model cannot take sample {some} of the {name}, whose values are {low} to "
+                raise SteppeError(f"The model fails on sample {some} of the {name}, whose values are {low} to "
                                   f"{high}: {error}. Is its table of tokens large enough?") from error  # fmt: skip
 
 

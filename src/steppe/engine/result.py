@@ -45,7 +45,7 @@ class Result(Outcome):
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by, the main one of its metrics."""
+        """Return the main metric, by which the model was evaluated."""
         return self.experiment.task.metric
 
     @property

@@ -216,7 +216,7 @@ def _count_steps(experiment: Experiment, called: Available, played: Played | Non
     if experiment.privacy and experiment.privacy.secret:
         return {}
     federation = experiment.federation
-    sizes = played.facts.get("samples") if played else None  # in a real federation, only the nodes know their sizes
+    sizes = played.facts.get("samples") if played else None  # in a real federation, only the nodes have their sizes
     if sizes is None:
         sizes = [federation.sizes[i] for i in (*called.ids, *called.facts.get("late", ()))]
     return {"steps": sum(federation.steps_over(size, experiment.algorithm.local_steps) for size in sizes)}

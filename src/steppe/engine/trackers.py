@@ -24,7 +24,6 @@ from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_n
 from steppe.runs.folder import RunFolder
 
 log = logging.getLogger("steppe")
-FILE = "track.json"  # in the folder of a run: each tracker's own id of it
 
 
 class Tracker(Protocol):
@@ -41,7 +40,7 @@ class Tracker(Protocol):
 
 
 class Callback:
-    """A function as a tracker: it receives the records alone."""
+    """A function as a tracker: it receives only the records."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
         if not callable(function):
@@ -210,11 +209,12 @@ def flatten_numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float
 
 
 def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
-    """Return a tracker's own id for this run; it is made once and kept in the run's folder."""
-    known = RunFolder(out).read(FILE, {})
+    """Return a tracker's own ID for this run; it is created once and kept in the run's folder."""
+    folder = RunFolder(out)
+    known = folder.read("track.json", {})
     if name not in known:
         known[name] = make()
-        RunFolder(out).write(FILE, known)
+        folder.write("track.json", known)
     return str(known[name])
 
 

@@ -16,6 +16,7 @@ from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each, Metric
 from steppe.core.task import Task
 from steppe.core.widest import widen
+from steppe.executors.captured_forward import find_forward
 
 Batch = tuple[Tensor, Tensor]  # outputs, targets
 
@@ -44,8 +45,13 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
     def outputs() -> Iterable[Batch]:
         for begun in range(0, len(targets), batch):
             part = slice(begun, begun + batch) if order is None else order[begun : begun + batch]
-            x = map_tensors(_channels_last, plain(take(inputs, part)))
-            yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
+            raw = take(inputs, part)
+            full = begun + batch <= len(targets) and not learning  # one shape, so that one capture serves all
+            if full and (fast := find_forward(task, w, raw, plain)):
+                yield fast(w, raw), targets[part]
+            else:
+                x = map_tensors(_channels_last, plain(raw))
+                yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
 
     with torch.no_grad():
         loss, *found = judge([Mean(task.loss_each), *map(make_judge, task.metrics)], outputs())

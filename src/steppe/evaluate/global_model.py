@@ -58,7 +58,7 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
 
 
 def _defined(found: Score, main: str) -> dict[str, float]:
-    """Leave out what is no number on these samples, such as an AUC without positive ones; the main metric stays."""
+    """Leave out metrics that are NaN on these samples, such as an AUC without positive ones, except the main metric."""
     return {name: value for name, value in found.metrics.items() if value == value or name == main}
 
 

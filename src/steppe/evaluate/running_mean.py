@@ -1,4 +1,4 @@
-"""A running mean of the global models as an onlooker: scored beside the model, while training does not depend on it."""
+"""A running mean of the global models, evaluated in addition to the model; training does not depend on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steppe.parts.ema import EMA
 
 @dataclass(frozen=True)
 class RunningMean(EMA):
-    """The average of `ema`, kept by the server but not evaluated in the place of the model (key `running_mean`)."""
+    """The average of `ema`, kept by the server but not evaluated in place of the model (key `running_mean`)."""
 
     name = "running_mean"
     addable = False

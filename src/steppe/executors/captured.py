@@ -31,7 +31,7 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
-from steppe.executors import fuse_pooling
+from steppe.executors import client_norm, fuse_norm, fuse_pooling
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
@@ -124,7 +124,7 @@ class Captured(Batched):
 
         if self.graphs:
             try:
-                body = _graph(body)
+                body = capture_graph(body)
             except Exception as error:  # for example, a user's model that synchronises with the host in every step
                 self._note(f"the local step could not be captured as a graph ({_describe(error)}); it runs without one")
         tree_map(lambda place, old: place.copy_(old), (room.live, room.k), saved)
@@ -242,7 +242,7 @@ def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> in
     return min(range(min(widest, most or widest), 0, -1), key=seconds)
 
 
-def _graph(body: Callable[[], None]) -> Callable[[], None]:
+def capture_graph(body: Callable[[], None]) -> Callable[[], None]:
     """Capture the body's kernels as one graph, and return its replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -277,6 +277,8 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
         if fuse_pooling.ENABLED:
             fuse_pooling.fuse_pooling(graph.graph)
+        if client_norm.ENABLED:
+            fuse_norm.fuse_norm(graph.graph)
         _spare_what_stays(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:

@@ -18,6 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
+from steppe.executors import client_norm
+from steppe.executors.client_attention import attend, suits
 from steppe.executors.client_conv_kernels import (
     CHANNELS,
     FEW,
@@ -228,7 +230,7 @@ def _pair(value: int | Sequence[int]) -> list[int]:
 class ClientConvolutions(TorchFunctionMode):
     """A mode in which plain 2-D convolutions on these devices use `client_conv`; all others stay PyTorch's.
 
-    On a CPU, it also replaces what vmap has no rule for.
+    It also replaces what vmap has no rule for: attention, and group norm on a CPU.
     """
 
     def __init__(self, devices: Sequence[str] = ("cuda",)) -> None:
@@ -240,14 +242,39 @@ class ClientConvolutions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.conv2d and ENABLED:
             return self._conv2d(*args, **kwargs)
+        if (
+            func is F.group_norm
+            and args
+            and args[0].device.type in self.devices
+            and (found := self._norm(*args, **kwargs)) is not None
+        ):
+            return found
         if func in (F.group_norm, torch.group_norm) and args and args[0].device.type == "cpu":
             # On a CPU, group norm checks inputs that look channels-last for that memory format, which vmap does not
             # support. With axes of length one, a contiguous tensor may look so too: flatten it and reshape it.
             args = (args[0].contiguous().flatten().view(args[0].shape), *args[1:])
-        if func is F.scaled_dot_product_attention and args and args[0].device.type == "cpu":
-            with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other one
-                return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _norm(self, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+              eps: float = 1e-5) -> Tensor | None:  # fmt: skip
+        if torch.is_autocast_enabled(input.device.type) or not client_norm.suits(input, num_groups, weight, bias):
+            return None
+        assert weight is not None
+        assert bias is not None
+        return client_norm.normalise_groups(input, num_groups, weight, bias, eps)
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                   dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                   enable_gqa: bool = False) -> Tensor:  # fmt: skip
+        if query.device.type in self.devices and not torch.is_autocast_enabled(query.device.type) and suits(
+            query, key, value, attn_mask, dropout_p, is_causal, enable_gqa
+        ):  # fmt: skip
+            return attend(query, key, value, is_causal, scale)
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the others' gradients, and would loop over clients
+            return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                                                  enable_gqa=enable_gqa)  # fmt: skip
 
     def _conv2d(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
                 dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip

@@ -21,7 +21,7 @@ class Answers(NamedTuple):
 
 
 class Executor(Protocol):
-    """An object that trains clients. No algorithm knows which executor runs it."""
+    """An object that trains clients. Algorithms do not depend on which executor runs them."""
 
     trusted: bool  # whether the drifts in its replies were measured by this program and need no check
 

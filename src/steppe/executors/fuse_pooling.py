@@ -3,8 +3,8 @@
 A convolution of all clients (`client_conv`), its bias, ReLU and pooling read and write the same large tensor four
 times, and their gradients do so again. `fuse_pooling` looks for this sequence in a graph and replaces it by operators
 that write only the pooled pixels and, for each, its place among the four (0 to 3, or `NOWHERE` if ReLU has set it to
-zero), from which the gradient before ReLU and pooling is made in one pass. A sequence that something else reads, such
-as a regulariser of the activations, stays as it is.
+zero), from which the gradient before ReLU and pooling is computed in one pass. A sequence whose values are used
+elsewhere, such as by a regulariser of the activations, stays as it is.
 """
 
 # mypy: disable-error-code="no-any-return,no-untyped-call,no-untyped-def,untyped-decorator"
@@ -34,7 +34,7 @@ from steppe.executors.client_conv_kernels import (
 )
 
 aten, steppe = torch.ops.aten, torch.ops.steppe
-ENABLED = False  # until a whole step with it has been measured and compared on a GPU
+ENABLED = True  # False: leave the sequence to the compiler, for comparisons
 VIEWS = (aten.view.default, aten.reshape.default, aten.permute.default, aten.clone.default, aten.alias.default)
 
 
@@ -114,15 +114,15 @@ def fuse_pooling(graph: Graph) -> int:
     for one in found:
         _replace(graph, one)
     if found:
-        _sweep(graph)
+        sweep(graph)
     return len(found)
 
 
-def _through(node: Node) -> Iterator[Node]:
+def through(node: Node) -> Iterator[Node]:
     """Yield the nodes that read this one's values, seen through views and copies of it."""
     for user in node.users:
         if user.target in VIEWS:
-            yield from _through(user)
+            yield from through(user)
         else:
             yield user
 
@@ -150,19 +150,19 @@ def _match(pool: Node) -> Chain | None:
     flat = getattr(bias, "meta", {}).get("val")
     if flat is None or flat.shape != (shape[0], 1, shape[2], 1, 1) or shape[2] < FEW or shape[3] % 2 or shape[4] % 2:
         return None
-    indices = [user for out in pool.users if out.args[1] == 1 for user in _through(out)]
+    indices = [user for out in pool.users if out.args[1] == 1 for user in through(out)]
     if not indices:  # a teacher, which has no gradient
-        alone = all(user is pool for user in _through(relu))
+        alone = all(user is pool for user in through(relu))
         return Chain(conv, add, bias, pool, None, []) if alone else None  # type: ignore[arg-type]
     back = indices[0]
     if len(indices) > 1 or back.target is not aten.max_pool2d_with_indices_backward.default:
         return None
-    gates = list(_through(back))
+    gates = list(through(back))
     if len(gates) != 1 or gates[0].target is not aten.threshold_backward.default or gates[0].args[2] != 0:
         return None
-    if {*_through(relu)} != {pool, back, gates[0]}:
+    if {*through(relu)} != {pool, back, gates[0]}:
         return None
-    readers = list(_through(gates[0]))
+    readers = list(through(gates[0]))
     known = (aten.sum.dim_IntList, steppe.client_conv_input_grad.default, steppe.client_conv_weight_grad.default)
     good = all(r.target in known and _origin(r.args[0]) is gates[0] for r in readers)  # type: ignore[arg-type]
     good = good and all(tuple(r.args[1]) == (1, 3, 4) for r in readers if r.target is known[0])  # type: ignore
@@ -213,8 +213,8 @@ def _order(reader: Node) -> tuple[int, ...]:
     return CHANNELS if not back and other.is_cuda and turned(other, other.shape[2]) else PIXELS
 
 
-def _sweep(graph: Graph) -> None:
-    """Remove what nobody reads any more; what writes to a tensor stays."""
+def sweep(graph: Graph) -> None:
+    """Remove nodes whose values are no longer used, except those that write to a tensor."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)
         if node.op == "call_function" and not node.users and not (schema is not None and schema.is_mutable):

@@ -1,6 +1,6 @@
 """An experiment as bytes for our own worker processes. Large tensors lie in memory-mapped files, once for all of them.
 
-They have no names: whoever holds a handle has one, and the system frees it with the last process, however that ends.
+They have no names: a process needs a handle to use one, and the system frees it with the last process, however it ends.
 
 cloudpickle sends what is defined in a script, a notebook or a function by its code. Nothing from outside is unpickled.
 """

@@ -1,8 +1,8 @@
 """The loss along lines and over planes through a model.
 
 Directions are eigenvectors of the Hessian (of unit length, with a positive sum of entries), or random with every filter
-scaled to the norm of the model's own (Li et al., NeurIPS 2018, arXiv:1712.09913), or go through given models. They are
-saved with the grid, so that another model can be shown along the same directions.
+scaled to the norm of the model's filter (Li et al., NeurIPS 2018, arXiv:1712.09913), or go through given models. They
+are saved with the grid, so that another model can be shown along the same directions.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def plane(models: Sequence[Tensor], names: Sequence[str] = ("a", "b", "c")) -> t
     v = (c - a) - ((c - a) @ u) * u
     height = torch.linalg.vector_norm(v)
     if not bool(height > 1e-6 * first) or not bool(first > 0):  # also if they are not finite
-        raise SteppeError("The three models lie on one line, so they span no plane.")
+        raise SteppeError("The three models lie on one line, so they do not span a plane.")
     marks = [[0.0, 0.0], [float(first), 0.0], [float((c - a) @ u), float(height)]]
     return torch.stack([u, v / height]), dict(zip(names, marks, strict=True))
 

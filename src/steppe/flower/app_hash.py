@@ -1,8 +1,8 @@
-"""Which app a node runs: the one whose hash it was given, and no other.
+"""Hash an app, so that a node runs only the app whose hash it was given.
 
-The hash covers everything in the bundle that can run: all files except federation.toml, and of that only the [own]
-table, which names the user's Python. The rest of federation.toml (rounds, deadlines, the shape of a sample) may change
-from run to run without a new hash.
+The hash covers everything in the bundle that can run: all files, but of federation.toml only the [own] table, which
+names the user's Python. The rest of federation.toml (rounds, deadlines, the shape of a sample) may change from run to
+run without a new hash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from io import BytesIO
 from pathlib import Path
 
 FILE, CODE, MANIFEST = "app.sha256", "federation.toml", ".info/CONTENT"
-LARGEST = 32 * 2**20  # bytes of an unpacked file; Flower bounds the bundle, not its unpacked content
+LARGEST = 32 * 2**20  # bytes per unpacked file; Flower limits the size of the bundle, not of its content
 
 
 def hash_bundle(content: bytes) -> str:
@@ -25,7 +25,7 @@ def hash_bundle(content: bytes) -> str:
         entries = sorted(bundle.infolist(), key=lambda entry: entry.filename)
         names = [entry.filename for entry in entries]
         if len(set(names)) != len(names) or any(entry.file_size > LARGEST for entry in entries):
-            raise ValueError("a name comes twice, or a file is too large")
+            raise ValueError("a file name occurs twice, or a file is too large")
         for name in names:
             if name == MANIFEST:  # lists the hash of every file; it is not installed
                 continue

@@ -1,6 +1,6 @@
-"""The same model, algorithm and task on both sides, from federation.toml; only the data differ.
+"""Build the same model, algorithm and task on the server and on the nodes; only the data differ.
 
-In place of the nodes' data, the server has samples of the right shape. A node has its own data.
+Both sides follow federation.toml. A node has its own data; the server has made-up samples of the same shape instead.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from steppe.flower.own_files import check_loads
 from steppe.flower.refusals import Refusal
 
 Pair = tuple[Tensor, Tensor]
-STAND_INS = 2  # batch norm needs two
+STAND_INS = 2  # batch norm needs at least two
 
 
 def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pair | None]:
-    """Return the shape of a sample and the server's test data: of a known data set, or as federation.toml says."""
+    """Return the form of a sample and the server's test data, from a known data set or from federation.toml."""
     test: Pair | None = None
     if settings.data is None:
         known = load(config.data, config.data_folder)
@@ -83,7 +83,7 @@ def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: 
 
 
 def _find_function(name: str, what: str) -> Any:
-    """A loss or metric: "module:name" of the user's Python, or one of the library's by its name with settings."""
+    """Return a loss or metric: "module:name" of the user's Python, or the name of a built-in one with settings."""
     return name if ":" not in name or "=" in name else find_named(name, what)
 
 
@@ -119,7 +119,7 @@ def compute_fingerprint(built: Experiment) -> str:
 
 def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
     """Return the form of a reply, and whether the server's rules need clients' states, as FedScar's do."""
-    # Robust rules and noise act on many replies and need not work with one, so they are left out.
+    # Robust rules and noise act on many replies and may fail on a single one, so they are left out.
     algorithm = Algorithm(tuple(p for p in algorithm.parts if not p.has("reduce") and not p.has("screen")))
     asked = []
     x, one = task.x0, task.x0.new_tensor(1.0)
@@ -145,5 +145,5 @@ def trace_reply(algorithm: Algorithm, task: Task) -> tuple[Reply, bool]:
 def check_same(built: Experiment, told: str) -> None:
     mine = compute_fingerprint(built)
     if mine != told:
-        raise Refusal("model", f"this node builds another model or algorithm ({mine}) than the server ({told}): "
+        raise Refusal("model", f"this node's model or algorithm ({mine}) differs from the server's ({told}): "
                                "install the same versions of steppe, torch and your own code on both.")  # fmt: skip

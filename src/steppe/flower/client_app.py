@@ -1,7 +1,7 @@
-"""The generic ClientApp: a node introduces itself, and trains its client on its own data.
+"""The generic ClientApp: a node reports which client it is, and trains that client on its own data.
 
-A node's config (`--node-config`) says: client=<its number>  data="<folder, .npz or module:function>"
-state="<folder for its client's state>"  and, if wanted, device="cpu".
+The keys of a node's config (`--node-config`): client=<its number>  data="<folder, .npz or module:function>"
+state="<folder for its client's state>"  and, optionally, device="cpu".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from steppe.runs.full_disk import is_full
 
 
 def make(app_folder: Path) -> ClientApp:
-    """Return the ClientApp of the app in this folder, whose hash the node has checked before it was loaded.
+    """Return the ClientApp of the app in this folder. The node has checked the app's hash before loading it.
 
     Names to import come from the app's own federation.toml, never from a message.
     """
@@ -56,7 +56,7 @@ def make_app(own: Own) -> ClientApp:
 
 
 def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
-    """Report which client this node is, after checking everything that could be wrong with it."""
+    """Check the node's config, data and model, and report which client it is."""
     asked = message.content.config_records[TERMS]
     terms, built, client = _build(str(asked["terms"]), context.node_config, own)
     check_same(built, str(asked["fingerprint"]))
@@ -76,8 +76,8 @@ def _train(message: Message, context: Context, own: Own) -> RecordDict:
     if place is None:
         raise Refusal("config", "the node's config has no state=\"<folder>\", where its client's state is kept.")
     states = NodeState(Path(str(place)).expanduser(), terms.name, client)
-    # The first state is made from the federation's initial model, which only the server is sure to have; it is sent
-    # along if the round's model is another one.
+    # The first state is made from the federation's initial model, which only the server is sure to have. The server
+    # sends it if the round's model is a different one.
     first = built.algorithm.client_state(work.sent.x if work.x0 is None else work.x0)
     state = states.read(work.counted, first, terms.lost_state)
     state = {part: {k: v.to(device) for k, v in tensors.items()} for part, tensors in state.items()}

@@ -2,8 +2,8 @@
 
 app/        what Flower ships to the nodes: a few lines of Python and federation.toml
 operator/   the SuperLink's script, certificates and database; the owner of each key; how to submit a run
-nodes/0/    everything that one node needs: its script, its key, the CA's certificate, the hash of the app that it may
-            run; its data and its client's state
+nodes/0/    everything that one node needs: its script, its key, the CA's certificate, the hash of the only app that it
+            runs; its data and its client's state
 run/        the records of the run
 """
 
@@ -81,7 +81,7 @@ def _write_app(app: Path, version: str, content: str) -> None:
 
 
 def pin(folder: Path) -> str:
-    """Write the app's hash to every node in this folder, which may then run this app only; return the hash."""
+    """Write the app's hash to every node's folder, so that the nodes run only this app; return the hash."""
     found = hash_app(folder / "app")
     with write_private():
         for node in folder.glob("nodes/*/"):
@@ -266,11 +266,9 @@ def _safe(name: str) -> str:
 
 def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
     here = shlex.quote(str(folder))
-    register = (
-        f"steppe federate register {here}       # the nodes' public keys, and which client each is\n" if tls else ""
-    )
-    keys = ("`nodes/*/key` are private keys for a trial. Otherwise each node creates its own (`ssh-keygen -t ecdsa "
-            "-b 384 -N '' -f key`) and shares only `key.pub`; you put it into `nodes/<number>/` and register "
+    register = f"steppe federate register {here}       # binds each node's public key to its client\n" if tls else ""
+    keys = ("`nodes/*/key` are private keys for a trial. In production, each node creates its own (`ssh-keygen -t "
+            "ecdsa -b 384 -N '' -f key`) and shares only `key.pub`; you put it into `nodes/<number>/` and register "
             "it.\n\n") if tls else ""  # fmt: skip
     data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
             f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
@@ -286,7 +284,7 @@ By hand, or on several machines:
 
 ```sh
 operator/superlink.sh                      # on the operator's machine ({host})
-{register}nodes/0/node.sh                            # on each node's machine, which needs its nodes/<number>/ only
+{register}nodes/0/node.sh                            # on each node's machine, which needs only its nodes/<number>/
 operator/flwr.sh run app {CONNECTION} --stream
 operator/flwr.sh run app {CONNECTION} --stream --run-config 'resume=true'   # after a crash
 ```

@@ -1,6 +1,6 @@
 """The operator's settings: the run, the shape of the data, deadlines. One TOML file, checked before the start.
 
-The server reads it, and every message to a node contains what the node needs, so that there is a single source.
+Only the server reads it; every message to a node contains the settings that the node needs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ FILE = "federation.toml"
 
 
 class Sample(BaseModel):
-    """The form of one sample: all that the server knows about the data on the nodes."""
+    """The form of one sample, which is the server's only description of the nodes' data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: list[int] = Field(description="shape of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
-    classes: int | None = Field(None, ge=1, description="number of classes, with labels from 0; none for a regression")
+    classes: int | None = Field(None, ge=1, description="number of classes, with labels from 0; none for regression")
     tokens: int | None = Field(None, ge=1, description="number of different tokens, for sequences")
     class_names: list[str] | None = Field(None, description="class names by label, for folders of images")
-    targets: Literal["int64", "float32"] = Field("int64", description="labels, or numbers of a regression")
+    targets: Literal["int64", "float32"] = Field("int64", description="int64 for labels, float32 for regression")
     target_shape: list[int] = Field([], description="shape of one target; [] for a label or a single number")
     mean: list[float] = Field([], description="mean of each channel, in units of 0..1, shared by all nodes")
     std: list[float] = Field([], description="standard deviation of each channel")
@@ -44,7 +44,7 @@ class Sample(BaseModel):
     @model_validator(mode="after")
     def consistent(self) -> Sample:
         if self.class_names is not None and self.classes != len(self.class_names):
-            raise ValueError(f"{len(self.class_names)} class_names do not make {self.classes} classes")
+            raise ValueError(f"there are {len(self.class_names)} class_names, but classes is {self.classes}")
         if len(self.mean) != len(self.std) or any(s <= 0 for s in self.std):
             raise ValueError("mean and std need one number per channel, and std > 0")
         if self.inputs == "uint8" and not self.mean:
@@ -61,7 +61,7 @@ class Own(BaseModel):
     parts: str | None = Field(None, description="function without arguments that returns one or several parts")
     loss: str | None = Field(None, description="loss: (outputs, targets) -> one value per sample")
     metric: str | list[str] | None = Field(
-        None, description="metric of the same form, or a steppe.Metric; one or several"
+        None, description="metric of the same form as the loss, or a steppe.Metric; one or several"
     )
     head: str | None = Field(None, description="name of the module that is the head")
     loads: list[str] = Field([], description='your own code that [run] names, as "module:name"; nodes load only this')
@@ -85,12 +85,16 @@ class FederationFile(BaseModel):
     )
     wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
     deadline: float = Field(600.0, gt=0, description="seconds per round; later replies are dropped")
-    least: int = Field(1, ge=1, description="smallest number of good replies; with fewer, a round is tried again")
+    least: int = Field(
+        1, ge=1, description="smallest number of good replies per round; with fewer, the round is repeated"
+    )
     max_samples: int = Field(
         1_000_000, ge=1, lt=2**53, description="largest sample count that a node may report; it sets its weight"
     )
     refusals: int = Field(3, ge=1, description="number of refused replies after which a client is left out")
-    leave_out: int = Field(10, ge=0, description="number of rounds for which such a client is left out")
+    leave_out: int = Field(
+        10, ge=0, description="number of rounds for which a client with too many refused replies is left out"
+    )
     lost_state: Literal["refuse", "fresh"] = Field(
         "refuse", description="if a node has lost a client's state: stop using the client, or let it start afresh"
     )
@@ -108,7 +112,7 @@ class FederationFile(BaseModel):
         for key, value, default in (("validation", config.validation, 0.0), ("measure", config.measure, []),
                                     ("early_stopping", config.early_stopping, None)):  # fmt: skip
             if value != default:
-                raise SteppeError(f"[run]: {key} needs training data on the server, but the data stays with "
+                raise SteppeError(f"[run]: {key} needs training data on the server, but the data stay with "
                                   "their owners: leave it out.")  # fmt: skip
         if config.dropout or config.speed or config.deadline:
             raise SteppeError("[run]: dropout, speed and deadline simulate failures, which are real in a federation: "
@@ -124,7 +128,7 @@ class FederationFile(BaseModel):
         return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
 
     def _named(self) -> dict[str, Any]:
-        """Return what the records should say in place of names from the library that are not used."""
+        """Return what the records show in place of built-in names that are not used."""
         mine: dict[str, Any] = (
             {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
         )
@@ -137,7 +141,9 @@ def read_federation_file(folder: Path, sets: Sequence[str] = ()) -> tuple[Federa
     """Read federation.toml in a folder, and its configuration."""
     path = folder / FILE
     if not path.exists():
-        raise SteppeError(f"{folder} is no federation: it has no {FILE}. Make one with: steppe federate init.")
+        raise SteppeError(
+            f"{folder} is not a federation's folder: it has no {FILE}. Create one with steppe federate init."
+        )
     content = read_config_file(path)
     try:
         settings = parse(content)
@@ -157,8 +163,8 @@ def check_secret(algorithm: Algorithm) -> None:
     """Refuse noise that follows from the seed, because every node knows the seed."""
     dp = find_privacy(algorithm)
     if dp is not None and dp.noise and dp.secret is None:
-        raise SteppeError("dp without a secret derives its noise from the seed, which every node knows: give it one, "
-                          'for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
+        raise SteppeError("dp without a secret derives its noise from the seed, which every node knows: give it a "
+                          'secret, for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip
 
 
 def find_named(name: str, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which client a node's key stands for: recorded by the operator, never taken from the node.
+"""Bind each node's key to a client: recorded by the operator, never taken from the node.
 
 operator/keys.json    {"<client>": "<fingerprint of its node's public key>"}
 """
@@ -30,7 +30,9 @@ def bind(federation: Path, client: int) -> None:
     try:
         mine = take_fingerprint(path.read_bytes())
     except OSError:
-        raise SteppeError(f"{path} does not exist: the node creates its key and shares key.pub.") from None
+        raise SteppeError(
+            f"{path} does not exist: put the public key there that the node's owner has created."
+        ) from None
     except ValueError:
         raise SteppeError(f"{path} is not a public key: create one with ssh-keygen -t ecdsa -b 384.") from None
     known = read_keys(federation) or {}

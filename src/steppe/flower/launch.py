@@ -1,4 +1,4 @@
-"""Flower's processes on this machine: start them, follow a run by its folder, stop them all."""
+"""Start Flower's processes on this machine, follow a run in its folder, and stop the processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Local:
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start_superlink(self, fresh: bool = False) -> None:
-        """Start the SuperLink; with `fresh`, delete its memory of earlier nodes, which would count as alive."""
+        """Start the SuperLink; with `fresh`, delete its records of earlier nodes, which it would treat as alive."""
         for old in self.folder.glob("operator/state.db*") if fresh else ():
             old.unlink()
         connect(self.folder, HOST, self.port, self.control)
@@ -86,7 +86,7 @@ class Local:
         return ""
 
     def stop(self) -> None:
-        """Stop the nodes first, so that they do not look for a SuperLink that is gone."""
+        """Stop everything, the nodes first, so that they do not try to reach a SuperLink that has stopped."""
         for process in self.nodes.values():
             process.terminate()
         for process in [*self.nodes.values(), *([self.superlink] if self.superlink else [])]:
@@ -132,7 +132,7 @@ def run_flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") -> str:
-    """Start a run at the SuperLink and return Flower's number of it."""
+    """Submit a run to the SuperLink and return Flower's ID of the run."""
     asked = {"resume": resume, "set": sets, "out": out}
     words = " ".join(f"{k}={json.dumps(v)}" for k, v in asked.items())
     done = run_flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
@@ -171,7 +171,7 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
             sign = time.monotonic()
         elif time.monotonic() - sign > (GONE if here else LATE):
             raise RunFailed("The server's process has died." if here else
-                            f"The server did not start within {LATE:g} s; Flower's log says why: "
+                            f"The server did not start within {LATE:g} s; Flower's log has the reason: "
                             "operator/flwr.sh list, operator/flwr.sh log RUN.")  # fmt: skip
         time.sleep(0.3)
 

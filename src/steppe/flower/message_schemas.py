@@ -1,7 +1,7 @@
-"""What goes over the wire between server and nodes: the one description, from which the site's page is made.
+"""The messages between the server and the nodes. The documentation's page on them is generated from this file.
 
-A message is a Flower message with named records. A table has a line `record.key  type  meaning` per entry; names in
-angle brackets stand for any name. Tests compare it with the messages of a federation.
+Each is a Flower message with named records. A table has one line `record.key  type  meaning` per entry; names in angle
+brackets stand for any name. Tests compare the tables with the messages of a federation.
 """
 
 TERMS = """
@@ -15,22 +15,22 @@ TERMS = """
 MESSAGES = {
     "query": ("The server asks a new node which client it is. Flower's message type is `query`.", """
         terms.terms         text    the federation's terms, as JSON (below)
-        terms.fingerprint   text    hash of algorithm, layout and all of the model that is not sent
+        terms.fingerprint   text    hash of algorithm, layout and everything in the model that is not sent
         """),
     "reply to query": ("The node has read its data and built the same model and algorithm.", """
         told.federation     text    name of the federation
-        told.client         int     which client the node is
+        told.client         int     number of the node's client
         told.samples        int     its number of training samples
         told.steppe         text    its version of Steppe
         told.torch          text    its version of PyTorch
         """),
     "train": ("The server sends a round's work to each sampled client. Flower's message type is `train`.", """
         arrays.x                    array   global model, as a flat vector
-        arrays.x0                   array   initial model, for a client without state, if `x` is another
+        arrays.x0                   array   initial model, for a client without state, if it differs from `x`
         arrays.down/<part>/<name>   array   what a part broadcasts
         arrays.buffers/<name>       array   running statistics of batch norm
         terms.terms                 text    the federation's terms, as JSON (below)
-        terms.fingerprint           text    hash of algorithm, layout and all of the model that is not sent
+        terms.fingerprint           text    hash of algorithm, layout and everything in the model that is not sent
         terms.round                 int     number of the round, from 0
         terms.lr                    float   learning rate of the round
         terms.counted               int     round of this client's last reply that was counted; −1 if there is none
@@ -38,11 +38,11 @@ MESSAGES = {
         """),
     "reply to train": ("The client's update. Its state stays on the node.", """
         arrays.update               array   w − x, or what a part makes of it
-        arrays.up/<part>/<name>     array   what a part uploads besides
+        arrays.up/<part>/<name>     array   what a part uploads in addition
         arrays.buffers/<name>       array   running statistics after the round
         arrays.state/<part>/<name>  array   client's state, only if `mirrored` asks for it (FedScar)
         told.federation             text    name of the federation
-        told.client                 int     which client it is
+        told.client                 int     number of the client
         told.round                  int     number of the round, from 0
         told.fingerprint            text    the fingerprint that the server sent
         told.samples                int     its number of training samples, which sets its weight
@@ -50,7 +50,7 @@ MESSAGES = {
         told.drift                  float   norm of w − x
         told.seconds                float   seconds of training
         """),
-    "refusal": ("Instead of any reply: a code, because a sentence could quote a node's files.", """
+    "refusal": ("Sent instead of any reply: only a code, because a sentence could quote the node's files.", """
         refusal.code        text    one of the codes below
         """),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A node's own data: named in its config, read there, checked against federation.toml, never sent."""
+"""Read a node's own data, which its config names, and check them against federation.toml. They are never sent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_data(place: str, sample: Sample, whose: str) -> tuple[Tensor, Tensor]:
 def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
     if sample.class_names is None:
         raise Refusal("classes", f"{path} is a folder of images, but federation.toml has no class_names under [data], "
-                                 "so the numbers of the classes are unknown.")  # fmt: skip
+                                 "so the classes cannot be numbered.")  # fmt: skip
     images, names = image_folder.by_class(path)
     if odd := sorted(set(names) - set(sample.class_names)):
         raise Refusal("classes", f"{path} has the class {odd[0]!r}, which is not among federation.toml's class_names.")
@@ -52,7 +52,7 @@ def _read_images(path: Path, sample: Sample) -> tuple[Any, Any]:
 def _read_npz(path: Path) -> tuple[Any, Any]:
     arrays = read_npz(path, ("x", "y"))
     if missing := [k for k in ("x", "y") if k not in arrays]:
-        raise SteppeError(f"{path} has no array {missing[0]!r}: it must hold x and y.")
+        raise SteppeError(f"{path} has no array {missing[0]!r}: it must contain x and y.")
     return arrays["x"], arrays["y"]
 
 
@@ -69,7 +69,7 @@ def _read_pair(pair: Any) -> tuple[Any, Any]:
 def _check(x: Tensor, y: Tensor, sample: Sample, what: str) -> tuple[Tensor, Tensor]:
     y = y.to(getattr(torch, sample.targets)) if y.is_floating_point() == (sample.targets == "float32") else y
     if len(x) == 0 or len(y) == 0:
-        raise Refusal("empty", f"{what} has no sample: an empty node cannot take part.")
+        raise Refusal("empty", f"{what} has no samples, so this node cannot take part.")
     if len(x) != len(y):
         raise Refusal("samples", f"{what} has {len(x)} inputs but {len(y)} targets.")
     for name, tensor, shape, kind in (("inputs", x, sample.shape, sample.inputs),

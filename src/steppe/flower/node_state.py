@@ -1,8 +1,9 @@
-"""A client's state on its node, on disk, by federation and client.
+"""Keep a client's state on its node's disk, by federation and client.
 
-Every state is stamped with the round that produced it, and the server says from which stamp a client continues: that
-of its last counted reply. So a late or lost reply leaves no trace, and a round that is repeated after a crash starts
-from the state before it. Files are written under another name and renamed, so a node may die at any moment.
+Every state is stamped with the round that produced it. The server sends the stamp from which a client continues, that
+of its last counted reply. A late or lost reply therefore has no effect, and a round that is repeated after a crash
+starts from the state before it. Files are written under a temporary name and renamed, so a node may be killed at any
+moment.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class NodeState:
             if lost == "fresh":
                 return like
             raise Refusal("state", f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): "
-                                   'put it back, or set lost_state = "fresh" in federation.toml to let the client '
+                                   'restore it, or set lost_state = "fresh" in federation.toml to let the client '
                                    "start afresh.") from error  # fmt: skip
 
     def write(self, stamp: int, counted: int, state: States) -> None:

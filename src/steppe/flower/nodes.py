@@ -1,7 +1,7 @@
 """The nodes of a Flower federation as an executor of the round loop: it sends a round's work and collects the replies.
 
 A node reports which client it is; clients are sampled by their numbers, so a run does not depend on Flower's random
-node ids. Clients that are absent, late or wrong are named, and the round continues with the others.
+node ids. Absent clients, late replies and bad replies are logged, and the round continues with the others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Nodes:
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Run the round on the nodes that are present, and return the good replies.
 
-        If nodes went away in the middle of it and too few are left, the round is tried again for `wait` seconds.
+        If nodes disconnect during the round and too few are left, the round is repeated for up to `wait` seconds.
         """
         if not self.roll.gathered:
             self.roll.gather()
@@ -83,15 +83,15 @@ class Nodes:
             good, refused = self._collect(messages, round_)
             missing = [i for i in ids if i not in good and i not in refused]
             if missing:
-                log.warning(f"round {round_ + 1}: no reply of client {list_clients(missing)}")
+                log.warning(f"round {round_ + 1}: no reply from client {list_clients(missing)}")
             if len(good) >= least:
                 break
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
-            short = (f"round {round_ + 1}: {len(good)} good replies, and at least {self.settings.least} are needed; no "
-                     f"reply of client {list_clients(missing)}{why}.")  # fmt: skip
+            short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed"
+                     f"{f'; no reply from client {list_clients(missing)}' if missing else ''}{why}.")  # fmt: skip
             if not missing or time.monotonic() - began > self.settings.wait:
                 raise RunFailed(short)
-            log.warning(f"{short} It is tried again.")
+            log.warning(f"{short} The round is repeated.")
         answered = [i for i in ids if i in good]
         sizes = [self.store.sizes[i] for i in answered]
         passed = time.monotonic() - began
@@ -114,7 +114,7 @@ class Nodes:
         return RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
 
     def _write(self, sent: Sent, present: Sequence[int]) -> tuple[dict[int, Message], int]:
-        """Write the work of these clients; return it with the bytes of all of it."""
+        """Write the messages with these clients' work; return them with their total size in bytes."""
         round_, x0 = int(sent.round), self.built.task.x0
         shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
         # A client's first state is made from the initial model, which all clients receive in the first round.
@@ -162,13 +162,13 @@ class Nodes:
             if len(present) >= least:
                 return present
             if time.monotonic() > until or len(ids) - len(out) < least:
-                without = f", and client {list_clients(out)} is left out for its refused replies" if out else ""
-                raise RunFailed(f"{least} of this round's clients ({list_clients(ids)}) are needed, and {len(present)} "
-                                f"are here after {self.settings.wait:g} s{without}.")  # fmt: skip
+                without = f", and client {list_clients(out)} is left out because of refused replies" if out else ""
+                raise RunFailed(f"{least} of this round's clients ({list_clients(ids)}) are needed, but {len(present)} "
+                                f"are connected after {self.settings.wait:g} s{without}.")  # fmt: skip
             time.sleep(POLL)
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
-        """Yield (client, node, reply) as replies arrive, until all are here or time is up; later ones are ignored."""
+        """Yield (client, node, reply) as replies arrive, until all are here or time is up; ignore later ones."""
         ids = self.grid.push_messages(list(messages.values()))
         waiting = {text: (client, message.metadata.dst_node_id)
                    for text, (client, message) in zip(ids, messages.items(), strict=True) if text}  # fmt: skip
@@ -185,7 +185,7 @@ class Nodes:
         self.inbox.forget(list(waiting))
 
     def _read(self, message: Message | SteppeError, client: int, node: int, round_: int) -> Answer:
-        """Return a good reply; raise our own error for a bad one."""
+        """Return a good reply; raise SteppeError for a bad one."""
         expected = {"federation": self.settings.name, "client": client, "round": round_,
                     "fingerprint": self.fingerprint, "samples": self.store.sizes[client]}  # fmt: skip
         try:

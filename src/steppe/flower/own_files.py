@@ -1,7 +1,7 @@
-"""Parts and algorithms of the user's own in a federation: their files travel with the app, and nodes load nothing else.
+"""The user's own parts and algorithms in a federation: their files are in the app, and nodes load nothing else.
 
-A node runs only the app whose hash it has. So what it may load by a name stands in [own] loads of that app's
-federation.toml, which the hash covers, and not in a message of the server alone.
+A node runs only the app whose hash it has. What it may load by name is therefore listed under [own] loads in that app's
+federation.toml, which the hash covers. A message from the server alone cannot make it load anything else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGE = "steppe_app"
 
 
 def take_files(config: Config) -> tuple[Config, dict[str, Path], list[str]]:
-    """The configuration as the app says it, the files that go into the app by their names, and what nodes may load."""
+    """Return the configuration for the app, the files to copy into the app by name, and what nodes may load."""
     files: dict[str, Path] = {}
     loads = []
     for name in find_foreign(config.algorithm, config.add):
@@ -26,10 +26,10 @@ def take_files(config: Config) -> tuple[Config, dict[str, Path], list[str]]:
         if source.endswith(".py"):
             path = Path(source).expanduser()
             if not path.stem.isidentifier() or path.stem in ("client_app", "server_app", "__init__"):
-                raise SteppeError(f"{path.name} cannot travel with the app under this name: call the file after a "
-                                  "Python module, such as look_back.py.")  # fmt: skip
+                raise SteppeError(f"{path.name} cannot be part of the app under this name: give the file the name "
+                                  "of a Python module, such as look_back.py.")  # fmt: skip
             if files.setdefault(path.name, path).resolve() != path.resolve():
-                raise SteppeError(f"Two files are called {path.name}: give one of them another name.")
+                raise SteppeError(f"Two files are called {path.name}: rename one of them.")
             new = f"{PACKAGE}.{path.stem}:{thing}"
             add = [new + text[len(name) :] if text == name or text.startswith(f"{name}:") else text
                    for text in config.add]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which user is at the other end of a loopback connection: Linux knows the user of every socket.
+"""Find the user at the other end of a loopback connection, from Linux's table of sockets.
 
 Flower's control and runtime APIs on loopback need no login, so another user of the same machine could use them.
 """
@@ -24,7 +24,7 @@ ESTABLISHED = "01"  # a socket that is being closed belongs to root, so only thi
 def is_own_user(client: tuple[str, int] | None, server: tuple[str, int] | None) -> bool:
     """Return whether the socket at the client's end of this loopback connection belongs to the user of this process.
 
-    Without such a table in the kernel (any system but Linux), the answer is yes: loopback is shared there.
+    Only Linux has such a table. On other systems, return True: all users of a machine share loopback there.
     """
     if client is None or server is None or not is_loopback(client[0]):
         return False

@@ -85,7 +85,7 @@ class Inbox:
         for name in [n for n in reply.wanted if n not in reply.contents]:
             told = client.PullObject(PullObjectRequest(node=self.grid.node, run_id=run_id, object_id=name))  # type: ignore[attr-defined]
             if not told.object_found:
-                raise SteppeError("the reply was announced and never sent")
+                raise SteppeError("the reply was announced but never sent")
             if not told.object_available:
                 return False
             reply.contents[name] = told.object_content
@@ -128,7 +128,7 @@ def read_message(reply: Arriving, limit: int) -> Message:
 
 
 def size_of(name: str, contents: dict[str, bytes], known: dict[str, int], depth: int = 0) -> int:
-    """Return the bytes of an object and of everything that it refers to, counted as often as it does."""
+    """Return the bytes of an object and of everything that it refers to, once per reference."""
     if depth > DEPTH:
         raise SteppeError("the reply is nested too deeply")
     if name not in known:

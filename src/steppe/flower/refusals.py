@@ -1,6 +1,6 @@
-"""Why a node does not take part, without information about the node: it sends a code, and details stay in its log.
+"""Report why a node does not take part without revealing its data: it sends a code, and details stay in its log.
 
-An error's text may quote a path, a patient or a sample. So a node sends one of the codes below, and the server knows
+An error's text may quote a path, a patient or a sample. So a node sends one of the codes below, and the server looks up
 the sentence for it.
 """
 
@@ -20,11 +20,11 @@ REASONS = {
     "samples": "its samples do not match federation.toml",
     "classes": "its classes or labels do not match federation.toml",
     "finite": "its data have numbers that are not finite",
-    "state": 'it has lost its client\'s state: put it back there, or set lost_state = "fresh"',
-    "model": "it builds another model or algorithm: install the same versions of steppe, torch and your own code",
+    "state": 'it has lost its client\'s state: restore it there, or set lost_state = "fresh"',
+    "model": "its model or algorithm differs: install the same versions of steppe, torch and your own code",
     "disk": "its disk is full",
     "terms": "it cannot read what the server sent: install the same version of steppe",
-    "other": "something went wrong there",
+    "other": "an unexpected error occurred there",
 }
 
 
@@ -43,10 +43,10 @@ def explain_refusal(code: object) -> str:
 
 
 class Strikes:
-    """How often each client's replies were refused, and until which round it is left out; kept in the run's folder.
+    """Count each client's refused replies, and record in the run's folder until which round it is left out.
 
-    A round that fails leaves no checkpoint, so this is a separate file: a resumed run does not immediately use the
-    client again that ended it.
+    A round that fails writes no checkpoint, so this is a separate file. Otherwise a resumed run would immediately use
+    the client again that ended it.
     """
 
     def __init__(self, path: Path | None, allowed: int, rounds: int) -> None:

@@ -1,7 +1,7 @@
 """Checks of a reply: it must belong to this federation, round and algorithm, and have the right shapes.
 
-A node may send anything. No memory is allocated because of a header: an array is read only if its bytes are exactly
-those of the shape and type that the server expects. `core.validate` checks the numbers, as in a simulation.
+A node may send anything. A header alone never causes memory to be allocated: an array is read only if it has exactly
+as many bytes as the shape and type that the server expects. `core.validate` checks the numbers, as in a simulation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Gone(SteppeError):
 
     def __init__(self, code: int) -> None:
         named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
-        pinned = "; it runs another app than this: steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        pinned = (
+            "; the node is pinned to a different app: run steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        )
         super().__init__(f"Flower reports: {named.lower().replace('_', ' ')}{pinned}")
         self.away = code in AWAY
 
@@ -61,13 +63,13 @@ def read_facts(message: Message, wanted: set[str], limit: int) -> dict[str, Any]
     try:
         size = count_bytes(content)
     except MALFORMED as error:  # Flower cannot count an empty text or list
-        raise SteppeError("one of its facts is empty or of an unknown kind") from error
+        raise SteppeError("one of its values is empty or of an unknown type") from error
     if size > limit:
         raise SteppeError(f"it is larger than {limit:,} bytes")
     if REFUSAL in content:
         raise SteppeError(explain_refusal(_record(content, REFUSAL, ConfigRecord).get("code")))
     if set(content) != wanted:
-        raise SteppeError("it comes from another program: its records are not those that were asked for")
+        raise SteppeError("it comes from a different program: its records are not those that were asked for")
     return dict(_record(content, TOLD, ConfigRecord))
 
 

@@ -49,12 +49,11 @@ class Roll:
             why = "".join(f"; node {node}: {text.rstrip('.')}" for node, (text, _) in self.refused.items())
             if time.monotonic() > until or (not self.asked and len(self.who) + len(self.declined) >= enough):
                 waited = f" after {self.settings.wait:g} s" if time.monotonic() > until else ""
-                raise RunFailed(f"{enough} nodes were asked for and {len(self.who)} can take part{waited}: no node "
-                                f"of client {list_clients(away)}{why}. Start what is missing, or lower "
-                                "`enough`.")  # fmt: skip
+                raise RunFailed(f"{enough} nodes are needed and {len(self.who)} can take part{waited}: no node for "
+                                f"client {list_clients(away)}{why}. Start these nodes, or lower `enough`.")  # fmt: skip
             time.sleep(POLL)
         self.gathered = True
-        log.info(f"{len(self.who)} of {clients} clients are here: {list_clients(sorted(self.who))}")
+        log.info(f"{len(self.who)} of {clients} clients are connected: {list_clients(sorted(self.who))}")
 
     def greet(self) -> None:
         """Ask new nodes which client they are, read the answers of others, and forget nodes that are gone."""
@@ -81,7 +80,7 @@ class Roll:
             self._hear(node, nodes.get(node, b""), message)
 
     def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
-        """Read which client a node is, or why it is none; no answer ends the run."""
+        """Read which client a node is, or why it cannot take part. A bad answer never ends the run."""
         try:
             told = check_origin(message, node)
             client, samples = read_introduction(told, self.settings.name, self.clients,
@@ -97,7 +96,7 @@ class Roll:
             self._refuse(node, error if isinstance(error, SteppeError) else Unreadable(error))
         else:
             if self.gathered and client not in self.who:
-                log.info(f"client {client} is here, at node {node}")
+                log.info(f"client {client} is connected as node {node}")
             self.refused.pop(node, None)
             self.declined.discard(node)
             self.excused.discard(node)
@@ -107,11 +106,11 @@ class Roll:
             self.declined.add(node)
 
     def _check_claim(self, client: int, node: int, key: bytes) -> None:
-        """Check a node's claim: the operator has bound its key to the client or, without keys, it came first."""
+        """Check that the node's key is bound to this client or, without keys, that no other node has claimed it."""
         if self.keys is not None and self.keys.get(client) != take_fingerprint(key):
-            raise SteppeError(f"it says that it is client {client}, which is another node's key")
+            raise SteppeError(f"it claims to be client {client}, which is bound to another node's key")
         if self.who.get(client, node) != node:
-            raise SteppeError(f"it says that it is client {client}, which node {self.who[client]} is")
+            raise SteppeError(f"it claims to be client {client}, which is node {self.who[client]}")
 
     def _refuse(self, node: int, error: SteppeError) -> None:
         if self.refused.get(node, ("", 0.0))[0] != str(error):

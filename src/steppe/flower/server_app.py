@@ -26,7 +26,7 @@ log = logging.getLogger("steppe")
 
 
 def make(app_folder: Path) -> ServerApp:
-    """Return the ServerApp of the federation whose federation.toml lies in this folder."""
+    """Return the ServerApp of the federation whose federation.toml is in this folder."""
     app = ServerApp()
 
     @app.main()

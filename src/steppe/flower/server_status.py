@@ -1,4 +1,4 @@
-"""How a server reports its state in the run's folder: a lock, a status, a log."""
+"""Record a server's state in the run's folder: a lock, a status and a log."""
 
 from __future__ import annotations
 

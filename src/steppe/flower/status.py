@@ -37,7 +37,7 @@ def read_federation(folder: Path) -> dict[str, Any]:
     where = folder / settings.out
     history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
     said = str(state.get("state"))
-    server = {"running": "the server is running" if alive else "the server has died: resume it",
+    server = {"running": "the server is running" if alive else "the server has died: resume the run",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
     host, port = find_address(folder)
     running = is_reachable(*find_control(folder))

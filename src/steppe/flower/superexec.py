@@ -1,9 +1,9 @@
-"""Run each ClientApp in a process that is forked, not started: torch and Steppe are imported once per node.
+"""Run each ClientApp in a forked process, so that torch and Steppe are imported only once per node.
 
-Flower's SuperExec starts a new Python for every message, which costs seconds. Here it forks. A message still has a
-process of its own: it sees no other message's memory, another app's modules are not in the way, and if it is killed,
-the next one is not. This process itself loads no app, and has one thread. A byte on its standard input says that there
-may be a task; when the input ends, the SuperNode has ended, and so does this.
+Flower's SuperExec starts a new Python for every message, which takes seconds. This one forks instead. Each message
+still has its own process: it cannot see another message's memory, another app's modules do not interfere, and killing
+it does not affect the next one. This process itself loads no app and has one thread. A byte on its standard input means
+that there may be a task. When the input ends, the SuperNode has ended, and this process ends too.
 
     python -m steppe.flower.superexec ADDRESS
 """
@@ -59,7 +59,7 @@ def run(spec: ExecutionSpec) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forked processes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forked processes
     gc.freeze()  # what was imported stays shared with them
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.01"
     flower.get_executor = lambda *_, **__: Forks()  # type: ignore[attr-defined]

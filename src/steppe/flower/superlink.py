@@ -60,7 +60,7 @@ class Doors:
         limit, key = LARGEST.get(path, SMALL), headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
         declared = headers.get(b"content-length", b"0")
         if len(headers) != len(scope["headers"]):
-            return await refuse(scope, send, 400, "a header comes twice")
+            return await refuse(scope, send, 400, "a header occurs twice")
         if not declared.isdigit() or int(declared) > limit:
             return await refuse(scope, send, 413, f"larger than {limit} bytes")
         body = b""
@@ -105,18 +105,20 @@ def find_fault(body: bytes) -> str:
         if not message.metadata.reply_to_message_id:
             return "a node may only reply"
         if message.metadata.src_node_id != request.node.node_id:
-            return "a node may only speak for itself"
+            return "a node may only reply in its own name"
     return ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="steppe.flower.superlink")
-    parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="where nodes connect")
-    parser.add_argument("--max-reply", type=float, default=1024.0, metavar="MB", help="the largest reply of a node")
+    parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="address that nodes connect to")
+    parser.add_argument(
+        "--max-reply", type=float, default=1024.0, metavar="MB", help="largest reply of a node, in megabytes"
+    )
     ours, sys.argv[1:] = parser.parse_known_args()
     config = _parse_superlink_lifespan_config()
     if not is_loopback(config.host):
-        sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes is the open one.")
+        sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes sets the open port.")
     host, _, port = ours.nodes.rpartition(":")
     sockets = [_bind(config.host, config.port), _bind(host, int(port))]
     # Without keys, nodes can only be told apart by their user, which is known on loopback.

@@ -31,7 +31,7 @@ from flwr.supernode import start_client_internal as worker
 from steppe.flower.app_hash import hash_bundle
 from steppe.flower.own_user import only_own_user
 
-command = importlib.import_module("flwr.supernode.cli.flower_supernode")  # its package hides it behind a function
+command = importlib.import_module("flwr.supernode.cli.flower_supernode")  # in its package, a function has the same name
 
 
 def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
@@ -40,7 +40,7 @@ def is_trusted(run: Any, fab: Fab, wanted: str) -> bool:
         right = hash_bundle(fab.content) == wanted and hashlib.sha256(fab.content).hexdigest() == fab.hash_str
         named = (run.fab_id, run.fab_version) == get_metadata_from_config(get_fab_config(fab.content))
         return right and named and run.fab_hash == fab.hash_str and run.primary_task_type != TaskType.AGENT_APP
-    except Exception as error:  # an unreadable bundle is not the right one
+    except Exception as error:  # an unreadable bundle is not trusted
         print(f"steppe: the app cannot be read: {error}", flush=True)
         return False
 
@@ -59,7 +59,7 @@ def pin(path: Path) -> None:
 
         def mark(fab_hash: str, run_id: int) -> Fab:
             fab = get_fab(fab_hash, run_id)
-            return Fab(fab.hash_str, fab.content, {"valid_license": "pinned"})  # Flower then asks `_verify_fab`
+            return Fab(fab.hash_str, fab.content, {"valid_license": "pinned"})  # so that Flower calls `_verify_fab`
 
         return pull(**{**given, "get_run": ask_run, "get_fab": mark, "trusted_entities": {"app": str(path)}})
 
@@ -74,7 +74,7 @@ def pin(path: Path) -> None:
 
 
 class Pauses:
-    """Flower's pauses between two looks for work, of up to 3 s: here a tenth of the time since the last message."""
+    """Shorten Flower's pauses between checks for work from up to 3 s to a tenth of the time since the last message."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
@@ -98,14 +98,14 @@ class Forks:
             time.sleep(1)
 
     def ring(self) -> None:
-        """Say that there is a task."""
+        """Signal that there is a task."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.write(b".")
 
 
 def be_quick() -> None:
-    """Make this process's SuperNode look for work in time and, on Linux, where it is safe, fork its ClientApps."""
+    """Make this process's SuperNode check for work often and, on Linux, where it is safe, fork its ClientApps."""
     pull, start, pauses, forks = worker._pull_and_store_message, command.start_client_internal, Pauses(), Forks()
 
     def pull_and_ring(**given: Any) -> int | None:

@@ -1,7 +1,7 @@
 """On a node of a Ray cluster: an actor with one worker process, its events, and the folder of its run.
 
 The node needs this package and the data, but no shared storage: a run's folder is made here and fetched in the end. The
-actor imports no torch, so beside the worker process it is small.
+actor imports no torch, so it is small compared with the worker process.
 """
 
 from __future__ import annotations

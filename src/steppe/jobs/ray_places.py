@@ -2,7 +2,7 @@
 
 Ray finds a machine with room for a job and tells us when one has died. What to run, in which order, progress, budget,
 interrupts and failures are the queue's, as for processes on this machine. The cluster is trusted: Ray sends pickled
-objects between its processes, so whoever can reach its ports can run code on it.
+objects between its processes, so anyone who can reach its ports can run code on it.
 """
 
 from __future__ import annotations
@@ -222,13 +222,13 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_own_files(config: dict[str, Any]) -> dict[str, bytes]:
-    """Return the user's own files that a configuration names, by name: they travel with the job."""
+    """Return the user's own files that a configuration names, by name, which are sent with the job."""
     sources = [name.rpartition(":")[0] for name in find_foreign(config["algorithm"], config["add"])]
     names = [source for source in sources if source.endswith(".py")]
     names += [config["partition"]] if is_file(config["partition"]) else []
     for name in names:
         path = Path(name)
         if path.is_absolute() or ".." in path.parts or name.startswith("~"):
-            raise SteppeError(f"{name} cannot travel to another machine under this name: put it into the folder in "
+            raise SteppeError(f"{name} cannot be sent to another machine under this name: put it into the folder in "
                               "which you call steppe, or below, and name it from there.")  # fmt: skip
     return {name: Path(name).read_bytes() for name in names}

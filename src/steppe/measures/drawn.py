@@ -125,5 +125,5 @@ def line_clients(s: Subject) -> Any:
 
 def _fitting(s: Subject, name: str, other: Tensor) -> Tensor:
     if other.shape != s.w.shape:
-        raise SteppeError(f"The model of {name} has another number of parameters, so there is no line to it.")
+        raise SteppeError(f"The model of {name} has a different number of parameters, so there is no line to it.")
     return other.to(s.w)

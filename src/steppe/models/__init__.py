@@ -22,7 +22,7 @@ from steppe.models.lstm import lstm, lstm_fedavg
 from steppe.models.mlp import mlp
 from steppe.models.resnet import resnet8_gn, resnet18_bn, resnet18_bs, resnet18_cifar_gn, resnet18_gn
 from steppe.models.vgg import vgg11, vgg11_linear
-from steppe.models.vit import slvit, slvit_original, vit_small
+from steppe.models.vit import slvit, slvit_original, vit, vit_small
 
 Builder = Callable[[int, tuple[int, ...]], nn.Module]
 
@@ -41,6 +41,7 @@ MODELS: dict[str, Builder] = {
     "slvit": slvit,
     "slvit-original": slvit_original,
     "vit-small": vit_small,
+    "vit": vit,
     "lstm": lstm,
     "lstm-fedavg": lstm_fedavg,
     "gpt": gpt,

@@ -35,7 +35,7 @@ def take_model(given: Any) -> str | nn.Module | None:
 
 
 def take_module(given: Any) -> nn.Module:
-    """Return the module, built if its class was given; a name is no module."""
+    """Return the module, built if its class was given; refuse a name."""
     taken = take_model(given)
     if not isinstance(taken, nn.Module):
         raise SteppeError(f"model is {quote(given)}: give the nn.Module that the run trained.")

@@ -71,7 +71,7 @@ def lstm_fedavg(classes: int, shape: tuple[int, ...]) -> LSTM:
 
 
 def check_sequence(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse inputs that are no sequences of tokens."""
+    """Refuse inputs that are not sequences of tokens."""
     if len(shape) != 1:
         raise SteppeError(f"{name} reads sequences of tokens, (n, length), but these inputs have the shape {shape}; "
                           "use a model for images, such as cnn.")  # fmt: skip

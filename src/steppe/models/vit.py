@@ -71,6 +71,14 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
+class FusedAttention(Attention):
+    """The same by PyTorch's fused kernels, which never store the weights of the tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 class LocalAttention(Attention):
     """Locality self-attention: a learned temperature that starts at 1/√d, and no token attends to itself.
 
@@ -181,3 +189,22 @@ def vit_small(classes: int, shape: tuple[int, ...]) -> ViT:
     channels, side = _square("vit-small", shape, multiple=8)
     layers = [Layer(384, Attention(384, 8, 48), hidden=384) for _ in range(2)]
     return ViT(Tokens(channels, side // 8, 384), 64, layers, 384, classes)
+
+
+def vit(classes: int, shape: tuple[int, ...]) -> ViT:
+    """ViT-tiny: dimension 192, depth 12, 3 heads of 64, patches of 4 pixels (8 above 32×32, 16 above 64×64).
+
+    The size is DeiT-Ti's (Touvron et al., ICML 2021). Weights, class token and positions are initialised by
+    N(0, 0.02²), biases by zero; no dropout and no stochastic depth.
+    """
+    side = max(shape[1:], default=0)
+    patch, dim = 4 if side <= 32 else 8 if side <= 64 else 16, 192
+    channels, side = _square("vit", shape, multiple=patch)
+    layers = [Layer(dim, FusedAttention(dim, 3, 64), hidden=768) for _ in range(12)]
+    model = ViT(Tokens(channels, patch, dim), (side // patch) ** 2, layers, dim, classes)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    return model

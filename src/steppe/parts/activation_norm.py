@@ -2,7 +2,7 @@
 
     penalty = (ζ/2) Σ_l mean(a_l²)        over hidden layers l; each mean over the batch and the layer's units
 
-a_l: what leaves a hidden layer's non-linearity, before pooling; the logits are left out. The Hessian of one
+a_l: the outputs of a hidden layer's non-linearity, before pooling; the logits are left out. The Hessian of one
 layer z = W a on one example is aaᵀ ⊗ ∇²_z loss, with top eigenvalue ‖a‖² λ₁(∇²_z loss): smaller activations
 make flatter layers. It keeps nothing, sends nothing and needs no additional pass.
 

@@ -11,7 +11,7 @@ Moments start at 0 in every round and are never uploaded.
 `beta2`   β₂, the share of the old second moment.
 `eps`     ε, added to the root.
 `decay`   λ, the decoupled weight decay.
-`clip`    c, the largest norm of what enters the moments; none if not set.
+`clip`    c, the largest norm of the gradient that enters the moments; none if not set.
 """
 
 from __future__ import annotations

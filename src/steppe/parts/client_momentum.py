@@ -9,8 +9,8 @@ update) and keeps nothing. The first round is plain SGD at α times its learning
 
 `alpha`   α, the share of the client's own gradient; 1 is plain SGD.
 
-Limits: α scales the gradient but not the optimiser's weight decay λ, as in the released codes, so what is optimised
-has the decay λ/α: with α = 0.1, ten times the decay that was asked for.
+Limits: α scales the gradient but not the optimiser's weight decay λ, as in the released codes, so the objective has the
+decay λ/α: with α = 0.1, ten times the decay that was set.
 
 Deviations: K_i is the client's own count, corrected for local momentum; FL-Simulator divides all updates by the
 first client's. A server learning rate does not enter m. (MoFedSAM in the FedLESAM code gives g the weight 1; not here.)

@@ -2,9 +2,9 @@
 
     penalty = μ mean( −log( e^{cos(z, z_x)/τ} / (e^{cos(z, z_x)/τ} + e^{cos(z, z_prev)/τ}) ) )      over the batch
 
-z, z_x, z_prev: features (what enters the head) of the local model, of the global one, and of the client's own
+z, z_x, z_prev: features (the inputs of the head) of the local model, of the global one, and of the client's own
 model at the end of its last round, which the client keeps; before its first round, the initial global model.
-Gradients flow through z alone. There are two forward passes per batch. Each cosine divides by norms of at least 1e-8.
+Gradients flow only through z. There are two forward passes per batch. Each cosine divides by norms of at least 1e-8.
 
 `mu`    μ, the weight of the penalty.
 `tau`   τ, the temperature.

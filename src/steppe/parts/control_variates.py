@@ -10,7 +10,7 @@
 The client keeps c_i⁺ as its next c_i; c is broadcast and c_i⁺ − c_i uploaded. All states start at 0. If a part moves
 the start, Δ_i is measured from it.
 
-`divisor`    K: effective, the client's step count corrected for momentum and for a rate of its own, as in the FedSoL
+`divisor`    K: effective, the client's step count corrected for momentum and for its own rate, as in the FedSoL
              code (the plain count without them); steps, the plain count, as printed (with momentum 0.9 it overestimates
              the gradient up to tenfold).
 `scale`      the factor on c − c_i.
@@ -19,11 +19,11 @@ the start, Δ_i is measured from it.
              c − c_i (FedSoL ascends along it instead), so c_i⁺ = −Δ_i / (K η).
 `gain`       γ of FedMoSWA (Liu et al., ICML 2025, arXiv:2507.20016): c ← c + γ mean_{i∈S}(c_i⁺ − c), and c_i⁺ − c is
              uploaded; c follows the newest c_i⁺ by momentum, and is no longer the mean of all c_i. It equals SCAFFOLD
-             only if all clients are active and γ = 1. The rule comes from two consistent accounts of the paper, which
-             could not be read itself.
+             only if all clients are active and γ = 1. The rule comes from two consistent accounts of the paper; the
+             paper itself was not available.
 `jump`       with `gain`: the first round has γ = 1, as in FedMoSWA's released code.
 
-Limits: a norm bound cuts c_i⁺ − c, which does not vanish at the optimum, so with `gain` it biases the result.
+Limits: a norm bound clips c_i⁺ − c, which does not vanish at the optimum, so with `gain` it biases the result.
 
 Deviations: decay and clipping act inside Δ_i and therefore inside c_i, as in the released code.
 """
@@ -66,8 +66,8 @@ class ControlVariates(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gain is not None and self.estimate != "corrected":
-            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, how fast c follows the corrected "
-                               "estimate: leave it out, or use estimate='corrected'")  # fmt: skip
+            raise SettingError(f"gain of part {self.name!r} is {self.gain:g}, but only the corrected estimate "
+                               "has a gain: leave it out, or use estimate='corrected'")  # fmt: skip
 
     def objection(self, others: tuple[Part, ...]) -> str:
         paced = next((p.name for p in others if p.around_optimiser and p.has("stride")), None)

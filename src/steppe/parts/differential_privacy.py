@@ -1,12 +1,12 @@
 """Client-level differential privacy by clipping and noise (DP-FedAvg: McMahan et al., ICLR 2018, arXiv:1710.06963).
 
-    v_i ← v_i min(1, C / ‖v_i‖)                   v_i: all that client i uploads, as one vector
+    v_i ← v_i min(1, C / ‖v_i‖)                   v_i: everything that client i uploads, as one vector
     v = Σ_{i∈S} v_i + z,   z ∼ normal(0, (σ C)² I)     z is the noise
     mean = v / m                                  m: planned clients per round; a sum over all N is v / N instead
 
-All that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from v alone,
-so the sequence of global models and server states costs no more privacy than these sums. One client changes the sum
-by at most C, so one round is a Gaussian mechanism with noise multiplier σ. Neither m nor N depends on the data.
+Everything that the algorithm does afterwards (server momentum, FedDyn's dual, SCAFFOLD's variate) is computed from v,
+so the sequence of global models and server states costs no more privacy than these sums. One client changes the sum by
+at most C, so one round is a Gaussian mechanism with noise multiplier σ. Neither m nor N depends on the data.
 
 The guarantee. The server is trusted: it sees every upload (central privacy). Two federations are neighbours if they
 differ by one client and all its data: its upload is present, or is 0. With `amplified`, every client takes part in a
@@ -105,7 +105,7 @@ class DifferentialPrivacy(Part):
         found = path.read_bytes()
         if len(found) < 16:
             raise SettingError(
-                f"{self.secret} holds {len(found)} bytes, too few for a secret: delete it to get a new one"
+                f"{self.secret} contains {len(found)} bytes, too few for a secret: delete it to get a new one"
             )
         return found
 

@@ -6,9 +6,9 @@
     r(w) = (β/2) unit(w − a_i)                    see `prox` and `anchor`
     h_i ← h_i + w_i − w⁰,   Δ̄ ← Δ̄ + (β/N) Σ_i (h_i − b_i)      w_i now the new local model; all N clients
 
-Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From poster and code, not the paper.
+Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From its poster and code, not the paper.
 
-`alpha`    α, the length of what is added to a client's bias.
+`alpha`    α, the length of the vector that is added to a client's bias.
 `keep`     k, the share of the bias that stays after a round.
 `beta`     β, the weight of dual, bias and pull.
 `scale`    const: s_i = α. var: s_i = (α/N) Σ_c ‖Δ_c − Δ̄‖ over clients c ever active, Δ_c their last displacements.
@@ -17,7 +17,7 @@ Inactive b_i decay too. Clients keep h_i, b_i, w_i and their last round. From po
 `variant`  official: as above; the server needs the states of the clients that will reply, as the released code has, so
            a round with missing replies is repeated. lagged: b̄ of the round before; two more vectors are uploaded.
 
-Deviations: unit(0) is 0; with `var` the server remembers s_i for 1024 rounds; a client away for longer gets a newer.
+Deviations: unit(0) is 0; with `var` the server keeps s_i for 1024 rounds; a client absent for longer gets a newer one.
 """
 
 from __future__ import annotations

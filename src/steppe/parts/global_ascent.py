@@ -1,7 +1,7 @@
-"""The server-side ascent of FedGloSS (Caldarola et al., CVPR 2025, arXiv:2412.03752): clients begin at the worst point.
+"""The server-side ascent of FedGloSS (Caldarola et al., CVPR 2025, arXiv:2412.03752): clients start at the worst point.
 
     x̃ = x − ρ unit(Δ̄_last)              what is sent; Δ̄_last of the round before, 0 in the first round
-    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the perturbation is taken back
+    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the perturbation is undone
 
 One vector is sent down and one up; a client keeps nothing. FedGloSS puts SAM inside it and the dual of FedDyn
 (α = 1/β) around it, measured from x̃.

@@ -3,8 +3,8 @@
     m ← m + (1/N) Σ_{i∈S} (w_i − w_i^{last})        w_i^{last} of its round before; x⁰ if it has not taken part
 
 The early FedSMOO scripts and the code of MAN (arXiv:2512.08314) report this mean. It acts like weight averaging and
-raises accuracy by some points, so compare it only with itself. Training does not depend on it. The client keeps its
-last model; one more vector is uploaded.
+raises accuracy by some points, so compare its numbers only with each other. Training does not depend on it. The client
+keeps its last model; one more vector is uploaded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The locally estimated perturbation of FedLESAM (Fan et al., ICML 2024, arXiv:2405.18890): SAM with one gradient.
 
-    direction = g(w + ρ unit(x_old − x))           constant during a round: towards an older global model is uphill
+    direction = g(w + ρ unit(x_old − x))           constant during a round; an older global model lies uphill
 
 `paper` and `paper_init` keep x_old on the client and send nothing; the others keep nothing and send the direction down.
 
@@ -11,8 +11,9 @@
 `last_round`   x_old is the global model of the round before, the same for all: the intention of the released code.
 `sum_norm`     as last_round, divided by the sum of the tensors' norms instead of the norm of all, as the code intends.
 `official`     as the code runs: the flat update is indexed by the number of the tensor, so all entries of tensor j move
-               by the one number (x_old − x)[j] / Σ_j |(x_old − x)[j]|, over the first numbers of the first tensors.
-               The radius then has little to do with ρ (about 54 ρ on a ResNet-18): the published ρ do not carry over.
+               by the same number (x_old − x)[j] / Σ_j |(x_old − x)[j]|, over the first numbers of the first tensors.
+               The radius then has little to do with ρ (about 54 ρ on a ResNet-18): published values of ρ do not carry
+               over.
 
 Deviations: ε = 1e-7 in every norm, as in the code; the paper has none.
 """
@@ -89,7 +90,7 @@ def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
 
 
 def by_tensor_number(v: Tensor, layout: Layout) -> Tensor:
-    """Repeat a slip of several released programs: fill tensor j with v[j] / Σ_j |v[j]|."""
+    """Reproduce a bug of several released programs: fill tensor j with v[j] / Σ_j |v[j]|."""
     pieces = layout.pieces(v)
     flat = torch.cat([p.reshape(-1) for p in pieces])  # the model's own order, not the layout's
     first = flat[: len(pieces)]

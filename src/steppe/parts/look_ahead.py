@@ -68,6 +68,8 @@ class FixedRate(Part):
         direction = (β/η) g(w)              so that w ← w − β g(w), whatever the round's rate η
 
     `lr`   β, the rate of every step.
+
+    Deviations: rounding alone, because the step is η · (β/η) · g(w).
     """
 
     name = "fixed_rate"

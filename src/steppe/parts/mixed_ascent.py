@@ -4,24 +4,24 @@
     direction = g(p)                              the same batch for both gradients
     d = mean_{i∈S}(‖w_i − x‖)                     a plain mean, whatever the models' weights
     c ← mean(1[d > T])                            over the last `window` rounds; T is `threshold`
-    x̃ ← x' + ρ_g unit(x − x')                     x' the new global model: towards the old one is uphill
+    x̃ ← x' + ρ_g unit(x − x')                     x' the new global model; the old one lies uphill
 
 The further clients drift, the more they use the federation's sharpness instead of their own: c = 0 is FedSAM, as in
 the first round; with c = 1 all gradients of a round are taken at x̃. Points are mixed, not perturbations, so for a
 client far from x̃ the gradient is taken far away. x̃ and c are broadcast, the scalar ‖w_i − x‖ is uploaded; a client
-keeps nothing. From the released code (github.com/hwan-sig/Official-FedGF); only the paper's abstract could be read.
+keeps nothing. From the released code (github.com/hwan-sig/Official-FedGF); only the paper's abstract was available.
 
 `rho`          ρ, the radius of the client's ascent.
 `rho_global`   ρ_g, the radius of the server's ascent; ρ if not set.
 `threshold`    T, the drift above which a round counts as diverging: the length of a whole update, so it depends on
                model, rate and steps. Set it near the `drift` of a run's records.
-`window`       the number of last rounds that decide about c.
+`window`       the number of recent rounds from which c is computed.
 
 Limits: if every round exceeds the threshold, c stays 1 and all steps of a round use gradients at one point, which fails
 at a large rate (digits, rate 0.1, drift 1.1: 29 %, compared with FedSAM's 90 %).
 
-Deviations: ε of unit(g) is 1e-16 as released; x̃ = x' where the model did not move (the code divides by zero). The
-code has no default threshold, and its script passes one under another name; 0.2 is our reading, for its rate of 0.01.
+Deviations: ε of unit(g) is 1e-16 as released; x̃ = x' where the model did not move (the code divides by zero). The code
+has no default threshold, and its script passes one under a different name; 0.2 is our reading, for its rate of 0.01.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class MixedAscent(Part):
     def caution(self, per_round: int, clients: int) -> str:
         return "" if self.threshold != type(self).threshold else (
             f"fedgf: threshold = {self.threshold:g} fits a learning rate of 0.01. It is compared with the length of a "
-            "client's update (`drift` in the records): where every round is beyond it, training may fail. Set it near "
-            "the drift of FedSAM's run"
+            "client's update (`drift` in the records): if every round exceeds it, training may fail. Set it near "
+            "the drift of a FedSAM run"
         )  # fmt: skip
 
     def server_state(self, x: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ m, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the s
 
 `rho`      ρ, the radius of the ascent.
 `alpha`    α, the share of the client's own gradient at first.
-`adapt`    κ, how fast α follows the clients' agreement; 0 keeps it.
+`adapt`    κ, how fast α follows the clients' agreement; 0 keeps α constant.
 `scale`    s multiplies m. The code uses the round's learning-rate decay here; 1 leaves it out.
 `kind`     paper: as above; without η, e is nearly along m_i. text: e = w − (x − η b m_i), away from where the momentum
            would have led, as the text says. official: as the code runs, e enters with the other sign (it descends) and
@@ -21,12 +21,12 @@ m, c and α are broadcast. The client keeps c_i. Two scalars are uploaded: the s
            released: 1 + cos(Δ_i, m), which has the opposite effect. v_i = 0 where a norm is 0, as in the first round.
 
 Deviations: m as printed (Δ̄/η, then x − m) climbs, so m has the sign of a gradient everywhere, as in the code. The
-authors keep all c_i on the server and send only m_i; here clients keep them: one more vector is sent, same numbers.
-K is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
+authors keep all c_i on the server and send only m_i; here clients keep them: one more vector is sent, with equal
+results. K is the client's own count, corrected for momentum; the code uses the first client's. ε is 1e-7 in every norm.
 
-Limits: α scales the gradient but not the optimiser's weight decay λ, so what is optimised has the decay λ/α. With
+Limits: α scales the gradient but not the optimiser's weight decay λ, so the objective has the decay λ/α. With
 `norm_bound` the optimum stays the same, but v_i is one of the bounded uploads: a limit below 1 slows the last rounds
-down, and α follows it.
+down, and affects α.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The server keeps a momentum m, 0 at first, and looks ahead along it. `NesterovStart` moves where clients begin; with SAM
 inside it is FedNSAM as its code intends, or as released. `NesterovSAM` looks ahead in every step, at one gradient.
 
-Not confirmed by the paper's text, which could not be read: all three come from the abstract and the released code.
+The paper's text was not available, so none is confirmed by it: they come from the abstract and the released code.
 Deviations: γ and ρ are settings; the released client has 0.85 and 0.05 hard-coded. ε of unit(m) is 1e-7.
 """
 
@@ -21,7 +21,7 @@ from steppe.core.scopes import Aggregation, LocalStep, Oracle, ServerTurn
 
 @dataclass(frozen=True)
 class NesterovStart(Part):
-    """Clients begin ahead along the global momentum (Liu et al., 2026).
+    """Start clients ahead along the global momentum (Liu et al., 2026).
 
         x̃ = x + γ m                         what is sent, and where the clients begin
         Δ̄ = Σ_{i∈S} p_i (w_i − x̃)
@@ -62,7 +62,7 @@ class NesterovStart(Part):
 
 @dataclass(frozen=True)
 class NesterovSAM(Part):
-    """Each gradient is taken ahead along the global momentum, and uphill of it (Liu et al., 2026).
+    """Take each gradient ahead along the global momentum, and uphill of it (Liu et al., 2026).
 
         direction = g(w + γ m − ρ unit(m))      from w = x: m is a descent, so −m ascends
         m ← γ m + Δ̄,   Δ̄ ← m

@@ -1,12 +1,12 @@
 """Norm bounding (Sun et al., 2019, arXiv:1911.07963): no client's upload is longer than a limit.
 
-    v_i ← v_i min(1, M / ‖v_i‖)          v_i: all that client i uploads (update, control variates, …) as one vector
+    v_i ← v_i min(1, M / ‖v_i‖)          v_i: all uploads of client i (update, control variates, …) as one vector
 
 The server scales before anything is averaged, so a boosted update counts for at most M. It works with any reduction
 (mean, median, Krum, …), keeps nothing and sends nothing.
 
-A client also knows the limit, so it shrinks its own states (duals, variates: `Part.shrink`) by the same factor:
-otherwise the server's mean of them would stay wrong after one long upload.
+The limit is also applied on the client, which shrinks its own states (duals, variates: `Part.shrink`) by the same
+factor. Otherwise the server's mean of them would stay wrong after one long upload.
 
 `limit`   M, the largest norm of a client's uploads.
 

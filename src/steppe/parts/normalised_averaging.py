@@ -8,7 +8,7 @@ scalars are uploaded (a_i and 1/a_i).
 
 `correction`   none: as above. ccvr: direction = g(w) + d − d_i, with d_i from the client's last round and d a running
                mean of them by size, d ← (1 − P) d + P Σ p_i d_i, P the share of all data that took part. This is the
-               mean over all clients only while all take part; otherwise it assumes that the absent ones are like d.
+               mean over all clients only while all take part; otherwise it assumes that absent ones have d.
                The client keeps d_i, and d is broadcast. official: the FedSoL code (and FedNTD's) never updates d, so a
                client that takes part again subtracts its own old average gradient, g(w) − d_i; its configuration
                enables this.
@@ -65,8 +65,8 @@ class NormalisedAveraging(Part):
 
     def caution(self, per_round: int, clients: int) -> str:
         return "" if self.correction != "official" or per_round < clients else (
-            "fednova variant=official diverges where all clients take part in every round: each subtracts its own last "
-            "direction, as released, and nobody adds the mean. Take variant=nova, or fewer clients per round."
+            "fednova variant=official diverges if all clients take part in every round: each subtracts its own last "
+            "direction, as released, and the mean is never added. Use variant=nova, or fewer clients per round."
         )  # fmt: skip
 
     def has(self, hook: str) -> bool:
@@ -85,7 +85,7 @@ class NormalisedAveraging(Part):
         s.up["steps"], s.up["inverse"] = s.effective_steps, 1 / s.effective_steps
         if self.correction != "none":
             s.state["d"] = (s.start - s.w) / (s.lr * s.effective_steps)
-            if self.correction == "ccvr" and s.update_differs:  # the server cannot work it out from the update alone
+            if self.correction == "ccvr" and s.update_differs:  # the server cannot derive it from the update alone
                 s.up["d"] = s.state["d"]
         return delta
 

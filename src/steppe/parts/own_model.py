@@ -28,7 +28,7 @@ class OwnModel(Part):
     def objection(self, others: tuple[Part, ...]) -> str:
         moving = next((p.name for p in others if p.has("start")), None)
         return "" if moving is None else (
-            f"clients that train alone go on where they stopped, so '{moving}' cannot move their start: leave it out"
+            f"clients that train alone continue where they stopped, so '{moving}' cannot move their start: leave it out"
         )  # fmt: skip
 
     def client_state(self, x: Tensor) -> dict[str, Tensor]:

@@ -1,11 +1,11 @@
-"""A local optimiser of the user's own: a function on flat vectors, the outermost part.
+"""A user-defined local optimiser: a function on flat vectors, the outermost part.
 
     d = clip_c(g(w)) + λ w              as in `sgd.py`
     direction = rule(d, w, M, k)        k = 0, 1, …, the number of the step in its round; M is `memory`
 
 The memory is a dict of vectors that the rule reads and writes, such as memory["m"]; they are 0 at the start of every
 round, are never uploaded, and are found by calling the rule once. Under an executor that batches clients the rule runs
-under vmap: it must not look at values (`if`, `.item()`) and must not write in place.
+under vmap: it must not read values (`if`, `.item()`) and must not write in place.
 
 `function`   the name of the rule, for the records.
 `memory`     the names of the vectors that the rule remembers.
@@ -45,7 +45,7 @@ class _Zeros(dict[str, Tensor]):
 class OwnOptimiser(Part):
     name = "own_optimiser"
     once = True
-    function: str = ""  # its name; the function itself is no setting
+    function: str = ""  # its name; the function itself is not a setting
     memory: tuple[str, ...] = ()
     decay: Amount = 0.0
     clip: Positive | None = None
@@ -68,7 +68,7 @@ class OwnOptimiser(Part):
         return part
 
     def objection(self, others: tuple[Part, ...]) -> str:
-        return object_to_readers(others, "the steps of an optimiser of your own need not be along gradients")
+        return object_to_readers(others, "the steps of your own optimiser need not be along gradients")
 
     def round_state(self, x: Tensor) -> dict[str, Tensor]:
         return {name: make_placeholder(x) for name in self.memory}

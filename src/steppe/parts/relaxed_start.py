@@ -4,7 +4,7 @@
     Δ̄ = Σ_{i∈S} p_i (w_i − w⁰)          `official`: each client measures from its own start
     Δ̄ = Σ_{i∈S} p_i (w_i − x)           `paper`: the new x is the mean of the w_i
 
-The client keeps w_i; nothing more is sent unless another part must tell the server where its clients started. Duals,
+The client keeps w_i; nothing more is sent unless another part needs the clients' starts on the server. Duals,
 control variates and FedDyn's pull are measured from w⁰; FedProx still pulls towards x.
 
 `beta`      β, how far beyond the global model a client starts.

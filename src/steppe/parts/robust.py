@@ -126,7 +126,7 @@ class Krum(Part):
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """Squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
+    """Return the squared distances between clients, divided by their median over the pairs, in float64: (n, n)."""
     rows = flatten_rows(rows)
     wide = find_widest(rows.device)
     apart = torch.stack([torch.linalg.vector_norm(rows - one, dim=1, dtype=wide) for one in rows]).square()

@@ -1,18 +1,18 @@
-"""Ascent by the server: a perturbation that is constant within a round is sent as a shifted model. An idea of ours.
+"""Ascent by the server: a perturbation that is constant within a round is sent as a shifted model. Our own idea.
 
     x̃ = x + ρ unit(v)                   what is sent
-    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the shift is taken back
+    Δ̄ = Σ_{i∈S} p_i (w_i − x̃)           measured from what was sent, so the shift is undone
     v = e − x,   e ← k e + (1−k) x      `along` mean: e is a running mean of the global models; k is `keep`
     v = x_old − x                       `along` update: x_old is the global model of the round before
 
 `rho`    ρ, the radius of the ascent.
-`along`  mean or update: which way v leads.
-`keep`   k, the share of itself that the running mean keeps per round.
+`along`  mean or update: the direction v, as above.
+`keep`   k, the share of the old running mean.
 
-A client at w̃ = w + ρ unit(v) takes g(w + ρ unit(v)): with along = update this is FedLESAM's `last_round` without
-the second vector that it sends (weight decay alone sees the shifted model). The way back to a mean of older models is
-uphill, as FedGMT argues, and less noisy than the last update. A client keeps nothing, and nothing more is sent.
-The first round has no way back, and no shift. ε = 1e-7 in the norm, as in FedLESAM.
+A client at w̃ = w + ρ unit(v) takes g(w + ρ unit(v)): with along = update this is FedLESAM's `last_round` without the
+second vector that it sends (only weight decay acts on the shifted model). The direction towards a mean of older models
+is uphill, as FedGMT argues, and less noisy than the last update. A client keeps nothing, and nothing more is sent. The
+first round has no older model, and no shift. ε = 1e-7 in the norm, as in FedLESAM.
 """
 
 from __future__ import annotations

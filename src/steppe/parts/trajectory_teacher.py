@@ -4,7 +4,7 @@
     q = softmax(z_e / τ),   p = softmax(z_w / τ)            z_e, z_w: logits at e and at w
     e ← k e + (1−k) x                                       x the new global model; e = x⁰ at first; k is `keep`
 
-e lags behind x along the descent, so the gap between the two stands for the sharpness that SAM estimates, at the cost
+e lags behind x along the descent, so the gap between the two measures the sharpness that SAM estimates, at the cost
 of one forward pass of e per batch. e is broadcast with x; a client keeps nothing.
 
 `weight`   b, the weight of the penalty.

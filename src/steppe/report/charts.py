@@ -1,6 +1,6 @@
-"""The figures of a report as data, in plotly's vocabulary and without colours: page and pictures have their own.
+"""The figures of a report as data, in plotly's format and without colours, which page and pictures add themselves.
 
-A trace's `meta` says what is to be coloured: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
+A trace's `meta` says what to colour: {"series": place of the algorithm, "role": "line", "faint", "band", "dots"
 or "bar"}, or {"scale": "counts"} for a map of counts.
 """
 
@@ -21,12 +21,12 @@ from steppe.report.measure_tables import explain
 VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
 SCALE = [[i / (len(VIRIDIS) - 1), colour] for i, colour in enumerate(VIRIDIS)]
 DASHES = ["solid", "dash", "dot", "dashdot"]
-MANY_CLASSES = 12  # above, a map of classes over rounds instead of a panel each
+MANY_CLASSES = 12  # with more, a map of classes over rounds instead of one panel each
 
 
 @dataclass
 class Chart:
-    """One drawing. `words` describes it to those who do not see it."""
+    """One drawing. `words` describes it for readers who cannot see it."""
 
     title: str
     traces: list[dict[str, Any]]
@@ -55,12 +55,12 @@ class Panel:
 
     @property
     def across(self) -> int:
-        """How many charts stand in a row of a wide page: where two are asked for, two or three, as fills the row."""
+        """Return the number of charts per row of a wide page: if two are requested, two or three, to fill the row."""
         return self.columns if self.columns != 2 or len(self.charts) == 4 else min(3, len(self.charts))
 
 
 def list_values(values: Iterable[float], digits: int = 6) -> list[float | None]:
-    """Round to six digits, more than a screen shows; what is not finite becomes a gap."""
+    """Round to six digits, more than a screen shows; values that are not finite become gaps."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values]
 
 
@@ -87,7 +87,7 @@ def draw_band(place: int, x: Iterable[float], low: Iterable[float], high: Iterab
 
 
 def _draw_curve(curve: Curve, place: int, label: str, times: float, hover: str) -> list[dict[str, Any]]:
-    """Draw the mean over seeds and, where there are several, a band of one standard deviation."""
+    """Draw the mean over seeds and, if there are several, a band of one standard deviation."""
     mean, spread = curve.mean * times, curve.spread * times
     band = [draw_band(place, curve.x, mean - spread, mean + spread)] if curve.seeds > 1 else []
     return [*band, draw_line(label, place, curve.x, mean, hover, customdata=list_values(spread))]
@@ -167,7 +167,7 @@ def draw_partitions(c: Comparison) -> Panel | None:
     charts = []
     for hash_, split in list(c.partitions.items())[:4]:
         sizes = split.sizes
-        words = (f"{split.rule}, seed {split.seed}: {len(sizes)} clients hold {int(sizes.min())} to "
+        words = (f"{split.title}: {len(sizes)} clients hold {int(sizes.min())} to "
                  f"{int(sizes.max())} samples (median {int(np.median(sizes))})")  # fmt: skip
         if hash_ in c.labels:
             counts, names = c.labels[hash_]
@@ -188,7 +188,7 @@ def draw_partitions(c: Comparison) -> Panel | None:
                      "meta": {"series": 0, "role": "bar"},
                      "hover": "client %{x}: %{y} samples"}  # fmt: skip
             layout, height = {"xaxis": make_axis("client"), "yaxis": make_axis("samples")}, 260
-        charts.append(Chart(f"{split.rule}, seed {split.seed}", [trace], layout, words, height))
+        charts.append(Chart(split.title, [trace], layout, words, height))
     return Panel(charts, " ".join(ch.words for ch in charts), columns=1) if charts else None
 
 

@@ -13,7 +13,7 @@ LEVEL = 0.05  # a difference with a smaller p is called a win
 
 
 def write_headline(c: Comparison) -> str:
-    """Say in one sentence which algorithm won, by how much, and whether the test over seeds says so."""
+    """Return one sentence on which algorithm won, by how much, and whether the test over seeds confirms it."""
     best, m = c.ranking[0], c.metric
     mean, spread = best.average("last")
     reached = f"{m.pair(mean, spread, best.seeds)}{m.unit} test {m.name}"

@@ -113,15 +113,15 @@ def _entry(function: Any) -> dict[str, Any]:
     return entry
 
 
-def trace_costs(names: list[str] | None, model: str, shape: tuple[int, ...], classes: int, batch: int, sets: list[str],
-              add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
-    """Costs of algorithms (None: all) on a named model, each also as a multiple of FedAvg's."""
+def trace_costs(algorithms: Mapping[str, list[str]], model: str, shape: tuple[int, ...], classes: int, batch: int,
+                add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
+    """Costs of algorithms, each with its `key=value` settings, on a named model, also as multiples of FedAvg's."""
     try:
         with torch.device("meta"):  # sizes are enough, so no memory is needed
             task = Task(build(model, classes, shape))
             example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
         base = cost(make_algorithm("fedavg", SGD()), task, example)
-        rows = [_cost_row(name, task, example, base, sets, add) for name in names or CATALOGUE]
+        rows = [_cost_row(name, task, example, base, sets, add) for name, sets in algorithms.items()]
     except RuntimeError as error:  # too large for torch, or too small for the model
         reason = str(error).splitlines()[0]
         raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error

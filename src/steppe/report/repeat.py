@@ -11,7 +11,7 @@ from steppe.algorithms import CATALOGUE
 from steppe.config import OWN, Config, list_keys, resolve
 from steppe.core.errors import SteppeError
 from steppe.data import Partition
-from steppe.data.partition import parse
+from steppe.data.partition import is_rule
 from steppe.references import hash_file, is_reference
 from steppe.registry import find_sources
 from steppe.report.comparison import Run, find_data
@@ -46,11 +46,11 @@ def explain_repeat(run: Run) -> Repeat:
         return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
-    copy = config.model_copy(update={"partition": str(run.folder.path / "partition.json")})
+    copy = config.model_copy(update={"partition": str(run.folder.partition_file)})
     if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
         needs.append("the partition, which was the user's own, from the run's folder")
         config = copy
-    elif not _is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
+    elif not is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
         needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
         config = copy
     sentence = "" if "format" in run.about else OLD
@@ -74,7 +74,7 @@ def find_own_files(run: Run, config: Config) -> tuple[Config, str]:
 
 
 def list_own_objects(run: Run) -> list[str]:
-    """Describe what no name stands for: the user's own objects, and arguments that the command line does not have."""
+    """Describe what has no name: the user's own objects, and arguments that the command line does not have."""
     about, own = run.about, run.folder.own
     described = {
         "algorithm": lambda: f"the parts {', '.join(map(_describe_part, about['parts']))}",
@@ -164,13 +164,6 @@ def _can_load(run: Run) -> bool:
 
 def _hash(data: dict[str, Any] | None) -> str:
     return f" (hash {data['hash']})" if data else ""
-
-
-def _is_rule(text: str) -> bool:
-    try:
-        return bool(parse(text))
-    except SteppeError:  # a file
-        return False
 
 
 def _partition_hash(path: str) -> str | None:

@@ -23,8 +23,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from steppe.config import OWN
-from steppe.core.errors import SteppeError
-from steppe.data.partition import parse
+from steppe.data.partition import is_rule, parse
+from steppe.data.rules import natural
 from steppe.jobs.points import Point
 
 
@@ -45,7 +45,8 @@ def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] 
     "seeds vary the initial model and the batches; all share the partition and the clients' schedule"
     """
     everything = config.get("vary") == "all"
-    drawn = is_drawn(config["partition"]) and config.get("partition_seed") is None
+    rule = config["partition"]
+    drawn = is_rule(rule) and parse(rule)[0] is not natural and config.get("partition_seed") is None
     unknown = config["model"].startswith(OWN) and (not initial or None in initial)
     varied = {
         "the initial model": not config["model"].startswith(OWN) or len(set(initial)) > 1,
@@ -55,7 +56,7 @@ def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] 
     }
     if unknown:
         del varied["the initial model"]
-    if config["per_round"] == config["clients"]:  # nobody is chosen
+    if config["per_round"] == config["clients"]:  # there is no choice of clients
         del varied["the clients' schedule"]
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
@@ -67,14 +68,6 @@ def describe_points(points: Sequence[Point]) -> str:
     """Say the same about a comparison or a sweep: about the point with the most runs."""
     most = max(points, key=lambda p: len(p.results))
     return describe_variation(most.config.model_dump(), most.initial)
-
-
-def is_drawn(partition: str) -> bool:
-    """Return whether a partition comes from a rule that draws, and not from a file or the data themselves."""
-    try:
-        return parse(partition)[0].__name__ != "natural"
-    except SteppeError:
-        return False
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -116,7 +109,7 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pai
     if n == 1:
         return Paired(1, mean, None, None)
     error = stdev(each) / sqrt(n)
-    # Differences of equal numbers may differ in their last bit: that is no spread either.
+    # Differences of equal numbers may differ in their last bit: this does not count as spread.
     spread = error > 1e-12 * max(map(abs, [*ours.values(), *theirs.values()]))
     return Paired(n, mean, error, compute_student_p(mean / error, n - 1) if spread else None)
 

@@ -44,7 +44,7 @@ def _draw_chart(c: Comparison, block: str, title: str, height: int) -> Chart | N
 def _draw_traces(place: int, g: Group, d: DensityCurve, floor: float) -> list[dict[str, Any]]:
     low, high = np.maximum(d.density - d.error, floor), np.maximum(d.density + d.error, floor)
     visible = np.where(d.density > floor, d.density, np.nan)
-    seen = high > floor  # most of a spectrum is empty: only the places beside something are kept
+    seen = high > floor  # most of a spectrum is empty: only the places next to something are kept
     kept = seen | np.append(seen[1:], False) | np.append(False, seen[:-1])
     return [draw_band(place, d.grid[kept], low[kept], high[kept], digits=4),
             draw_line(g.label, place, d.grid[kept], visible[kept], "%{y:.2g} at λ = %{x:.3g}", width=1.8,

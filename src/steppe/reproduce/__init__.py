@@ -1,1 +1,1 @@
-"""Published tables as data, the recipe behind each cell, and what we found when we ran it."""
+"""Published tables as data, the recipe of each cell, and the results of our runs."""

@@ -1,4 +1,4 @@
-"""Which method to use, from the committed rows: the best that a federation can afford, where it was compared."""
+"""Recommend a method from the committed rows: the best that a federation can afford, in the nearest setting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from steppe.data.partition import parse
 from steppe.reproduce.intervals import compare_blocks
 from steppe.reproduce.method_results import Evidence, Setting
 
-CHANCE = 2.0  # points by which single runs may differ without meaning it (docs/survey.md)
+EVEN, ALIKE = "iid", 100.0  # clients that are alike: as if the parameter of lda, dirichlet or sharding were so large
+OTHER_RULE = 3.0  # between partitions of two kinds
+CHANCE = 2.0  # points by which single runs may differ by chance (docs/survey.md)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A federation: what is known about it, and what a method may cost, as multiples of FedAvg."""
+    """A federation: its known properties, and what a method may cost, as multiples of FedAvg."""
 
     clients: int | None = None
     per_round: int | None = None
@@ -48,16 +50,18 @@ class Wish:
 
 def _compare_partitions(wanted: str, there: str) -> float:
     (rule, numbers), (other, others) = parse(wanted), parse(there)
+    if EVEN in rule.__name__ and EVEN not in other.__name__:
+        return abs(log(others[0] / ALIKE)) if others else OTHER_RULE
     if rule is not other:
-        return 3.0
+        return OTHER_RULE
     return sum(abs(log(a / b)) for a, b in zip(numbers, others, strict=False))
 
 
 def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
     """Answer from the nearest setting in which at least two methods were compared; of several, the one with most runs.
 
-    The advice is the most accurate method within the limits. `level` are those that the rows cannot tell from it,
-    `dominated` those that cost at least as much as another method there and are less accurate.
+    The advice is the most accurate method within the limits. `level` has the methods that the rows do not distinguish
+    from it, `dominated` those that cost at least as much as another method there and are less accurate.
     """
     places: dict[Setting, list[Evidence]] = {}
     for e in evidence:
@@ -68,7 +72,7 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
 
     def rank(setting: Setting) -> tuple[float, int, int]:
         counts = sorted((e.accuracy.count for e in compared[setting] if wish.allows(e)), reverse=True)
-        return (round(wish.measure_distance(setting), 6), -counts[1], -len(counts))  # what two of them have
+        return (round(wish.measure_distance(setting), 6), -counts[1], -len(counts))  # runs of at least two methods
 
     nearest = min(compared, key=rank)
     found = sorted(compared[nearest], key=lambda e: -e.accuracy.mean)
@@ -86,9 +90,9 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def is_level(best: Evidence, other: Evidence) -> bool:
-    """Return whether the rows cannot tell two methods apart: an interval with 0, or single runs close to each other."""
+    """Return whether the rows do not distinguish two methods: an interval with 0, or one or two close runs."""
     pair = compare_blocks(dict(best.by_seed), dict(other.by_seed))
-    if pair is None or pair.half is None:
+    if pair is None or pair.count < 3:  # an interval over two pairs says nothing
         return best.accuracy.mean - other.accuracy.mean < CHANCE
     return not pair.excludes_zero
 
@@ -100,7 +104,7 @@ def is_dominated(e: Evidence, found: Sequence[Evidence]) -> bool:
 
 
 def find_gaps(wish: Wish, nearest: Setting, best: Evidence) -> list[str]:
-    """Say in what the evidence is not about this federation, and how little of it there is."""
+    """Return sentences on how the evidence differs from this federation, and on how little there is."""
     gaps = []
     if wish.clients and wish.clients != nearest.clients:
         gaps.append(f"No run has {wish.clients:,} clients: the nearest has {nearest.clients:,}.")
@@ -124,6 +128,7 @@ def describe_evidence(e: Evidence) -> dict[str, Any]:
     return {
         "method": e.title, "run": f"steppe run {e.command}", "accuracy": round(e.accuracy.mean, 2),
         "half_width": None if e.accuracy.half is None else round(e.accuracy.half, 2), "seeds": e.accuracy.count,
-        "over_fedavg": None if e.gain is None else str(e.gain), "bytes": round(e.bytes_x, 2),
-        "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
+        "over_fedavg": None if e.gain is None else round(e.gain.mean, 2),
+        "over_fedavg_half_width": None if e.gain is None or e.gain.half is None else round(e.gain.half, 2),
+        "bytes": round(e.bytes_x, 2), "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Is every committed row what it says, and every committed table what the rows say?"""
+"""Check every committed row against its recipe, and every committed table against the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "
 
 
 def find_complaints(results: Path, tables: Path) -> list[str]:
-    """Sentences about rows that trace to no recipe, and about tables that are not what the rows say."""
+    """Return sentences about rows that belong to no recipe, and about tables that differ from the rows."""
     known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read_rows(path)]
     cells = _cells(known)
     told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, cells)]
@@ -27,7 +27,7 @@ def find_complaints(results: Path, tables: Path) -> list[str]:
     pages = survey_page.render_files(known, folder=f"{tables.name}/") | league_page.render_files(known)
     pages |= choose_page.render_files(known)
     wanted |= {(tables.parent if name.endswith(".md") else tables) / name: text for name, text in pages.items()}
-    return [f"{path} is not what the rows say: steppe reproduce tables" for path, text in wanted.items()
+    return [f"{path} does not match the rows: run steppe reproduce tables" for path, text in wanted.items()
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
         return [f"there is no recipe {row['recipe']}"]
     told = []
     mine = cells[row["recipe"]]
-    # By its column: a recipe that was tried may become a row's own, and its rows keep the name they were run under.
+    # By its column: an alternative recipe may become a row's own, and its rows keep the name under which they were run.
     cell = row["cell"].removeprefix("tried/")
     if not any(row["table"] == c.table and cell.startswith(f"{c.column}/") for c in mine):
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
@@ -68,7 +68,7 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
 
 
 def _follow(row: rows.Row) -> bool:
-    """Return whether all numbers that tables and the league's choice are made of come from the row's curves."""
+    """Return whether all numbers that tables and the league's choice use come from the row's curves."""
     curve = row["accuracy"]
     wanted = recipes.summarize_curve(curve)
     if "validation" in row:

@@ -1,8 +1,9 @@
-"""The page that says which method to use: the answers of `steppe advise` to typical questions, from the same rows."""
+"""Write the page on which method to use: the answers of `steppe advise` to typical questions, from the same rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
@@ -12,7 +13,7 @@ from steppe.reproduce.method_results import Evidence, Setting, collect_evidence
 from steppe.reproduce.rows import Row
 
 QUESTIONS: dict[str, Wish] = {
-    "Whatever it costs": Wish(),
+    "At any cost": Wish(),
     "Clients keep nothing between rounds": Wish(stateless=True),
     "FedAvg's bytes and FLOPs": Wish(max_bytes=1.0, max_flops=1.0),
     "FedAvg's bytes and FLOPs, and clients keep nothing": Wish(stateless=True, max_bytes=1.0, max_flops=1.0),
@@ -27,37 +28,37 @@ QUESTIONS: dict[str, Wish] = {
 }  # fmt: skip
 INTRODUCTION = """# Which method should I use?
 
-Every answer is made from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
+Every answer comes from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
 [reproductions](../reproductions.md): the most accurate method within the limits, in the nearest setting in which
-methods were compared. For a federation of your own, with `--json` for programs:
+methods were compared. For your own federation (`--json` prints it for programs):
 
     steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4
 
 An accuracy is the mean of the last ten rounds on the test set, ± half of its 95 % interval (Student's t) where there
-are several seeds, with their number in brackets; so is the gain over FedAvg, paired by seed. **(1) is one seed and one
-draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are multiples of FedAvg's. Level
-is what the rows cannot tell from the answer: an interval of the paired difference with 0, or single runs less than two
-points below.
+are several seeds, with their number in brackets. The gain over FedAvg is given in the same way, paired by seed. **(1)
+means one seed and one draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are
+multiples of FedAvg's. A method is level with the answer if the rows do not distinguish them: the interval of the paired
+difference contains 0, or one or two runs are less than two points below.
 
 In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts
 that are added to a method, and FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its
-proximal term (`proximal=l2`); FedSoL alone has a distillation there, with a teacher's forward pass per step."""
+proximal term (`proximal=l2`); plain FedSoL uses distillation instead, with a teacher's forward pass per step."""
 COMMANDS = """## Commands
 
-One per method that is an answer above, with the settings that it has in the table in brackets; one name may have
-others in another table. A command does not repeat the table's run: data, model, partition, learning rate and the like
-are your federation's, and are given with `--set` ([all keys](../reference/config.md)). In Python, the text behind `run`
-is the first argument of `steppe.run`. All rows of man-accuracy evaluate the mean of the clients' latest models
+There is one per method that is an answer above, with its settings in the table named in brackets; they may differ
+between tables. A command does not repeat the table's run: data, model, partition, learning rate and so on are your
+federation's, and are given with `--set` ([all keys](../reference/config.md)). In Python, the text after `run` is the
+first argument of `steppe.run`. All rows of man-accuracy evaluate the mean of the clients' latest models
 ([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
 WORTH = """A method is not worth its cost in a setting if another one there is more accurate, beyond chance, and costs
-no more in bytes, FLOPs and vectors kept. SCAFFOLD and FedNSAM have a local momentum in the survey that their papers do
-not have: what they reach there says little about them. FedAvg's own accuracy depends on that momentum, too: see what
-[the league's tuning](../league.md) has for 0 instead of 0.9 before you take the survey's gains over FedAvg for
-yours."""
+no more in bytes, FLOPs and vectors kept. In the survey, SCAFFOLD and FedNSAM have a local momentum that their papers do
+not have, so their results there say little about them. FedAvg's own accuracy depends on that momentum, too: compare
+momentum 0 with 0.9 in [the league's tuning](../league.md) before you expect the survey's gains over FedAvg in your
+own federation."""
 
 
 def make_answers(evidence: Sequence[Evidence]) -> tuple[Table, list[str]]:
-    """Return a row per question, and what the evidence does not cover, per question."""
+    """Return one row per question, and what the evidence does not cover for each."""
     rows, gaps = [], []
     for question, wish in QUESTIONS.items():
         told = advise(wish, evidence)
@@ -65,15 +66,21 @@ def make_answers(evidence: Sequence[Evidence]) -> tuple[Table, list[str]]:
         if (best := told["advice"]) is None:
             rows.append([question, "no evidence", *[""] * 5])
             continue
-        width = f" ± {best['half_width']:.2f}" if best["half_width"] is not None else ""
         level = ", ".join(e["method"] for e in told["level"]) or "nothing"
-        accuracy = f"{best['accuracy']:.2f}{width} ({best['seeds']})"
         costs = f"{best['bytes']:.2f}×, {best['flops']:.2f}×, {best['kept']:.2g}"
-        rows.append([question, best["method"], accuracy, best["over_fedavg"] or "", costs, level,
+        rows.append([question, best["method"], _cell(best, "accuracy", "half_width"),
+                     _cell(best, "over_fedavg", "over_fedavg_half_width"), costs, level,
                      f"{told['source']}: {told['setting']}"])  # fmt: skip
     head = ["question", "method", "accuracy, %", "over FedAvg, points", "bytes, FLOPs, vectors kept", "level with it",
             "evidence"]  # fmt: skip
     return Table("Answers", head, rows), gaps
+
+
+def _cell(told: dict[str, Any], key: str, half_width: str) -> str:
+    if told[key] is None:
+        return ""
+    width = f" ± {told[half_width]:.2f}" if told[half_width] is not None else ""
+    return f"{told[key]:.2f}{width} ({told['seeds']})"
 
 
 def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:
@@ -87,7 +94,7 @@ def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:
 
 
 def make_settings(evidence: Sequence[Evidence]) -> Table:
-    """Return every setting with evidence: how many methods, how many runs of each, and what is not worth its cost."""
+    """Return every setting with evidence: number of methods, runs of each, methods that are not worth their cost."""
     places: dict[Setting, list[Evidence]] = {}
     for e in evidence:
         places.setdefault(e.setting, []).append(e)

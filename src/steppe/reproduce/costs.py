@@ -1,4 +1,4 @@
-"""Costs of a recipe, traced without data; and what a run of it will roughly take."""
+"""Costs of a recipe, traced without data, and a rough estimate of a run's time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _trace(text: str) -> Cost:
 
 
 def compare_costs(config: Config) -> dict[str, float]:
-    """Traffic and FLOPs as multiples of FedAvg's, and passes per step."""
+    """Return traffic and FLOPs as multiples of FedAvg's, and passes per step."""
     mine = trace_costs(config)
     base = trace_costs(config.model_copy(update={"algorithm": "fedavg", "settings": {}, "add": []}))
     return {"bytes_x": (mine.bytes_down + mine.bytes_up) / (base.bytes_down + base.bytes_up),
@@ -41,12 +41,12 @@ def compare_costs(config: Config) -> dict[str, float]:
 
 
 def estimate_work(config: Config) -> float:
-    """A number roughly proportional to a run's time: FLOPs per step, and more steps where clients are unequal."""
+    """Return a number roughly proportional to a run's time: FLOPs per step, and more steps if clients are unequal."""
     rule, numbers = parse(config.partition)
     skew = 1 + 0.1 / numbers[0] if rule.__name__ in ("lda", "dirichlet") else 1.0
     precise = 2.5 if config.precision == "fp32" else 1.0
     try:
         flops = float(trace_costs(config).flops)
     except (RuntimeError, NotImplementedError):
-        flops = 1.0  # a model that cannot be traced without data: only its place in the order suffers
+        flops = 1.0  # a model that cannot be traced without data; this affects only the order of the runs
     return config.rounds * max(config.epochs, 1) * skew * precise * flops

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import combinations
 from math import sqrt
 from typing import Any
 
@@ -32,13 +33,13 @@ class Candidate:
 
 
 class Arm:
-    """A method of the league: its candidates, and its runs."""
+    """A method of the league: its candidates and its runs. One that is `like` another has what was chosen for that."""
 
-    def __init__(self, content: dict[str, Any], scale: str) -> None:
-        self.content, self.scale = content, scale
+    def __init__(self, content: dict[str, Any], scale: str, like: Arm | None = None) -> None:
+        self.content, self.scale, self.like = content, scale, like
         self.id, self.title = content["id"], content["title"]
         self.ours, self.tier = content.get("ours", False), content.get("tier", 1)
-        self.axis = content["axis"]
+        self.axis: dict[str, Any] = like.axis if like else content["axis"]
         self._cells: dict[tuple[Candidate, str], Cell] = {}
 
     def cell(self, candidate: Candidate, column: dict[str, Any] | None) -> Cell:
@@ -62,6 +63,8 @@ class Arm:
 
     def name(self, candidate: Candidate) -> str:
         """Name a candidate by what distinguishes it from the arm's others."""
+        if self.like:
+            return f"like {self.like.id}"
         key = self.axis["key"].rpartition(".")[2]
         rest = self._other() if candidate.other else {}
         at = {key: candidate.at} | rest
@@ -101,6 +104,8 @@ class Arm:
 
     def tried(self, rows: Sequence[Row]) -> tuple[dict[Candidate, float | None], bool]:
         """Return the candidates with their scores so far, and whether all six were run."""
+        if self.like:
+            return {}, True
         low, middle, high = self.axis["values"]
         scores = {c: self.score(c, rows) for c in (*map(Candidate, (low, middle, high)), Candidate(middle, True))}
         for find_next in (self._find_fifth, self._find_sixth):
@@ -136,6 +141,8 @@ class Arm:
 
     def choose(self, rows: Sequence[Row]) -> Candidate | None:
         """Return the best candidate on held-out data; None while one of the six was not run, or if all failed."""
+        if self.like:
+            return self.like.choose(rows)
         scores, complete = self.tried(rows)
         known = {c: s for c, s in scores.items() if s is not None and s >= 0}
         return max(known, key=lambda c: known[c]) if complete and known else None
@@ -144,6 +151,13 @@ class Arm:
         """Return whether nothing was tried on one side of the chosen value with its momentum: the best may be there."""
         values = [c.at for c in self.tried(rows)[0] if c.other == chosen.other]
         return chosen.at in (min(values), max(values))
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """The columns in which it runs, each with the number of its blocks there."""
+        mine, blocks = self.content.get("columns"), self.content.get("blocks")
+        chosen = [c for c in read_league()["column"] if not mine or c["id"] in mine]
+        return [c | {"blocks": blocks} for c in chosen] if blocks else chosen
 
 
 def _between(a: float, b: float) -> float:
@@ -171,8 +185,39 @@ def read_league() -> dict[str, Any]:
 
 @cache
 def list_arms(scale: str = "paper") -> tuple[Arm, ...]:
+    """Return all arms: those of the file, and those of its factorial."""
     check_scale(scale)
-    return tuple(Arm(content, scale) for content in read_league()["arm"])
+    found: dict[str, Arm] = {}
+    league = read_league()
+    for content in (*league["arm"], *_make_factorial()):
+        found[content["id"]] = Arm(content, scale, found.get(content.get("like", "")))
+    return tuple(found.values())
+
+
+def list_factors() -> dict[frozenset[str], str]:
+    """Return the arm of every combination of the factors."""
+    names = list(read_league()["factorial"]["factors"])
+    every = [frozenset(c) for n in range(len(names) + 1) for c in combinations(names, n)]
+    return {on: "-".join(["factor", *([n.lower() for n in names if n in on] or ["none"])]) if len(on) < len(names) else
+            read_league()["factorial"]["of"] for on in every}  # fmt: skip
+
+
+def _make_factorial() -> Iterator[dict[str, Any]]:
+    """Yield an arm per combination, other than the one with everything: it lacks what its other factors stand for."""
+    plan = read_league()["factorial"]
+    whole = next(a for a in read_league()["arm"] if a["id"] == plan["of"])
+    for on, name in list_factors().items():
+        if name == plan["of"]:
+            continue
+        lost = {part for factor, part in plan["factors"].items() if factor not in on}
+        add = [text for text in whole["add"] if text.partition(":")[0] not in lost]
+        rule = (
+            {"algorithm": "fedavg"} if whole["algorithm"] in lost else {k: whole[k] for k in ("algorithm", "settings")}
+        )
+        title = " + ".join(f for f in plan["factors"] if f in on) or "rate and momentum alone"
+        title = f"{whole['title'].partition(' ')[0]}'s {title}"
+        yield {"id": name, "title": title, "tier": 2, "like": plan["of"], "add": add, "columns": plan["columns"],
+               "blocks": plan["blocks"], **rule}  # fmt: skip
 
 
 def find_column(name: str) -> dict[str, Any]:
@@ -196,7 +241,7 @@ def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine
     Tuning comes first; then block by block, each with all arms of the first tier; then the others.
     """
     league, arms = read_league(), list_arms(scale)
-    check_globs(globs, [f"{c['id']}/{a.id}" for c in league["column"] for a in arms])
+    check_globs(globs, [f"{c['id']}/{a.id}" for a in arms for c in a.columns])
     ours = choose_ours(rows, scale)
     there: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -210,7 +255,7 @@ def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine
             jobs[key] = CellJob(config, f"{NAME} {cell.id}, seed {seed}", None, stage, (cell,))
 
     for arm in arms:
-        columns = [(i, c) for i, c in enumerate(league["column"])
+        columns = [(i, c) for i, c in enumerate(arm.columns)
                    if not globs or any(fnmatchcase(f"{c['id']}/{arm.id}", g) for g in globs)]  # fmt: skip
         if not columns:
             continue
@@ -231,8 +276,12 @@ def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine
 
 def list_cells(rows: Sequence[Row]) -> list[Cell]:
     """Return every recipe that a row of the league may have: of all candidates that the rows lead to."""
-    columns = read_league()["column"]
-    return [a.cell(c, column) for a in list_arms() for c in a.tried(rows)[0] for column in (None, *columns)]
+    found = []
+    for arm in list_arms():
+        chosen = arm.choose(rows)
+        candidates = arm.tried(rows)[0] or ([chosen] if chosen else [])
+        found += [arm.cell(c, column) for c in candidates for column in (None, *arm.columns)]
+    return found
 
 
 def find_standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, Any]]:
@@ -243,7 +292,7 @@ def find_standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, 
         by_recipe.setdefault(row["recipe"], []).append(row)
     for arm in list_arms(scale):
         chosen = arm.choose(rows)
-        for column in read_league()["column"]:
+        for column in arm.columns:
             cell = arm.cell(chosen or Candidate(arm.axis["values"][1]), column)
             mine = {r["seed"]: r for r in by_recipe.get(cell.hash, []) if 1 <= r["seed"] <= column["blocks"]}
             mine = mine if chosen else {}
@@ -254,7 +303,8 @@ def find_standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, 
                 }
 
             found.append({
-                "column": column["id"], "arm": arm.id, "title": arm.title, "ours": arm.ours, "tier": arm.tier,
+                "column": column["id"], "blocks": column["blocks"], "arm": arm.id, "title": arm.title,
+                "ours": arm.ours, "tier": arm.tier,
                 "chosen": arm.name(chosen) if chosen else None, "recipe": cell.hash,
                 "failed": sorted(b for b, r in mine.items() if "failed" in r),
                 "mean": by_block(MEAN, 100), "model": by_block(MODEL, 100),

@@ -1,4 +1,4 @@
-"""The league as a page: what was chosen, the table of each column, the contrasts, and what was not run."""
+"""Write the league's page: what was chosen, the table of each column, the contrasts, and what was not run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from steppe.report.report_tables import Table
 from steppe.report.texts import escape_markdown as md
 from steppe.report.texts import render_markdown_table
+from steppe.reproduce import factorial
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
 from steppe.reproduce.league import (
     CANDIDATES,
@@ -27,7 +28,8 @@ def make_tables(rows: Sequence[Row], scale: str = "paper") -> list[Table]:
     """Return the table of tuning, and one of each column that has a run."""
     found = find_standings(rows, scale)
     columns = [_make_column(found, c) for c in read_league()["column"]]
-    return [t for t in (make_tuning(rows, scale), *columns) if t.rows]
+    parts = [factorial.make_table(found, find_column(c)) for c in read_league()["factorial"]["columns"]]
+    return [t for t in (make_tuning(rows, scale), *columns, *parts) if t.rows]
 
 
 def make_tuning(rows: Sequence[Row], scale: str = "paper") -> Table:
@@ -69,10 +71,10 @@ def _show(by_block: dict[int, float]) -> str:
     return str(estimate(by_block.values()) or "")
 
 
-def compare_arms(found: Sequence[Standing], column: str, ours: str) -> dict[str, Interval]:
-    """Return the named contrasts of a column: the running mean of ours minus that of each, by block."""
+def compare_arms(found: Sequence[Standing], column: str, ours: str, others: Sequence[str]) -> dict[str, Interval]:
+    """Return contrasts of a column: the running mean of ours minus that of each, by block."""
     mean = {f["arm"]: f["mean"] for f in found if f["column"] == column}
-    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in read_league()["contrasts"]}
+    pairs = {other: compare_blocks(mean[ours], mean[other]) for other in others if other in mean}
     return {other: pair for other, pair in pairs.items() if pair is not None}
 
 
@@ -85,9 +87,37 @@ def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     titles = {a.id: a.title for a in list_arms(scale)}
     found = find_standings(rows, scale)
     for column in league["column"]:
-        for other, pair in compare_arms(found, column["id"], ours.id).items():
+        for other, pair in compare_arms(found, column["id"], ours.id, league["contrasts"]).items():
             told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
+    further = [a.id for a in list_arms(scale) if a.id not in (ours.id, *league["contrasts"])]
+    for column in league["column"]:
+        for other, pair in compare_arms(found, column["id"], ours.id, further).items():
+            told.append(f"Not named beforehand, {column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}.")
+    return [*told, *_name_strong(rows, found, ours.id, scale), *_name_failures(rows, scale)]
+
+
+def _name_strong(rows: Sequence[Row], found: Sequence[Standing], ours: str, scale: str) -> list[str]:
+    """Name the arms without a block that do better on held-out data than every arm that ours was compared with."""
+    scores = {
+        a.id: max((s for s in a.tried(rows)[0].values() if s is not None), default=-1.0) for a in list_arms(scale)
+    }
+    bar = max(scores[c] for c in read_league()["contrasts"])
+    judged = {f["arm"] for f in found if f["mean"] or f["failed"]}
+    told = []
+    for arm in (a for a in list_arms(scale) if scores[a.id] > bar and a.id not in judged):
+        tried = sum(s is not None for s in arm.tried(rows)[0].values())
+        flops = next(f["flops_x"] for f in found if f["arm"] == arm.id)
+        told.append(f"Not compared with ours yet, though it may be as good: {arm.title} + EMA, at {flops:.2f} times "
+                    f"FedAvg's FLOPs, has {_score(scores[arm.id])} % of held-out data with the best of the {tried} "
+                    f"candidates that were run; ours has {_score(scores[ours])} %, one run each.")  # fmt: skip
     return told
+
+
+def _name_failures(rows: Sequence[Row], scale: str) -> list[str]:
+    """Name the candidates whose training broke down."""
+    failed = [f"{arm.title} ({arm.name(c)})" for arm in list_arms(scale) for c, s in arm.tried(rows)[0].items()
+              if s is not None and s < 0]  # fmt: skip
+    return [f"Training broke down, while tuning: {'; '.join(failed)}."] if failed else []
 
 
 def write_progress(rows: Sequence[Row], scale: str = "paper") -> list[str]:
@@ -134,8 +164,10 @@ def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     """Say for every column which arms have fewer blocks than planned; arms that never ran together."""
     found, told = find_standings(rows, scale), []
     for column in read_league()["column"]:
-        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in found if f["column"] == column["id"]}
-        few = [f"{title} ({n} of {column['blocks']})" for title, n in counts.items() if 0 < n < column["blocks"]]
+        here = [f for f in found if f["column"] == column["id"]]
+        counts = {f["title"]: len(f["mean"]) + len(f["failed"]) for f in here}
+        few = [f"{f['title']} ({n} of {f['blocks']})" for f, n in zip(here, counts.values(), strict=True)
+               if 0 < n < f["blocks"]]  # fmt: skip
         none = [title for title, n in counts.items() if n == 0]
         if len(none) == len(counts):
             told.append(f"{column['title']}: no arm.")
@@ -147,26 +179,29 @@ def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
 
 
 def describe(scale: str = "paper") -> str:
-    """Say how arms are tuned and judged, from the league's own file."""
+    """Return how arms are tuned and evaluated, from the league's own file."""
     league = read_league()
     tuning, titles = league["tuning"], {a.id: a.title for a in list_arms(scale)}
+    whole = titles[league["factorial"]["of"]]
     contrasts = ", ".join(f"ours − ({titles[c]} + EMA)" for c in league["contrasts"])
     return (
-        "The FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a column says "
-        f"otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the initial "
-        "model, the batches, the draw of the partition and the schedule of the clients, the same for all arms. + EMA "
-        f"is the running mean of the global models (keep = {league['keep']:g}), which every run scores beside the "
-        "global model itself. Each arm has six candidates: three on an axis of its own, one with local momentum 0 "
-        "(with a clip, where the paper has no momentum), and two that follow from these, so that what is chosen lies "
-        f"between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
-        f"{find_column(tuning['column'])['title']}, on a partition of their own, for as many rounds as they are "
-        "judged on, and chosen by the running mean's accuracy on the rest; the test set is not looked at. All columns "
-        "use what was chosen there. Accuracies are means of the last ten rounds on the test set. Every number is a "
-        "mean over blocks ± half of its 95 % interval (Student's t), with the number of blocks in brackets; "
-        f"differences are paired by block. Named before the runs: {contrasts}; a win is at least {league['worth']:g} "
-        "points and an interval without 0. λ1 and trace are the global model's after the last round, on at most 5,000 "
-        "training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of one H200, shared; * marks "
-        "arms of ours."
+        "Every run has the FedAvg paper's CNN, 10 of 100 clients per round and FedSoL's local recipe, unless a "
+        f"column says otherwise; {league['rounds']} rounds; bf16 in the student's passes. A block is one seed: of the "
+        "initial model, the batches, the draw of the partition and the schedule of the clients, the same for all "
+        f"arms. + EMA is the running mean of the global models (keep = {league['keep']:g}), which every run evaluates "
+        "in addition to the global model itself. Each arm has six candidates: three on its own axis, one with local "
+        "momentum 0 (with a clip, if the paper has no momentum), and two that depend on their results, so that the "
+        f"chosen value lies between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of "
+        f"the training data of {find_column(tuning['column'])['title']}, on a separate partition, for as many rounds "
+        "as in the final runs, and chosen by the running mean's accuracy on the rest; the test set is not used. All "
+        "columns use the candidates that were chosen there. Accuracies are means of the last ten rounds on the test "
+        "set. Every number is a mean over blocks ± half of its 95 % interval (Student's t), with the number of "
+        f"blocks in brackets; differences are paired by block. Named before the runs: {contrasts}; a win is at least "
+        f"{league['worth']:g} points and an interval without 0. λ1 and trace are the global model's after the last "
+        "round, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of "
+        "one H200, shared; * marks arms of ours. The effect of each part is computed from all combinations of the "
+        f"parts of {whole}. They have the settings and the local rate that were chosen for it ('like it' in the "
+        "table) and are not tuned; the same holds for the dual of the head, which is the CNN's last 5,130 numbers."
     )  # fmt: skip
 
 
@@ -174,7 +209,7 @@ def render_markdown(rows: Sequence[Row], scale: str = "paper") -> str:
     parts = [f"# {read_league()['title']}", md(describe(scale)), "    steppe reproduce league",
              "All methods of the catalogue, with one seed each, are in [the survey](survey.md)."]  # fmt: skip
     if scale != "paper":
-        parts.append("This is the tiny scale, on the embedded digits: the numbers are those of a toy.")
+        parts.append("This is the tiny scale, on the embedded digits: the numbers say nothing about the methods.")
     tables = make_tables(rows, scale)
     if tables:
         parts += ["## Outcome", "\n".join(f"- {md(s)}" for s in write_outcome(rows, scale))]

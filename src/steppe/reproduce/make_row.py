@@ -1,4 +1,4 @@
-"""A row of results: everything about one run of a recipe, from what its worker reports."""
+"""Make a row of results, with everything about one run of a recipe, from its worker's report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steppe.reproduce.rows import Row
 
 
 def make_row(config: Config, facts: dict[str, Any]) -> Row:
-    """Join configuration, curves, statistics, origin and time; a training that broke down has a row, too."""
+    """Join configuration, curves, statistics, origin and time; training that failed has a row, too."""
     records, summary = facts["records"], facts["summary"]
     found = (
         {**list_curves(records), **summary, "rounds": len(records)}
@@ -25,13 +25,13 @@ def make_row(config: Config, facts: dict[str, Any]) -> Row:
 
 
 def describe_run(config: Config) -> Row:
-    """Return what was run, without the folder of the data, which concerns nobody else."""
+    """Return the configuration without the folder of the data, which is specific to the machine."""
     return {"recipe": hash_recipe(config), "seed": config.seed,
             "config": {k: v for k, v in config.model_dump(mode="json").items() if k != "data_folder"}}  # fmt: skip
 
 
 def list_curves(records: list[dict[str, Any]]) -> Row:
-    """Accuracy after every round, on the test set and on validation data."""
+    """Return the accuracy after every round, on the test set and on validation data."""
     kept = {"accuracy": "accuracy", "validation_accuracy": "validation"}
     found = {name: [round(r[key], 5) for r in records if key in r] for key, name in kept.items()
              if any(key in r for r in records)}  # fmt: skip

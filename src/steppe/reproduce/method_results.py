@@ -1,4 +1,4 @@
-"""What the committed rows say about methods: each method in each setting, with its accuracy, its gain and its costs."""
+"""Read each method in each setting from the committed rows, with its accuracy, its gain and its costs."""
 
 from __future__ import annotations
 
@@ -56,47 +56,50 @@ class Evidence:
 
     @property
     def stateless(self) -> bool:
-        return self.kept < 1e-3  # a flag or a counter is no vector
+        return self.kept < 1e-3  # a flag or a counter does not count as a vector
 
 
 def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
-    """Return all evidence: of the league, of the survey, and of the published tables' own rows."""
+    """Return all evidence: from the league, the survey, and the published tables' own rows."""
     judged: dict[str, dict[int, Row]] = {}
     for row in rows:
         if "failed" not in row and not row["config"].get("validation"):
             judged.setdefault(row["recipe"], {})[row["seed"]] = row
     found: dict[Setting, list[tuple[str, str, Config, dict[int, float]]]] = {}
-    for source, title, config, statistic, ema in _list_methods(rows):
+    for source, title, config, statistic, command in _list_methods(rows):
         of = {s: 100 * v for s, r in judged.get(hash_recipe(config), {}).items()
               if (v := find_statistic(r, statistic)) is not None}  # fmt: skip
         if of:
             setting = Setting(source, config.data, config.model, config.partition, config.clients, config.per_round,
                               config.rounds)  # fmt: skip
-            found.setdefault(setting, []).append((title, spell_command(config, ema), config, of))
+            found.setdefault(setting, []).append((title, command, config, of))
     return [e for setting, methods in found.items() for e in _weigh(setting, methods)]
 
 
-def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, float | None]]:
-    """Yield source, title, configuration, statistic and the running mean's share: what was chosen without the test."""
-    league = read_league()
-    for arm in list_arms():
+def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, str]]:
+    """Yield source, title, configuration, statistic and command: of what was chosen without the test set."""
+    for arm in (a for a in list_arms() if not a.like):  # others are not tuned
         chosen = arm.choose(rows)
-        for column in league["column"] if chosen else ():
+        for column in arm.columns if chosen else ():
             config = arm.cell(chosen, column).config  # type: ignore[arg-type]
-            yield "league", arm.title, config, MODEL, None
-            yield "league", f"{arm.title} + EMA", config, MEAN, league["keep"]
+            entry = arm.content.get("entry", "")  # of the catalogue, which has the chosen settings and the running mean
+            bare, ema = spell_command(config), spell_command(config, read_league()["keep"])
+            name = entry.capitalize()
+            yield "league", f"{name} without its running mean" if entry else arm.title, config, MODEL, bare
+            yield "league", name or f"{arm.title} + EMA", config, MEAN, entry or ema
     for entrant in list_entrants():
         best = choose_candidate(entrant, rows)
         if best is not None:
-            yield "survey", entrant.title, entrant.final[best].config, MODEL, None
+            config = entrant.final[best].config
+            yield "survey", entrant.title, config, MODEL, spell_command(config)
     for name in COMPARISONS:
         table = load_table(name)
         for cell in table.main:
-            yield name, spell_title(table.rows[cell.row]), cell.config, MODEL, None
+            yield name, spell_title(table.rows[cell.row]), cell.config, MODEL, spell_command(cell.config)
 
 
 def spell_title(printed: str) -> str:
-    """Return a method's name as the survey spells it, wherever a paper writes it otherwise.
+    """Return a method's name in the survey's spelling, even if a paper spells it differently.
 
     >>> spell_title("Scaffold"), spell_title("FedDC+MAN"), spell_title("FedAdam (5%-200)")
     ('SCAFFOLD', 'FedDC + MAN', 'FedAdam (5%-200)')
@@ -122,7 +125,7 @@ def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, flo
 
 
 def spell_command(config: Config, ema: float | None = None) -> str:
-    """Return what `steppe run` is given for a method, with the local keys that were tuned.
+    """Return the arguments of `steppe run` for a method, with the local keys that were tuned.
 
     >>> spell_command(Config(algorithm="fedsam", settings={"rho": 0.5}, add=["man:weight=0.1"]), 0.9)
     'fedsam:rho=0.5+man:weight=0.1+ema:keep=0.9'

@@ -1,4 +1,4 @@
-"""Which runs a table still needs, and where their rows and tables go."""
+"""Find the runs that a table still needs, and the folders for their rows and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steppe.reproduce.rows import Row, has_statistic
 
 TRACED = ("bytes_x", "flops_x")  # statistics that need no training
 UNKNOWN = "unknown"  # a statistic that the paper does not define well enough to compute
-CHECKOUT = Path("src/steppe/reproduce/tables")  # where this folder is there, the committed rows and tables are, too
+CHECKOUT = Path("src/steppe/reproduce/tables")  # a checkout with this folder also has the committed rows and tables
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CellJob(Job):
 
 def find_missing_runs(names: Sequence[str], scale: str, globs: list[str], seeds: int, tried: bool, known: Sequence[Row],
            machine: dict[str, object]) -> list[CellJob]:  # fmt: skip
-    """Find the runs of these tables that no row answers yet."""
+    """Find the runs of these tables that have no row yet."""
     every = [cell for name in names for cell in load_table(name, scale).cells]
     chosen = [c for c in select_cells(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
     return find_runs_of_cells(chosen, known, seeds, machine)
@@ -61,7 +61,7 @@ def find_runs_of_cells(
 
 
 def _join(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Config:
-    """Configure one run with everything that any of the cells looks at."""
+    """Configure one run with everything that any of the cells needs."""
     measure = list(dict.fromkeys(m for c in cells for m in c.config.measure))
     epochs = sorted({e for c in cells for e in c.config.personal or []})
     update = {"measure": measure, "personal": epochs or cells[0].config.personal, "seed": seed, **machine}
@@ -69,7 +69,7 @@ def _join(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Confi
 
 
 def find_folders(out: Path | None, results: Path | None, scale: str) -> tuple[Path, Path]:
-    """Return where rows and tables go: in a checkout to the committed ones, else (and if tiny) to a folder of runs/."""
+    """Return the folders for rows and tables: the committed ones in a checkout, else (and if tiny) one in runs/."""
     if out is None and scale == "paper" and CHECKOUT.is_dir():
         return results or Path("results"), Path("docs") / "reproductions"
     out = out or Path("runs") / ("reproduce" if scale == "paper" else f"reproduce-{scale}")

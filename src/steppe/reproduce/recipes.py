@@ -1,9 +1,9 @@
 """Published tables, read from the files in tables/: every cell with its number and its recipe.
 
 A table has a shared setting, columns and rows; a cell's configuration is the setting, then the column's keys, then
-the row's. Naming an algorithm anew drops the settings that were meant for another one. `tried` entries are further
-recipes for the same published numbers, run on request only: of one row, or of several, whose names then come before
-the entry's; `only` limits one to some columns, with keys for each.
+the row's. A new algorithm drops the settings of the one before it. `tried` entries are alternative recipes for the same
+published numbers, run only on request: of one row, or of several, whose names then precede the entry's; `only` limits
+an entry to some columns, with keys for each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 # Keys on which the trained model does not depend, apart from chance.
 INDEPENDENT = list_keys("seed", "machine", "evaluation", "onlooker")
-# The same cells on the embedded digits: what differs between columns and rows is kept, as far as it makes sense there.
+USUAL = Config().model_dump()
+# The same cells on the embedded digits: differences between columns and rows are kept if they make sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
         "batch": 20, "lr": 0.05, "augmentation": "none", "precision": "auto"}  # fmt: skip
 SCALES = ("paper", "tiny")
@@ -54,12 +55,12 @@ class Published:
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table, and how to make it."""
+    """One number of a table, and its recipe."""
 
     table: str
     column: str
     row: str
-    published: Published | None  # None: the paper shows it in a picture only
+    published: Published | None  # None: the paper shows it only in a figure
     config: Config
     statistic: str
     of: str = ""  # a tried recipe: the row whose number it tries to explain
@@ -69,7 +70,7 @@ class Cell:
     def id(self) -> str:
         return f"{'tried/' if self.of else ''}{self.column}/{self.row}"
 
-    @property
+    @cached_property
     def hash(self) -> str:
         return hash_recipe(self.config)
 
@@ -85,15 +86,15 @@ class Table:
     rows: dict[str, str]
     groups: dict[str, str]  # row: the group inside which methods are ranked
     cells: tuple[Cell, ...]
-    also: tuple[str, ...] = ()  # statistics, or "draw", that get a verdict of their own beside the first
-    band: float | None = None  # where it is not the usual one
+    also: tuple[str, ...] = ()  # statistics, or "draw", that get a separate verdict in addition to the first
+    band: float | None = None  # if it is not the usual one
     unit: str = "%"
     notes: tuple[str, ...] = field(default=())
-    explains: tuple[str, ...] = ()  # tried recipes that are believed to be the paper's where they are inside
+    explains: tuple[str, ...] = ()  # alternative recipes that are probably the paper's if they are inside
     doubtful: dict[str, str] = field(default_factory=dict)  # cells whose printed number contradicts the print: why
-    claim: str = ""  # what the paper says its method does, and between which rows: the first above the second
+    claim: str = ""  # the paper's claim about its method, and between which rows: the first above the second
     compared: tuple[tuple[str, str], ...] = ()
-    draws: tuple[str, ...] = ()  # rows, tried ones too, that differ in the draw of the partition alone
+    draws: tuple[str, ...] = ()  # rows, including tried ones, that differ only in the draw of the partition
 
     @property
     def main(self) -> tuple[Cell, ...]:
@@ -128,7 +129,7 @@ def load_table(name: str, scale: str = "paper") -> Table:
 
 
 def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Pairs of rows as they stand, and `own` methods with every other one of their group."""
+    """Return the listed pairs of rows, and each of the `own` methods with every other one of its group."""
     groups = {r["id"]: r.get("group", "") for r in rows}
     own = claim.get("own", [])
     pairs = [(a, b) for a, b in claim.get("pairs", [])]
@@ -137,7 +138,7 @@ def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tupl
 
 
 def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows that a tried recipe is for, and its name beside each."""
+    """Return the rows that a tried recipe is for, and its name for each."""
     of, id_ = entry["of"], entry["id"]
     return [(of, id_)] if isinstance(of, str) else [(row, f"{row}-{id_}") for row in of]
 
@@ -169,7 +170,7 @@ def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) 
 
 
 def merge_layers(*layers: dict[str, Any]) -> dict[str, Any]:
-    """Later keys win; settings are joined, unless an algorithm is named anew."""
+    """Merge layers: later keys win; settings are merged, unless a layer names an algorithm."""
     values: dict[str, Any] = {}
     for layer in layers:
         settings = {} if "algorithm" in layer else values.get("settings", {})
@@ -187,11 +188,15 @@ def make_config(values: dict[str, Any], scale: str, source: str) -> Config:
         values = {**values, **TINY, "partition": split, **({"measure": ends} if ends else {})}
     if everyone:
         values = {**values, "per_round": values["clients"]}
-    return resolve(values, source)
+    config = resolve(values, source)
+    if config.loss not in (None, "cross_entropy") or config.metrics not in ([], ["accuracy"]):
+        raise SteppeError(f"{source}: published tables and the league compare accuracies, and so do their rows and "
+                          "pages: leave out loss and metrics, or use steppe compare.")  # fmt: skip
+    return config
 
 
 def parse_number(text: str) -> Published | None:
-    """Read a number as the paper prints it; None stands for a number that is only in a picture.
+    """Read a number as the paper prints it; None stands for a number that is only in a figure.
 
     >>> parse_number("64.13 ± 0.46"), parse_number("?")
     (Published(value=64.13, std=0.46, failed=False, at_least=False), None)
@@ -209,21 +214,19 @@ def _printed(value: float) -> str:
 
 
 def hash_recipe(config: Config) -> str:
-    """Eight digits that name what is trained: everything that differs from the defaults, without machine and seed.
+    """Return eight digits that identify what is trained: all differences from the defaults, without machine and seed.
 
-    Keys and settings that are added to the library later, with a default that changes nothing, leave it as it is.
+    They do not change when keys or settings are added to the library with a default that changes nothing.
     """
-    fields = Config.model_fields
-    usual = {k: f.get_default(call_default_factory=True) for k, f in fields.items()}
     own = list_catalogue_settings(config.algorithm)
-    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != usual[k]}
+    content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != USUAL[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
     return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _numbers(value: Any) -> Any:
-    """1 and 1.0 are the same setting."""
+    """Treat 1 and 1.0 as the same setting."""
     if isinstance(value, dict):
         return {k: _numbers(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -232,10 +235,10 @@ def _numbers(value: Any) -> Any:
 
 
 def add_shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
-    """Return the rows, and before them what longer runs say about cells with fewer rounds.
+    """Return the rows, preceded by rows for cells with fewer rounds that longer runs contain.
 
-    A rate that does not look at the last round (no cosine) makes the first rounds of both the same. Measures and
-    fine-tuning belong to the end of the long run and are left out; the time was spent on that one.
+    If the rate does not depend on the number of rounds (no cosine), the first rounds of both are the same. Measures
+    and fine-tuning belong to the end of the long run and are left out; its time counts only for that run.
     """
     rounds: dict[tuple[str, str], set[int]] = {}
     for cell in cells:
@@ -256,13 +259,13 @@ def _cut(row: Row, rounds: int) -> Row:
 
 
 def summarize_curve(curve: list[float]) -> dict[str, float]:
-    """Return what tables compare, of a curve of accuracies."""
+    """Return the statistics that tables compare, from a curve of accuracies."""
     return {"last": curve[-1], "best": max(curve), "mean_of_last_ten": fmean(curve[-10:]),
             "mean_of_last_fifty": fmean(curve[-50:])}  # fmt: skip
 
 
 def select_cells(cells: Iterable[Cell], globs: list[str], tried: bool = False) -> list[Cell]:
-    """Cells whose id matches any of the patterns; tried recipes only if they are asked for."""
+    """Return the cells whose ID matches any of the patterns; tried recipes only on request."""
     cells = list(cells)
     check_globs(globs, [c.id for c in cells])
     asked = any(glob.startswith("tried/") for glob in globs)
@@ -271,7 +274,7 @@ def select_cells(cells: Iterable[Cell], globs: list[str], tried: bool = False) -
 
 
 def check_globs(globs: list[str], ids: Iterable[str]) -> None:
-    """There are hundreds of ids: the nearest is named, alone or with a star, and where to see them all."""
+    """Refuse a pattern without cells; name the nearest of hundreds of IDs, and the option that lists them all."""
     ids = list(ids)
     stars = {i.rpartition("/")[0] + "/*" for i in ids}
     for glob in globs:

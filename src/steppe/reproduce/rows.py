@@ -17,12 +17,12 @@ HERE = Path(__file__).parent
 
 
 def find_ours() -> Path:
-    """Return the folder of the rows that come with the library: in the package, or in the repository."""
+    """Return the folder of the rows that are shipped with the library: in the package, or in the repository."""
     return HERE / "results" if (HERE / "results").is_dir() else HERE.parents[2] / "results"
 
 
 def append_row(path: Path, row: Row) -> None:
-    """Write one line at once, so that a crash leaves at most the last line torn; a torn line stays alone."""
+    """Write one line at once, so that a crash damages at most the last line; a new line does not continue it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
     with FileLock(path.parent / ".lock"), path.open("ab+") as file:  # two commands may share a file
@@ -35,7 +35,7 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file; torn lines are left out, and others that are no row."""
+    """Return the rows of a file; incomplete lines are left out, and others that are no row."""
     rows = []
     for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
@@ -48,7 +48,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _renamed(row: Row) -> Row:
-    """Return a row of an earlier version under the names of today, so that it answers the same cell."""
+    """Return a row of an earlier version with today's names, so that it belongs to the same cell."""
     config = rename_old(row.get("config", {}))
     if config == row.get("config", {}):
         return row
@@ -64,7 +64,7 @@ def read_folders(folders: Iterable[Path], scale: str = "paper") -> list[Row]:
 
 
 def find_statistic(row: Row, statistic: str) -> float | None:
-    """A statistic of a row: `last`, `mean_of_last_ten`, `personal.5`, `measures.lambda1.values.0`; None: not there.
+    """Return a statistic of a row: `last`, `mean_of_last_ten`, `personal.5`, `measures.lambda1.values.0`; or None.
 
     >>> find_statistic({"personal": {"5": {"mean": 0.9}}}, "personal.5.mean"), find_statistic({"last": 0.5}, "best")
     (0.9, None)
@@ -81,5 +81,5 @@ def find_statistic(row: Row, statistic: str) -> float | None:
 
 
 def has_statistic(row: Row, statistic: str) -> bool:
-    """Return whether a run need not be made again for this statistic: it is there, or the run failed."""
+    """Return whether this statistic needs no new run: it is there, or the run failed."""
     return "failed" in row or find_statistic(row, statistic) is not None

@@ -1,4 +1,4 @@
-"""Run what is missing, and keep a row per run."""
+"""Run what is missing, and keep one row per run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run_stage(find_runs: Callable[[], list[CellJob]], queue: Queue, where: Path,
               again: bool = False) -> dict[str, str]:  # fmt: skip
     """Run the jobs of a stage and append their rows to files in `where`; return why some failed, by label.
 
-    again  look for further runs after each one, because what to run next follows from what was found
+    again  look for further runs after each one, because the next runs depend on its result
     """
     failed: dict[str, str] = {}
     jobs = find_runs()

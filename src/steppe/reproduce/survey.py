@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
@@ -35,7 +36,8 @@ class Entrant:
         return f"{self.column}/{self.method}"
 
 
-def list_entrants(scale: str = "paper") -> list[Entrant]:
+@cache
+def list_entrants(scale: str = "paper") -> tuple[Entrant, ...]:
     content = read_table_file("survey")
     made = []
     for column in content["column"]:
@@ -51,7 +53,7 @@ def list_entrants(scale: str = "paper") -> list[Entrant]:
                     several.append(Cell("survey", column["id"], label, None, config, statistic))
             made.append(Entrant(column["id"], method["id"], method["title"], method.get("composition", False),
                                 tuple(cells["tuning"]), tuple(cells["final"])))  # fmt: skip
-    return made
+    return tuple(made)
 
 
 def select_entrants(globs: list[str], scale: str = "paper") -> list[Entrant]:
@@ -94,7 +96,7 @@ def choose_candidate(entrant: Entrant, rows: Sequence[Row]) -> int | None:
 
 
 def _tuned(cell: Cell, rows: Sequence[Row]) -> float | None:
-    """Return the score on held-out data; −1 where the training broke down."""
+    """Return the score on held-out data; −1 if training failed."""
     mine = [r for r in rows if r["recipe"] == cell.hash and r["seed"] == 0]
     found = [-1.0 if "failed" in r else find_statistic(r, TUNED) for r in mine]
     return next((f for f in reversed(found) if f is not None), None)

@@ -21,7 +21,7 @@ Standing = dict[str, Any]
 
 
 def make_table(found: Sequence[Standing], column: str, title: str) -> Printed:
-    """Those that were run, best first; the others by name."""
+    """Return the table: methods that were run, best first; the others by name."""
     mine = _ranked(found, column)
     head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
             "seconds"]  # fmt: skip
@@ -44,7 +44,7 @@ def _ranked(found: Sequence[Standing], column: str) -> list[Standing]:
 
 
 def write_verdict(found: Sequence[Standing], column: str) -> str:
-    """Does anything cheap beat everything?"""
+    """Return sentences on whether a cheap method beats all others."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     if not ran:
         return "Nothing was run in this column."
@@ -54,18 +54,18 @@ def write_verdict(found: Sequence[Standing], column: str) -> str:
     told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
             f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
     if not cheap:
-        return told + " None at FedAvg's bytes and at most 1.33 times its FLOPs was run."
+        return told + " No method with FedAvg's bytes and at most 1.33 times its FLOPs was run."
     best = cheap[0]
     if best is top:
         kind = "a composition of ours" if best["composition"] else "a published method"
         return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
     return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
-                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: nothing that "
-                   "cheap beats all others here.")  # fmt: skip
+                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: no method "
+                   "that cheap beats all others here.")  # fmt: skip
 
 
 def write_findings(found: Sequence[Standing], column: str) -> list[str]:
-    """Return what else the numbers say, and how far they carry."""
+    """Return what else follows from the numbers, and their limits."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     told = []
     published = next((f for f in ran if not f["composition"]), None)
@@ -73,8 +73,8 @@ def write_findings(found: Sequence[Standing], column: str) -> list[str]:
     if published and ours:
         better = sum(f["accuracy"] > published["accuracy"] for f in ours)
         told.append(f"The best published method is {published['title']} ({published['accuracy']:.2f} %); {better} of "
-                    f"{len(ours)} compositions are above it. They were tuned with the same budget, but so many of them "
-                    "make the best one on the test set a choice by the test set; by held-out data the choice is "
+                    f"{len(ours)} compositions are above it. They were tuned with the same budget, but the "
+                    "best of so many on the test set is a choice by the test set; by held-out data the choice is "
                     + _held_out(ours) + ".")  # fmt: skip
     told += _running_mean(ran)
     measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * CHANCE]
@@ -85,20 +85,20 @@ def write_findings(found: Sequence[Standing], column: str) -> list[str]:
                     f"correlation of {of['lambda1']:+.2f} (λ1) and {of['trace']:+.2f} (trace); −1 would mean that the "
                     "flatter of two final models is always the more accurate.")  # fmt: skip
     if ran and max(len(f["seeds"]) for f in ran) == 1:
-        told.append("One seed each: a difference of a point or two may be chance, most of all without EMA, where "
-                    "single rounds swing (compare the best round with the mean of the last ten).")  # fmt: skip
+        told.append("One seed each: a difference of a point or two may be chance, especially without EMA, where "
+                    "rounds differ much (compare the best round with the mean of the last ten).")  # fmt: skip
     return told
 
 
 def _running_mean(ran: Sequence[Standing]) -> list[str]:
-    """Return what EMA does by itself, so that nobody takes it for the merit of what it was put on."""
+    """Return the effect of EMA alone, so that it is not attributed to the method it was added to."""
     by_name = {f["method"]: f for f in ran}
     pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
     if not pairs:
         return []
     gains = ", ".join(f"{plain['title']} {ema['accuracy'] - plain['accuracy']:+.2f}" for plain, ema in pairs)
-    return [f"EMA, and nothing else but what tuning then chooses, changes the accuracy of {gains} points. What "
-            "compositions gain by it is no merit of their other parts; published methods have none."]  # fmt: skip
+    return [f"EMA alone (with the candidate that tuning then chooses) changes accuracy by these points: {gains}. "
+            "This gain is not due to the other parts of a composition; published methods have no EMA."]  # fmt: skip
 
 
 def _held_out(some: Sequence[Standing]) -> str:
@@ -107,7 +107,7 @@ def _held_out(some: Sequence[Standing]) -> str:
 
 
 def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
-    """Return an SVG: for every method the mean of the last ten rounds, the best round, and what it costs."""
+    """Return an SVG: for every method the mean of the last ten rounds, the best round, and its cost."""
     ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
     left, width, line, top = 210, 470, 22, 62
     low = 10 * int(min(f["accuracy"] for f in ran) // 10)
@@ -149,13 +149,13 @@ def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str
         "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients per round, FedSoL's local recipe, bf16 in the student's "
         "passes. Each method has three candidates (src/steppe/reproduce/tables/survey.toml), tried for "
         f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
-        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients anew, so a "
-        "candidate is tuned on another draw of the partition than it is judged on. The chosen one is trained on all "
-        "training data for "
-        f"{final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, which nothing was "
-        "chosen by. λ1 and trace are the final model's, on at most 5,000 training samples; bytes and FLOPs are "
-        "multiples of FedAvg's, traced; * marks compositions of ours."), "    steppe reproduce survey"]  # fmt: skip
-    tiny = "This is the tiny scale, on the embedded digits: the numbers are those of a toy, and nothing is judged."
+        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients again, so a "
+        "candidate is tuned on one draw of the partition and tested on another. The chosen one is trained on all "
+        f"training data for {final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, "
+        "which was not used for any choice. λ1 and trace are the final model's, on at most 5,000 training samples; "
+        "bytes and FLOPs are multiples of FedAvg's, traced; * marks compositions of ours."),
+        "    steppe reproduce survey"]  # fmt: skip
+    tiny = "This is the tiny scale, on the embedded digits: the numbers say nothing about the methods."
     notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
     parts.append(notes if scale == "paper" else tiny)
     for column in content["column"]:
@@ -167,7 +167,7 @@ def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str
         if table.rows:
             parts.append(markdown_table(table))
         if _pictured(found, column["id"]):
-            parts.append(f"![accuracy of each method, and what it costs]({folder}{_file(column['id'])})")
+            parts.append(f"![accuracy of each method, and its cost]({folder}{_file(column['id'])})")
         parts += [md(table.note)] if table.note else []
     return "\n\n".join(parts) + "\n"
 
@@ -182,7 +182,7 @@ def _file(column: str) -> str:
 
 def render_files(rows: Sequence[Row], scale: str = "paper", folder: str = "",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
-    """Its files: the page, its pictures (in `folder`, seen from the page), and with `json` everything for programs."""
+    """Return the files: the page, its pictures (in `folder`, relative to the page), and with `json` all data."""
     found = rank_entrants(rows, scale)
     pictures = {_file(c["id"]): draw_picture(found, c["id"], c["title"]) for c in read_table_file("survey")["column"]
                 if _pictured(found, c["id"])}  # fmt: skip

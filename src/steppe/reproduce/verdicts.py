@@ -1,4 +1,4 @@
-"""What the rows say about a table: our number, the difference, a verdict for each cell, and ranks for each column."""
+"""Compare a table with the rows: our number, the difference and a verdict per cell, and ranks per column."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ INSIDE, OUTSIDE, FAILED, NOT_RUN, NOT_JUDGED = (
     "not run",
     "not judged",
 )
-DRAW = "draw"  # no statistic: the same number, judged by a band that has the draw of the partition in it
+DRAW = "draw"  # not a statistic: the same number, compared with a band that includes the draw of the partition
 BESIDE = ("last", "mean_of_last_ten", "best")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cell compared with the paper. Numbers are in the table's unit, a list has one for each seed."""
+    """A cell compared with the paper. Numbers are in the table's unit; a list has one number per seed."""
 
     cell: Cell
     seeds: list[int]
     values: list[float]
-    failed: list[str]  # of seeds that broke down: why
+    failed: list[str]  # why seeds failed
     beside: dict[str, float]
     band: float
     verdict: str
     also: dict[str, str]  # verdicts by the other statistics that the table names
-    seconds: float  # of the card, however many processes shared it
+    seconds: float  # of the GPU, however many processes shared it
     origins: list[str]  # machines, versions and commits
 
     @property
@@ -57,7 +57,7 @@ def compare_with_paper(
 ) -> list[Finding]:
     """Return every cell of the table; tried recipes only where they were run. `costs`: traced ones, by recipe.
 
-    A tried recipe that is the cell's own (another precision, on the digits) is no other reading of it.
+    A tried recipe that equals the cell's own (another precision, on the digits) does not count as an alternative.
     """
     by_recipe: dict[str, dict[int, list[Row]]] = {}
     for row in add_shortened(rows, table.cells):
@@ -81,7 +81,7 @@ def compare_with_paper(
 
 
 def _spread(table: Table, by_recipe: dict[str, dict[int, list[Row]]]) -> dict[str, float]:
-    """Standard deviation over draws of the partition, of one method and one seed, where there are three."""
+    """Return the standard deviation over draws of the partition, of one method and one seed, if there are three."""
     values: dict[str, list[float]] = {}
     for cell in table.cells:
         for row in by_recipe.get(cell.hash, {}).get(0, [])[-1:] if cell.row in table.draws else []:
@@ -115,7 +115,7 @@ def _origin(row: Row) -> str:
 
 
 def _band(table: Table, cell: Cell) -> float:
-    std = cell.published.std if cell.published and table.runs > 2 else None  # one or two runs say little
+    std = cell.published.std if cell.published and table.runs > 2 else None  # one or two runs are too few
     return max(2 * (std or 0.0), BAND if table.band is None else table.band)
 
 
@@ -132,12 +132,12 @@ def _verdict(table: Table, cell: Cell, values: list[float], failed: list[str], b
 
 
 def correlate_ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, Any]]:
-    """For each column (and group of rows): how well our order of the methods agrees with the paper's."""
+    """Return how well our order of the methods agrees with the paper's, for each column and group of rows."""
     told = []
     for column in table.columns:
         for group in dict.fromkeys(table.groups.values()):
             mine = [f for f in found if f.cell.column == column and table.groups[f.cell.row] == group and not f.cell.of]
-            # A training that broke down is below everything that did not.
+            # Failed training ranks below everything else.
             pairs = [(f.cell.published.value, -1.0 if f.failed else f.ours) for f in mine
                      if f.cell.published and (f.ours is not None or f.failed)]  # fmt: skip
             if len(pairs) < 3:
@@ -149,7 +149,7 @@ def correlate_ranks(table: Table, found: Sequence[Finding]) -> list[dict[str, An
 
 
 def compare_claimed(table: Table, found: Sequence[Finding]) -> list[tuple[float, float]]:
-    """The paper's margin and ours wherever it has the first row of its claim above the second, and both were run.
+    """Return the paper's margin and ours wherever it has the first row of its claim above the second and both were run.
 
     Differences of accuracies, ratios of anything else.
     """
@@ -166,7 +166,7 @@ def compare_claimed(table: Table, found: Sequence[Finding]) -> list[tuple[float,
 
 
 def find_explanations(table: Table, found: Sequence[Finding]) -> dict[str, Finding]:
-    """Cells that are outside, with the first of the recipes the table names for it that is inside."""
+    """Return the cells that are outside, each with the first of the table's recipes for it that is inside."""
     tried = {(f.cell.column, f.cell.of, f.cell.row): f for f in found if f.cell.of and f.verdict == INSIDE}
     outside = [f.cell for f in found if not f.cell.of and f.verdict == OUTSIDE]
     inside = {c.id: [tried[k] for r in table.explains if (k := (c.column, c.row, r)) in tried] for c in outside}
@@ -174,7 +174,7 @@ def find_explanations(table: Table, found: Sequence[Finding]) -> dict[str, Findi
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Correlation of the ranks, equal values sharing theirs; None where one side is constant.
+    """Return the correlation of the ranks, with equal ranks for equal values; None if one side is constant.
 
     >>> spearman([1, 2, 3], [10, 30, 20])
     0.5
@@ -186,7 +186,7 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """τ-b: pairs in the same order less those in the other, corrected for ties; None where one side is constant."""
+    """Return τ-b: concordant minus discordant pairs, corrected for ties; None if one side is constant."""
     same = tied_a = tied_b = pairs = 0
     for i in range(len(a)):
         for j in range(i):

@@ -26,7 +26,7 @@ FILES = {
     "clients.bin": "The client states, if they are kept on disk (`store = \"disk\"`); checkpoints hold its index.",
     "curves.png": "Loss and main metric over the rounds.",
     "log.txt": "What a run of a comparison or sweep said while it ran.",
-    "track.json": "The ids under which trackers know the run.",
+    "track.json": "The trackers' IDs of the run.",
     "tensorboard/": "TensorBoard's events, with `track = [\"tensorboard\"]`.",
     "wandb/": "Files of Weights & Biases, with `track = [\"wandb\"]`.",
     "refusals.json": "Of a federation: refused replies per client, and until which round a client is left out.",
@@ -176,7 +176,7 @@ TABLES = {
         seed                int     seed of the sample, probes and directions
         model               text    hash of model.safetensors; measures of another model are replaced
         measures.<name>     any     a measure with its uncertainty, or the name of the file with its arrays
-        options.<name>      any     what the measure depends on besides
+        options.<name>      any     what else the measure depends on
         clients             ints    clients of the extra round, for measures of clients
         """,
     "checkpoints/round-<number>/manifest.json": """

@@ -1,6 +1,6 @@
 """A run's folder. `RunFolder` is the only reader and writer of its files. `file_schemas.py` says what they contain.
 
-Every file is written under another name and renamed, except rounds.jsonl, which is appended to and flushed per line.
+Every file is written under a temporary name and renamed, except rounds.jsonl, which is appended to line by line.
 """
 
 from __future__ import annotations
@@ -65,6 +65,14 @@ class RunFolder:
     @property
     def client_states(self) -> Path:
         return self.path / "clients.bin"
+
+    @property
+    def model_file(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def partition_file(self) -> Path:
+        return self.path / "partition.json"
 
     @property
     def seed_of_several(self) -> bool:
@@ -167,8 +175,7 @@ class RunFolder:
 
     @property
     def partition(self) -> Partition | None:
-        path = self.path / "partition.json"
-        return Partition.load(path) if path.exists() else None
+        return Partition.load(self.partition_file) if self.partition_file.exists() else None
 
     @property
     def history(self) -> list[Record]:
@@ -208,19 +215,18 @@ class RunFolder:
 
     def model_state(self) -> dict[str, torch.Tensor]:
         """Return the trained model's state dict."""
-        path = self.path / "model.safetensors"
-        if not path.exists():
+        if not self.model_file.exists():
             raise self.make_unfinished_error()
         try:
-            return load_file(path)
+            return load_file(self.model_file)
         except (SafetensorError, OSError) as error:
-            raise SteppeError(f"{path} is damaged ({error}): let the run finish again "
+            raise SteppeError(f"{self.model_file} is damaged ({error}): let the run finish again "
                               f"({self.how_to_resume}).") from error  # fmt: skip
 
     @cached_property
     def model_digest(self) -> str:
         """Return a hash of the final model's file."""
-        with (self.path / "model.safetensors").open("rb") as file:
+        with self.model_file.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
     def analysis(self, whose: str = "") -> dict[str, Any] | None:
@@ -229,7 +235,7 @@ class RunFolder:
             return None
         found = self.read(_analysis(whose))
         if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
-            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is no accuracy
+            measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is not accuracy
         return found
 
     def read(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -285,7 +291,7 @@ class RunFolder:
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
         """Write the final model, the table of rounds and, last of all, the summary."""
         tensors = {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}
-        write_aside(self.path / "model.safetensors", lambda aside: save_file(tensors, aside))
+        write_aside(self.model_file, lambda aside: save_file(tensors, aside))
         vars(self).pop("model_digest", None)
         rows, table = tabulate(records), StringIO(newline="")
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -19,6 +18,7 @@ from steppe.core.inputs import cast, map_tensors, split_arguments
 from steppe.core.metric import Metric
 from steppe.runs.curves import plot_curves
 from steppe.runs.folder import Record, tabulate
+from steppe.runs.tensor_files import save_file
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def metric(self) -> Metric:
-        """Return what the model was judged by."""
+        """Return the metric by which the model was evaluated."""
         raise NotImplementedError
 
     @property

@@ -52,7 +52,7 @@ def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
 
 
 def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:
-    """Say from where code of the user's own came: the hash of its file or, of an object in Python, of its class."""
+    """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its class."""
     sources = find_sources(config.algorithm, config.add)
     if any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
         for p in algorithm.parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import fields, is_dataclass
 from pydoc import locate
 from typing import Any
@@ -15,6 +16,7 @@ from steppe.runs.folder import RunFolder, expecting_intact
 from steppe.runs.provenance import FORMAT
 from steppe.settings import parse_schedule
 
+log = logging.getLogger("steppe")
 RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition": "partition"}
 
 
@@ -23,7 +25,7 @@ def find_differences(folder: RunFolder, config: Config) -> list[str]:
     before, now = folder.stored, config.model_dump(mode="json")
     free = {"rounds", *list_keys("onlooker"), *_find_own_by_version_0_1_0(folder, now)}
     free |= {"loss", "metrics"} - set(folder.read("config.json"))  # they were no keys once; about.json has the loss
-    changed = [k for k in now if before.get(k) != now[k] and k not in free]
+    changed = [k for k in now if _leave_out_modules(before.get(k)) != _leave_out_modules(now[k]) and k not in free]
     return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *find_changed_sources(folder, config)]
 
 
@@ -34,9 +36,10 @@ def find_changed_sources(folder: RunFolder, config: Config) -> list[str]:
 
 def _compare_sources(folder: RunFolder, now: dict[str, dict[str, str]]) -> list[str]:
     was: dict[str, dict[str, str]] = folder.read("about.json", {}).get("sources", {})
-    changed = [k for k in was if k in now and was[k]["sha256"] != now[k]["sha256"]]
-    return [f"the code of {k} in {now[k]['file']} is not what it was (hash {was[k]['sha256'][:12]}, now "
-            f"{now[k]['sha256'][:12]})" for k in changed]  # fmt: skip
+    places = {_name_class(k): k for k in was}  # of a class in another module than before, too
+    pairs = [(k, was[known]) for k in now if (known := k if k in was else places.get(_name_class(k)))]
+    return [f"the code of {k} in {now[k]['file']} is not what it was (hash {before['sha256'][:12]}, now "
+            f"{now[k]['sha256'][:12]})" for k, before in pairs if before["sha256"] != now[k]["sha256"]]  # fmt: skip
 
 
 def _find_own_by_version_0_1_0(folder: RunFolder, now: dict[str, Any]) -> list[str]:
@@ -55,6 +58,8 @@ def check_resumable(folder: RunFolder, config: Config, about: dict[str, Any]) ->
     if changed:
         raise SteppeError(f"{folder} was started with other settings: {', '.join(changed)}. "
                           "Only rounds may change; otherwise, start again in another folder.")  # fmt: skip
+    for was, now in _find_moved(folder.stored, config.model_dump(mode="json")):
+        log.info(f"{was} is {now} now; {folder} continues, because all that the run recorded about it is the same")
     done = max((r["round"] for r in folder.history), default=0)
     if config.rounds < done:
         raise SteppeError(f"{folder} has already finished {done} rounds, so it cannot end after {config.rounds}: "
@@ -71,12 +76,13 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
     was, now = folder.about, json.loads(json.dumps(about, default=str))
     if len(was["parts"]) == len(now["parts"]):
         now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
-    changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED if was.get(k) != now[k]]
+    changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED
+               if leave_out_places(was.get(k)) != leave_out_places(now[k])]  # fmt: skip
     changed += _compare_sources(folder, now.get("sources", {}))
     if "format" in was:
         for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
                                 ("loss", "type", "loss")):  # fmt: skip
-            if was[key][part] != now[key][part] and not _same_by_name(was[key], now[key]):
+            if was[key][part] != now[key][part] and not _same_by_name(key, was[key], now[key]):
                 same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                 what = (
                     f"{name} differs from the run's"
@@ -86,7 +92,8 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
                 changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
         if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
             changed.append("the frozen parameters are not the run's")
-        if was["model"].get("predict") != now["model"].get("predict"):
+        predicts = {_name_class(str(one["model"].get("predict"))) for one in (was, now)}
+        if len(predicts) > 1:
             changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
     return changed
 
@@ -99,10 +106,42 @@ def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dic
     return {k: v for k, v in part.items() if k not in new}
 
 
-def _same_by_name(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether both are one of the library's own losses, which has moved from one file to another."""
-    ends = {str(one.get("type")).rpartition(".")[2] for one in (was, now)}
-    return len(ends) == 1 and not was.get("own") and not now.get("own") and "structure" not in now and "hash" not in now
+def leave_out_places(recorded: Any) -> Any:
+    """Leave out what may differ: a part's module if it is the user's, and the rule of a partition, which has a hash."""
+    if isinstance(recorded, list):
+        return [{k: _name_class(v) if k == "type" and not v.startswith("steppe.") else v for k, v in part.items()}
+                for part in recorded]  # fmt: skip
+    return {k: v for k, v in recorded.items() if k != "rule"} if isinstance(recorded, dict) else recorded
+
+
+def _same_by_name(key: str, was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether both are the loss of one name, which has moved from one module to another."""
+    ends = {_name_class(str(one.get("type"))) for one in (was, now)}
+    return key == "loss" and len(ends) == 1 and was.get("own") == now.get("own")
+
+
+def _name_class(text: str) -> str:
+    """Return the last word of a qualified name."""
+    return text.rpartition(".")[2]
+
+
+def _leave_out_modules(value: Any) -> Any:
+    """Return what the configuration says of the user's own objects, by the names of their classes alone."""
+    if isinstance(value, list):
+        return [_leave_out_modules(one) for one in value]
+    if not isinstance(value, str) or not value.startswith(OWN):
+        return value
+    return OWN + "+".join(map(_name_class, value.removeprefix(OWN).split("+")))
+
+
+def _find_moved(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str]]:
+    """List the user's own objects whose module is another one than it was, as pairs of names."""
+    keys = [
+        k for k in now if before.get(k) != now[k] and _leave_out_modules(before.get(k)) == _leave_out_modules(now[k])
+    ]
+    listed = [(v if isinstance(v, list) else [v] for v in (before[k], now[k])) for k in keys]
+    pairs = [pair for was, is_ in listed for pair in zip(was, is_, strict=True) if pair[0] != pair[1]]
+    return [(was.removeprefix(OWN), is_.removeprefix(OWN)) for was, is_ in pairs]
 
 
 def _name(described: dict[str, Any]) -> str:

@@ -12,9 +12,15 @@ from torch import Tensor
 
 
 def save_file(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. Its library has an error of its own, with the system's number in the text."""
+    """Write a safetensors file with the same permissions as the run's other files.
+
+    Its library makes the file private, and has an error of its own, with the system's number in the text.
+    """
+    path.touch()
+    mode = path.stat().st_mode
     try:
         safetensors.torch.save_file(tensors, path)
+        path.chmod(mode)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -24,7 +24,7 @@ def describe_base(task: Task) -> dict[str, Any]:
 
 
 def save_adapter(module: nn.Module, where: Path) -> None:
-    """Write peft's own files beside the run's if the model is one of peft's."""
+    """Write peft's own files next to the run's if the model is one of peft's."""
     if hasattr(module, "peft_config") and hasattr(module, "save_pretrained"):
         module.save_pretrained(where / ADAPTER, save_embedding_layers=False)  # type: ignore[operator]  # asks no server
 

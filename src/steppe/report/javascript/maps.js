@@ -63,7 +63,7 @@ function drawCountScale(f, high) {
   make("text", { transform: `translate(${x + 24},${area.y + area.height / 2}) rotate(-90)`, "text-anchor": "middle" }, texts, "samples");
 }
 
-/* Between the points of a grid, by the four around; null beside a missing one. `u`, `v` count columns and rows. */
+/* Between the points of a grid, by the four around it; null next to a missing one. `u`, `v` count columns and rows. */
 function between(z, u, v) {
   const i = Math.min(Math.floor(u), z[0].length - 2), j = Math.min(Math.floor(v), z.length - 2), a = u - i, b = v - j;
   const corners = [z[j][i], z[j][i + 1], z[j + 1][i], z[j + 1][i + 1]];
@@ -119,7 +119,7 @@ function drawContour(place, chart) {
   });
 }
 
-/* A cross for a model, with its name beside it. */
+/* A cross for a model, with its name next to it. */
 function drawModel(f, x, y, dots, i) {
   const cross = `M${x - 5},${y}h10M${x},${y - 5}v10`;
   make("path", { d: cross, stroke: "#222", "stroke-width": 4 }, f.svg);
