@@ -498,7 +498,7 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
 
     `rho`       the radius of a SAM inside; 0 leaves it out.
     `variant`   official: as released. poster: the dual as the poster prints it, which diverges. lagged: the mean bias
-                of the round before, which a real federation can know.
+                of the round before, which is available in a real federation.
 
     Defaults: alpha, keep, beta, rho: a script of the released code (its README has 0.1, 0.9, 0.06 and 0.1, and the
     paper's are not known); scale, prox, anchor, variant: the released code.
@@ -512,7 +512,7 @@ def fedscar(alpha: Amount = 0.01, keep: Share = 0.9, beta: Amount = 0.01, rho: A
 def fedgf(rho: Amount = 0.05, rho_global: Amount | None = None, threshold: Bound = 0.2, window: FromOne = 30) -> Parts:
     """FedGF (Lee & Yoon, ICML 2024): SAM at a point between the client's own ascent and the server's.
 
-    As released; only the abstract of the paper could be read.
+    As released; only the abstract of the paper was available.
 
     Defaults: rho, rho_global, window: the released script; threshold: our reading of that script, for its rate of 0.01.
     """
@@ -567,7 +567,7 @@ def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, sca
 
     `aligned`   α grows if clients agree with the momentum; by default true, but false for `official`.
     `variant`   paper: as printed. text: away from where the momentum would lead, as the text says. official: as the
-                code runs, with its slips.
+                code runs, with its errors.
 
     Defaults: rho: the paper's best; alpha, adapt: the released code; scale: chosen here; aligned, variant: the paper.
     """
@@ -578,10 +578,10 @@ def fedwmsam(rho: Amount = 0.01, alpha: Momentum = 0.1, adapt: Share = 0.01, sca
 def takyr(rho: Amount = 1.0, alpha: Positive = 0.041, weight: Amount = 0.15, keep: Share = 0.9) -> Parts:
     """Takyr: a dual for each client, and a pull towards the global model along sharp directions only.
 
-    A composition of ours, named after the flat floor of a dry lake. FedDyn's dual makes the clients agree, so its
+    Our own composition, named after the flat floor of a dry lake. FedDyn's dual makes the clients agree, so its
     isotropic pull is left out. In its place, gradients are taken further away from the global model, by FedSoL's ascent
-    with the squared distance as its term. To first order this adds the Hessian times the way that a client has gone: it
-    pulls back where the loss is curved, and lets a client go where it is flat. MAN's penalty keeps activations small,
+    with the squared distance as its term. To first order this adds the Hessian times the client's displacement: it
+    pulls back where the loss is curved, and has little effect where it is flat. MAN's penalty keeps activations small,
     and a running mean of the global models is evaluated.
 
         direction = g(w + ρ λ ⊙ unit(w − x)) − h_i     g = ∇(loss + (ζ/2) Σ_l mean(a_l²))
@@ -591,7 +591,7 @@ def takyr(rho: Amount = 1.0, alpha: Positive = 0.041, weight: Amount = 0.15, kee
         e ← k e + (1−k) x                   evaluated; k is `keep`
 
     `weight`   ζ, the weight of MAN's penalty; 0 leaves it out.
-    `keep`     the share of itself that the running mean keeps per round; 0 evaluates the global model.
+    `keep`     the share of the old running mean; 0 evaluates the global model.
 
     Defaults: rho, weight, keep: chosen here, as in the league; alpha: chosen here, by the league's held-out data.
 

@@ -44,14 +44,14 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
         **options: Any) -> Result:  # fmt: skip
     """Train a federation and return its result.
 
-    algorithm  a name from the catalogue, with settings and parts if you like ("fedsam:rho=0.1+man"), your own as
+    algorithm  a name from the catalogue, optionally with settings and parts ("fedsam:rho=0.1+man"), your own as
                "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
                returns parts, or a complete Algorithm
     add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, your own nn.Module, or its class, which is then built from the run's seed; parameters with
                requires_grad=False stay as they are
-    predict    a function that takes the predictions out of what your model returns. Not needed for one tensor, for
-               outputs with `logits` (an entry or an attribute), and for a tuple whose first entry they are
+    predict    a function that returns the predictions from your model's outputs. Not needed for one tensor, for
+               outputs with `logits` (an entry or an attribute), and for a tuple that begins with the predictions
     data       a name, a Data, arrays (x, y, test_x, test_y), two data sets, loaders or tables (train, test), a dict of
                splits, or steppe.from_clients([…])
     loss       "cross_entropy", "bce", "mse", "dice", or a function (outputs, targets) -> one value per sample
@@ -100,7 +100,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
 
 
 def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The caller's own model, data and partition, as `build_experiment` takes them; their names go into the options."""
+    """Return the caller's own model, data and partition for `build_experiment`; their names go into the options."""
     own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
     chosen_model = model if own_model else take_model(model)
     own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
@@ -129,14 +129,14 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
     client    measure this client's loss instead of the global one
     points    points per side of a landscape
     device    where to measure (default: the run's device)
-    settings  of an algorithm that is a function of your own, as they were given to `steppe.run`
+    settings  of an algorithm that is your own function, as they were given to `steppe.run`
     """
     given = None
     if algorithm is not None and not isinstance(algorithm, str):
         given, settings = find_own(algorithm, settings)
     if settings:
-        raise SteppeError(f"analyze has no argument {next(iter(settings))}; settings are for an algorithm that is a "
-                          "function of your own, and a run's others are in its folder.")  # fmt: skip
+        raise SteppeError(f"analyze has no argument {next(iter(settings))}; settings are for an algorithm that is "
+                          "your own function; a run's other settings are in its folder.")  # fmt: skip
     own = {"algorithm": given, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
            "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
@@ -157,7 +157,7 @@ class Run(Outcome):
     about: dict[str, Any]  # as in about.json
     history: list[dict[str, Any]]  # one record per round, as in rounds.jsonl
     summary: dict[str, Any] | None  # as in result.json; None if the run has not finished
-    module: nn.Module | None = None  # the trained module; None: not finished, or of the user's own and not passed
+    module: nn.Module | None = None  # the trained module; None: not finished, or the user's own and not passed
 
     @property
     def algorithm(self) -> str:
@@ -198,7 +198,7 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    A run that has not finished has records, but no module; so has one of your own module, if you do not pass it.
+    A run that has not finished has records, but no module. The same holds for your own module, if you do not pass it.
 
     path   the run's folder
     model  a new instance of your own nn.Module, if the run trained one; its weights are replaced. What was frozen is

@@ -1,4 +1,4 @@
-"""One client's round and the server's turn for loops of other people: a Flower or NVFlare program, or one by hand.
+"""One client's round and the server's functions for other loops: a Flower or NVFlare program, or your own.
 
     server = steppe.server("scaffold", model, clients=20, lr=0.05)
     client = steppe.client("scaffold", model)
@@ -10,8 +10,8 @@
     reply = client.end(samples=len(data))                    # a dict of tensors
     server.aggregate([reply, …])
 
-The functions behind it are those of the simulator, so the numbers are the same. What is sent and kept are dicts of
-plain tensors, by the names of `core/wire.py`, which stay as they are within a major version:
+These use the simulator's functions, so the numbers are the same. Messages and states are dicts of plain tensors, with
+the names of `core/wire.py`, which do not change within a major version:
 
     message   x, down/<part>/<name>, buffers/<name>, lr, round; x0 where a client's first state is made of it
     reply     update, up/<part>/<name>, buffers/<name>, samples, loss, drift
@@ -47,13 +47,13 @@ from steppe.experiment import find_rate
 def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | Each = "cross_entropy",
            head: str | None = None, predict: Predict | None = None, state: Mapping[str, Tensor] | None = None,
            **options: Any) -> Client:  # fmt: skip
-    """Make a client of a federation whose loop is yours.
+    """Make a client for your own loop.
 
     The arguments that are not listed are those of `steppe.run`, and the same as the server's; keys about data are not
     used.
 
     model  the module to train, the same as the server's
-    state  what an earlier object of the same client had as `client.state`
+    state  `client.state` of an earlier object of the same client
     """
     return Client(*_build(algorithm, model, add, loss, head, predict, options), state)
 
@@ -61,10 +61,10 @@ def client(algorithm: Asked, model: nn.Module, *, add: Added = (), loss: str | E
 def server(algorithm: Asked, model: nn.Module, *, clients: int, samples: float | None = None, add: Added = (),
            loss: str | Each = "cross_entropy", head: str | None = None, predict: Predict | None = None,
            **options: Any) -> Server:  # fmt: skip
-    """Make the server of a federation whose loop is yours. The arguments that are not listed are those of `steppe.run`.
+    """Make the server for your own loop. The arguments that are not listed are those of `steppe.run`.
 
-    clients  how many there are, not per round
-    samples  the number of training samples of all clients; without it, absent ones are taken to have as many as others
+    clients  number of all clients, not per round
+    samples  the number of training samples of all clients; without it, absent ones count as much as others
     """
     options = {"clients": clients, "per_round": 1, **options}
     return Server(*_build(algorithm, model, add, loss, head, predict, options), samples)
@@ -87,7 +87,7 @@ def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, hea
 
 
 class Client:
-    """One client: `begin`, `step` as often as was said, `end`."""
+    """One client: `begin`, `step` as often as announced, `end`."""
 
     def __init__(self, config: Config, algorithm: Algorithm, task: Task, state: Mapping[str, Tensor] | None) -> None:
         self.config, self.algorithm, self.task = config, algorithm, task
@@ -137,7 +137,7 @@ class Client:
             raise SteppeError(f"A step of {self.algorithm.name} takes {self.algorithm.batches_per_step} batches, each "
                               f"a pair (x, y), but got {len(pairs)}.")  # fmt: skip
         if self._taken == int(count):
-            raise SteppeError(f"begin was told {int(count)} steps, and all of them were taken: call end.")
+            raise SteppeError(f"begin was given {int(count)} steps, and all of them were taken: call end.")
         several = tuple(_read_batch(pair, sent.x) for pair in pairs)
         now = sent.lr.new_tensor(float(self._taken))
         with torch.no_grad():
@@ -149,8 +149,8 @@ class Client:
         """End the round, keep the client's new state, and return the reply. `samples` is the client's weight."""
         sent, live, count = self._running()
         if self._taken != int(count):
-            raise SteppeError(f"begin was told {int(count)} steps, but {self._taken} were taken: parts such as control "
-                              "variates divide by their number.")  # fmt: skip
+            raise SteppeError(f"begin was given {int(count)} steps, but {self._taken} were taken: parts such as "
+                              "control variates divide by their number.")  # fmt: skip
         with torch.no_grad():
             reply = end(self.algorithm, self.task, sent, live, count)
         self._state, self._round = reply.state, None
@@ -159,13 +159,13 @@ class Client:
 
     @property
     def model(self) -> nn.Module:
-        """The client's model in the middle of its round, as a module of its own."""
+        """The client's model during its round, as a separate module."""
         _, live, _ = self._running()
         return self.task.module(live.w, live.buffers)
 
     def _running(self) -> tuple[Sent, Live, Tensor]:
         if self._round is None:
-            raise SteppeError("This client is in no round: call begin with the server's message.")
+            raise SteppeError("This client is not in a round: call begin with the server's message.")
         return self._round
 
 
@@ -223,7 +223,7 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """The global model, ready to predict; the one to judge, where a part such as EMA offers another."""
+        """The global model, ready to predict, or the model to evaluate that a part such as EMA provides."""
         t = max(self.round, 1) - 1
         now, rate = self.task.x0.new_tensor(float(t)), self.task.x0.new_tensor(find_rate(self.config, t))
         x = turn.choose_evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
@@ -231,7 +231,7 @@ class Server:
 
     @property
     def state(self) -> Tensors:
-        """All that the server holds, as plain tensors. Save it, and assign it to continue from it."""
+        """Everything that the server keeps, as plain tensors. Save it, and assign it to continue from it."""
         held = self._held
         buffers = {f"buffers/{k}": v for k, v in held.buffers.items()}
         return {"x": held.x, **_list(held.state), **buffers, "round": torch.tensor(self.round)}

@@ -1,7 +1,7 @@
-"""The laboratory in Python: `compare`, `sweep`, `cost`, `trace` and others, with names and with the caller's objects.
+"""Experiments in Python: `compare`, `sweep`, `cost`, `trace` and others, with names or with the caller's objects.
 
-Runs go through the queue that the command line uses: with a folder, what is finished is used again and what was
-interrupted continues when the same call is made once more.
+Runs use the same queue as the command line. With a folder, the same call reuses finished runs and continues
+interrupted ones.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
 
     The arguments that are not listed are those of `steppe.run`.
 
-    algorithms  as in `steppe.run`, each; a dictionary gives them names of your own
+    algorithms  each as in `steppe.run`; a dictionary gives them your own names
     seeds       runs per algorithm: seed, seed + 1, …
     out         a folder for all runs; the same call continues there. Without it, a temporary one
-    jobs        runs at a time, in processes of their own; 1: in this process
+    jobs        runs at a time, each in its own process; 1: in this process
     on          a Ray cluster to run on, ray://host:port, with as many jobs as fit; see `steppe compare --help`
     model       the class of a module is built for every seed, an instance starts each run with the same weights
     options     keys of the run, and settings, which go to the algorithms that have them
@@ -84,7 +84,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
           out: str | Path | None = None, jobs: int | None = 1, on: str | None = None, add: Added = (),
           loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
           predict: Any = None, progress: bool = True, **options: Any) -> SweptRuns:  # fmt: skip
-    """Run every point of a grid, or of a search, over seeds, and return a line per point.
+    """Run every point of a grid, or of a search, over seeds, and return one line per point.
 
     The other arguments are those of `steppe.compare`.
 
@@ -98,7 +98,7 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         raise SteppeError('sweep needs something to vary: {"rho": [0.1, 0.5]}, or search=20 and ranges={"rho": '
                           '"0.01..1:log"}.')  # fmt: skip
     if spans and search is None:
-        raise SteppeError("ranges are for a search: say how many points, with search=20.")
+        raise SteppeError("ranges are for a search: give the number of points, such as search=20.")
     own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
 
     def point(values: dict[str, Any]) -> Point:
@@ -168,7 +168,7 @@ def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Add
 
 
 def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | None = None) -> Partition:
-    """Split training data over clients by a rule, as a run would; to look at, to save, or to change and to give to one.
+    """Split training data over clients by a rule, as a run would; inspect, save or change it, or pass it to a run.
 
     data    as in `steppe.run`: a name, a Data, arrays, data sets
     rule    such as "lda(0.1)" (steppe list partitions)
@@ -242,7 +242,7 @@ def _settings(algorithm: Asked) -> str:
 
 
 def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[str, Asked, dict[str, Any]]]:
-    """Each algorithm with the keys of the run and, of the settings, those that it has; one that none has is refused."""
+    """Return each algorithm with the run's keys and the settings that it has; refuse a setting that none has."""
     known = {label: _known_settings(algorithm) for label, algorithm in named.items()}
     every = {key for keys in known.values() for key in keys}
     for key in options:

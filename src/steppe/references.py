@@ -1,7 +1,7 @@
-"""Things of the user's own, by their places: `lookback.py:LookBack` in a file, `package.module:LookBack` in a package.
+"""Load the user's own objects: `lookback.py:LookBack` from a file, `package.module:LookBack` from a package.
 
-To load one is to run its file, as `python lookback.py` does: name only what you would run. Installed packages may give
-theirs a short name, as entry points of the groups `steppe.parts` and `steppe.algorithms`.
+Loading one runs its file, as `python lookback.py` does: name only files that you trust. Installed packages may register
+short names, as entry points of the groups `steppe.parts` and `steppe.algorithms`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from steppe.core.errors import SettingError, quote, suggest_name
 
 ALGORITHMS, PARTS = "steppe.algorithms", "steppe.parts"  # groups of entry points
-OWN = "own:"  # precedes the name of an algorithm, model or data set that is an object of the user's own
+OWN = "own:"  # precedes the name of an algorithm, model or data set that is the user's own object
 _LOADED: dict[tuple[Path, str], ModuleType] = {}  # by file and hash: a file that has changed is loaded again
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name says where a thing is. A name of ours has no colon, and `own:` names an object, not a place.
+    """Return whether a name says where an object is. Built-in names have no colon, and `own:` is not a place.
 
     >>> is_reference("lookback.py:LookBack"), is_reference("fedsam"), is_reference("own:package.LookBack")
     (True, False, False)
@@ -34,7 +34,7 @@ def is_reference(name: str) -> bool:
 
 
 def locate(name: str, group: str) -> str | None:
-    """Return the reference behind a name: itself, or what an installed package registered under it."""
+    """Return the reference of a name: itself, or what an installed package registered under it."""
     return name if is_reference(name) else found.value if (found := installed(group).get(name)) else None
 
 
@@ -60,7 +60,7 @@ def load(reference: str) -> Any:
 
 
 def describe_source(name: str, group: str) -> dict[str, str]:
-    """Say from where a name is loaded, with the hash of that file; {} for what is ours or is not there."""
+    """Return where a name is loaded from, with the hash of that file; {} for built-in or missing names."""
     reference = locate(name, group)
     path = reference and find_file(reference)
     if not reference or not path:

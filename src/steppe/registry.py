@@ -29,19 +29,19 @@ def make_algorithm(name: str, optimiser: Part, settings: dict[str, Any] | None =
 
 
 def find_entry(name: str) -> Callable[..., Any]:
-    """Return the function of this name, in the catalogue or of the user's own, that returns an algorithm's parts."""
+    """Return the function of this name, from the catalogue or the user, that returns an algorithm's parts."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     return _own_function(name, "algorithm", references.ALGORITHMS, CATALOGUE)
 
 
 def find_part(name: str) -> Callable[..., Any]:
-    """Return the class of this name among the parts that can be added to any algorithm, or of the user's own."""
+    """Return the class of this name among the parts that can be added to any algorithm, or the user's own."""
     return PARTS[name] if name in PARTS else _own_function(name, "part", references.PARTS, PARTS)
 
 
 def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a file, a module or an installed package has under this name: a class, a function, or what one returns."""
+    """Return what a file, a module or an installed package has under this name: a class, a function, or its result."""
     first, _, rest = name.partition(":")
     if first in ours:  # the mistake in man:weight
         raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
@@ -129,7 +129,7 @@ def list_catalogue_settings(name: str) -> dict[str, Any]:
 
 
 def _discovered() -> dict[str, type[Part]]:
-    """Return every part of the package `steppe.parts` that says it is addable, by its name."""
+    """Return every part of the package `steppe.parts` that is marked as addable, by its name."""
     modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
     return {c.name: c for c in sorted(classes, key=lambda c: getattr(c, "name", "")) if c.__dict__.get("addable")}
@@ -170,13 +170,13 @@ def name_part(part: str | Part) -> str:
 
 
 def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return from where each name that is not ours is loaded, with the hash of that file; nothing is run for it."""
+    """Return where each name that is not built in is loaded from, with the hash of that file, without running it."""
     sources = {name: references.describe_source(name, group) for name, group in _foreign(algorithm, add).items()}
     return {name: source for name, source in sources.items() if source}
 
 
 def find_foreign(algorithm: str, add: Sequence[str]) -> list[str]:
-    """Return the names of an algorithm and its additions that are not ours, without their settings.
+    """Return the names of an algorithm and its additions that are not built in, without their settings.
 
     >>> find_foreign("mine.py:mine", ["man:weight=0.1", "package.module:Idea:rho=1", "own:package.Idea"])
     ['mine.py:mine', 'package.module:Idea']
@@ -185,7 +185,7 @@ def find_foreign(algorithm: str, add: Sequence[str]) -> list[str]:
 
 
 def _foreign(algorithm: str, add: Sequence[str]) -> dict[str, str]:
-    """The group of each name that is not ours."""
+    """Return the group of each name that is not built in."""
     named: list[tuple[str, str, Mapping[str, Any]]] = [(algorithm, references.ALGORITHMS, CATALOGUE)]
     named += [(split_name(text)[0], references.PARTS, PARTS) for text in add]
     return {name: group for name, group, ours in named if name not in ours and not name.startswith(references.OWN)}

@@ -1,4 +1,4 @@
-"""The conformance suite for a part or an algorithm of your own, for pytest:
+"""The conformance suite for your own part or algorithm, for pytest:
 
     from steppe.testing import conforms
 
@@ -43,11 +43,11 @@ KEYS: dict[str, Any] = {"clients": 6, "per_round": 3, "rounds": 3, "epochs": 1, 
                         "partition": "lda(0.5)", "dtype": "float64", "workers": 0, "device": "cpu",
                         "checkpoint_every": 1}  # fmt: skip
 CALLED, LOST = [[0, 1, 3, 4], [5, 2, 1], [3, 0, 5, 2, 4]], [[3], [1, 5], [0, 4]]
-CLOSE = 1e-8  # relative, in float64: executors add in another order
+CLOSE = 1e-8  # relative, in float64: executors add in different orders
 
 
 class _Net(nn.Module):
-    """A model that shows all that a part may ask for: activations, features, a head."""
+    """A model with everything that a part may need: activations, features, a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     - What a part writes to its state is declared, so that it is kept.
     - One client after the other, and all of them under vmap, give the same numbers.
     - A run that was interrupted continues to the same bits.
-    - Costs can be traced without data, and `asks` says how often `gradient` asks for a gradient.
+    - Costs can be traced without data, and `asks` is the number of gradients that `gradient` computes.
     - A sampled client that does not reply has no effect.
     - With the neutral setting, nothing changes compared with FedAvg.
 
     algorithm  as in `steppe.run`
     neutral    the same with a setting that should change nothing, if there is one
-    options    keys of the run, on top of those of the tiny one
+    options    keys of the run, in addition to those of the tiny one
     """
     with torch.random.fork_rng(devices=[]):
         one = _run_reading(algorithm, options)
@@ -206,7 +206,7 @@ def _check_costs(experiment: Experiment) -> None:
 
 
 def _watch(part: Part) -> tuple[Part, list[int]]:
-    """A copy of the part whose `gradient` counts how often it asks the oracle that it wraps."""
+    """Return a copy of the part whose `gradient` counts its calls of the oracle that it wraps."""
     watched, counts, own = copy.copy(part), list[int](), part.gradient
 
     def gradient(grad: Oracle, w: Tensor, s: LocalStep) -> Tensor:
@@ -259,7 +259,7 @@ def _check_neutral(neutral: Asked, options: dict[str, Any]) -> None:
 
 
 def _distance(one: Any, two: Any) -> float:
-    """The largest difference, relative to the larger of 1 and the number itself."""
+    """Return the largest difference, relative to the larger of 1 and the number itself."""
     pairs = zip(tree_leaves(one), tree_leaves(two), strict=True)
     gaps = [((p - q).abs() / p.abs().clamp(min=1)).max() for p, q in pairs if p.numel()]
     return max((float(gap) for gap in gaps), default=0.0)

@@ -60,7 +60,7 @@ def test_the_same_numbers_as_the_simulator(name: str) -> None:
 def test_wrong_use_is_a_sentence() -> None:
     x, y = torch.randn(8, 6), torch.zeros(8, dtype=torch.int64)
     server, client = steppe.server("scaffold", seeded(), clients=4), steppe.client("scaffold", seeded())
-    with pytest.raises(SteppeError, match="in no round: call begin"):
+    with pytest.raises(SteppeError, match="not in a round: call begin"):
         client.step(x, y)
     with pytest.raises(SteppeError, match="nothing to aggregate yet: call send"):
         server.aggregate([])
@@ -72,7 +72,7 @@ def test_wrong_use_is_a_sentence() -> None:
     with pytest.raises(SteppeError, match="message's model has 3 parameters"):
         client.begin({**message, "x": torch.zeros(3)}, steps=1)
     client.begin(message, steps=1)
-    with pytest.raises(SteppeError, match="told 1 steps, but 0 were taken"):
+    with pytest.raises(SteppeError, match="given 1 steps, but 0 were taken"):
         client.end()
     with pytest.raises(SteppeError, match="takes 1 batches, each a pair"):
         client.step((x, y), (x, y))
