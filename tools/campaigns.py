@@ -62,7 +62,7 @@ def full_disk(seed: int, budget: float) -> Told:
 
     from steppe.core.errors import RunFailed
 
-    draw, tried, bad, full = random.Random(seed), 0, list[str](), 0
+    draw, tried, bad, full, alone = random.Random(seed), 0, list[str](), 0, 0
     with tempfile.TemporaryDirectory() as home:
         stores = ("memory", "disk")
         whole = {store: remains(Path(home, store), launch(Path(home, store), store=store)) for store in stores}
@@ -70,6 +70,7 @@ def full_disk(seed: int, budget: float) -> Told:
             tried += 1
             store, at, left = draw.choice(stores), draw.randrange(1, 6), draw.choice([0, 0, 4, 8])
             options = {"store": store, "workers": draw.choice([0, 2])}
+            alone += not options["workers"]
             with tiny_disk(Path(home, "disk-here")) as disk:
                 child = KILLS.Process(target=run_until_full, args=(disk, at, left, options))
                 child.start()
@@ -79,7 +80,8 @@ def full_disk(seed: int, budget: float) -> Told:
                 again = remains(disk / "run", launch(disk / "run", resume=True, **options))
             if child.exitcode not in (0, RunFailed.exit_code) or again != whole[store]:
                 bad.append(f"{options}, full after round {at} but {left} KiB: exit code {child.exitcode}")
-    return {"tried": tried, "survived": tried - len(bad), "findings": bad, "note": f"{full} ran out of space"}
+    note = f"{full} ran out of space; {tried - alone} with two worker processes"
+    return {"tried": tried, "survived": tried - len(bad), "findings": bad, "note": note}
 
 
 def fuzz(*files: str, examples: int) -> Callable[[int, float], Told]:
@@ -147,6 +149,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[int, float], Told]]] = {
     "command-lines": ("command lines", fuzz("test_command_lines.py", examples=150)),
     "data-files": ("damaged files of data sets", fuzz("test_damaged_data.py", examples=150)),
     "run-files": ("damaged files of runs", fuzz("test_damaged_runs.py", examples=100)),
+    "other-files": ("damaged files of federations, searches and tables", fuzz("test_damaged_files.py", examples=150)),
     "messages": ("damaged and forged messages of nodes", fuzz("test_messages.py", examples=400)),
     "nodes": ("rounds of a federation with a bad node", nodes),
     "soak-simulation": ("soak: rounds of a simulation whose workers are killed", soak("simulation")),

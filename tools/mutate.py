@@ -93,6 +93,7 @@ TESTS: dict[str, list[str]] = {
     "measures": ["tests/measures/test_measures.py", OUR_OWN],
     "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py",
                "tests/flower/test_bad_nodes.py"],
+    "flower/roll.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
     "flower/nodes.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
     **{f"flower/{name}.py": ["tests/flower/test_doors.py", "tests/flower/test_node_program.py"]
        for name in ("superlink", "supernode", "superexec", "own_user", "app_hash", "certificates")},

@@ -54,7 +54,7 @@ NAMED: list[tuple[str, str, str, str]] = [
      "passed = time.monotonic() - began", "passed = time.monotonic() + began"),
     ("a round waits for clients that are left out", "flower/nodes.py",
      "len(ids) - len(out) < least", "len(ids) + len(out) < least"),
-    ("questions to nodes are forgotten before they are answered", "flower/nodes.py",
+    ("questions to nodes are forgotten before they are answered", "flower/roll.py",
      "if node in online - again}", "if node in again - online}"),
     ("a pushed message is not looked at", "flower/superlink.py",
      "if path == REPLY and (why := find_fault(body)):", "if path == REPLY and (why := b''):"),

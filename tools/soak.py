@@ -19,6 +19,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -201,16 +202,19 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
     config = resolve({**SMALL, "clients": nodes, "per_round": nodes, "rounds": segment, "evaluate_every": 1000})
     if not folder.exists():
         init(folder, config, tls=True, name="soak", enough=1, least=1, deadline=deadline)
-    told = {"sessions": 0, "seconds": 0.0, "resumes": 0, "left": {}, "memory": {}}
+    told = {"sessions": 0, "seconds": 0.0, "resumes": 0, "left": {}, "code": [], "memory": {}}
     told |= json.loads(notes.read_text()) if notes.exists() else {}
     memory = {name: Memory([tuple(pair) for pair in seen]) for name, seen in told["memory"].items()}
     local, began = Local(folder), time.monotonic()
     until, run, before = began + 60 * minutes, folder / "run", dict(told)
     unrest = Unrest(local, nodes, seed + told["sessions"], pause)
+    this = {"first_round": len(RunFolder(run).history) + 1, "commit": _commit()}
 
     def write_down() -> None:
         left = {way: before["left"].get(way, 0) + count for way, count in unrest.counts.items()}
-        told.update(left=left, seconds=before["seconds"] + time.monotonic() - began, sessions=before["sessions"] + 1,
+        code = [*before["code"], this | {"last_round": len(RunFolder(run).history)}]
+        told.update(code=code, left=left, seconds=before["seconds"] + time.monotonic() - began,
+                    sessions=before["sessions"] + 1,
                     memory={name: one.seen for name, one in memory.items()})  # fmt: skip
         notes.write_text(json.dumps(told))
 
@@ -256,7 +260,8 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
     done = len(RunFolder(run).history)
     return {"rounds": done, "rounds_asked": rounds, "nodes": nodes, "seconds": round(told["seconds"]),
             "seconds_per_round": round(told["seconds"] / max(done, 1), 2), "sessions": told["sessions"],
-            "left": told["left"], "resumes": told["resumes"], **_compare(folder, done), "memory": _longest(memory),
+            "code": told["code"], "left": told["left"], "resumes": told["resumes"], "memory": _longest(memory),
+            **_compare(folder, done),
             "open_ports": [port for port in (local.port, local.control) if is_reachable("127.0.0.1", port)],
             "waits": _count(run / "server.log", "The round is repeated")}  # fmt: skip
 
@@ -274,6 +279,12 @@ def _find_processes(local: Any, run: Path) -> list[tuple[str, int]]:
         for kind, more in (("superlink", ""), ("supernode", ""), ("superexec", ", forks")):
             found += [(name + more, pid) for pid, text in below.items() if f"-m steppe.flower.{kind}" in text][:1]
     return found
+
+
+def _commit() -> str:
+    """The commit of this checkout; `-dirty` if files differ."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def _count(path: Path, text: str) -> int:
@@ -295,7 +306,7 @@ def _compare(folder: Path, rounds: int) -> dict[str, Any]:
     from tests.flower.memory import replay
 
     from steppe.flower.federation_file import read_federation_file
-    from steppe.flower.nodes import NodeStore
+    from steppe.flower.node_store import NodeStore
     from steppe.runs import checkpoint
     from steppe.runs.folder import RunFolder
 

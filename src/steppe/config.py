@@ -485,8 +485,10 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise SteppeError(f"{path} is a folder: give a file{inside}.") from None
     except OSError as error:
         raise SteppeError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # also of text that is not UTF-8, and of very long numbers
-        raise SteppeError(f"{path} is not valid {kind}: {error}.") from None
+    except RecursionError:
+        raise SteppeError(f"{path} is not valid {kind}: it is nested too deeply.") from None
+    except ValueError as error:  # also of text that is not UTF-8, and of very long numbers, where Python has advice
+        raise SteppeError(f"{path} is not valid {kind}: {str(error).partition('; use sys.')[0]}.") from None
     if not isinstance(content, dict):
         raise SteppeError(f"{path} must hold an object with keys of the run.")
     return content

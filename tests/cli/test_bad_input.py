@@ -126,8 +126,8 @@ def test_debug_shows_the_traceback(steppe: Steppe) -> None:
         ("settings = 3", ["settings is 3"]),
         ('algorithm = "fedsam"\nrho = -1', ["rho of algorithm 'fedsam' is -1"]),
         ('algorithm = "fedsamm"\nrho = 1', ["no algorithm 'fedsamm'"]),
-        ("a = " + "[" * 5000, ["not valid TOML"]),
-        ("clients = " + "9" * 5000, ["not valid TOML"]),
+        ("a = " + "[" * 5000, ["not valid TOML", "nested too deeply"]),
+        ("clients = " + "9" * 5000, ["not valid TOML", "value has 5000 digits."]),
         ("add = 3", ["add is 3, but must be a list"]),
         ("clients = 0", ["clients is 0"]),
         ("[run]\nclients = 3", ["'run'"]),
@@ -160,6 +160,8 @@ def test_other_commands(steppe: Steppe) -> None:
     assert "did you mean 'mlp'" in refused(steppe, "cost", "fedsam", "--model", "mpl")
     assert "3x32x32" in refused(steppe, "cost", "fedsam", "--shape", "big")
     assert "is not in the range" in refused(steppe, "cost", "fedsam", "--classes", str(10**12))
+    assert "is not in the range" in refused(steppe, "reproduce", "fedgmt", "--dry-run", "--seeds", str(2**31))
+    assert len(refused(steppe, "run", "fedsam", "--rounds", "9" * 10_000)) < 200
     assert "is -1, but must be" in refused(steppe, "cost", "fedsam", "-s", "rho=-1")
     assert "holds no run" in refused(steppe, "plot", "nowhere")
     assert "did you mean 'lda'" in refused(steppe, "partition", "--partition", "ldda(1)")

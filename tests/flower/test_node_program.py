@@ -1,5 +1,6 @@
 """A node's own program: the app that it takes, its forked apps, its pauses, and the certificate that it trusts."""
 
+import gc
 import hashlib
 import os
 import signal
@@ -107,6 +108,16 @@ def test_pauses_are_a_tenth_of_the_time_since_the_last_message(monkeypatch):
     for _ in range(3):
         pauses.sleep(3)
     assert slept == pytest.approx([0.05, 1.05, 3.0])
+
+
+def test_a_node_looks_for_garbage_among_what_is_new():
+    """Full collections are due when a quarter of all objects are new; those of the imports must not count."""
+    try:
+        supernode.forget_imports()
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+    finally:
+        gc.unfreeze()
 
 
 def test_a_message_rings_for_the_process_that_forks(flower):

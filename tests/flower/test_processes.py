@@ -20,7 +20,7 @@ from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.federation_file import read_federation_file
 from steppe.flower.keeper import find_descendants
 from steppe.flower.launch import Local, end_keeper
-from steppe.flower.nodes import NodeStore
+from steppe.flower.node_store import NodeStore
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder

@@ -26,10 +26,12 @@ from tests.fuzz.inputs import NUMBERS, TEXTS, fuzz, named, within
 pytestmark = pytest.mark.slow
 TRAINS = ("simulate", "build_experiment", "Queue")  # where a command would begin to work
 GROUP: Any = typer.main.get_command(app)
-TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot", "report", "analyze", "trace"]
+TRIED = ["run", "compare", "sweep", "list", "cost", "cite", "partition", "plot", "report", "analyze", "trace",
+         "warm", "reproduce"]  # fmt: skip
 NOT_TRIED = {"--all", "--debug"}  # takes long, and is asked to show a traceback
 FIRST = {"run": ["fedavg"], "compare": ["fedavg"], "sweep": ["fedavg"], "cost": ["fedavg"], "cite": ["fedavg"],
-         "trace": ["fedavg"], "plot": ["nowhere"], "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
+         "trace": ["fedavg"], "warm": ["fedavg"], "reproduce": ["fedgmt", "--dry-run"], "plot": ["nowhere"],
+         "report": ["nowhere"], "analyze": ["nowhere"]}  # fmt: skip
 
 
 class Enough(SteppeError):
@@ -94,6 +96,7 @@ def said(words: list[str], folder: Path) -> tuple[int, str]:
 @example(words=["run", "fedavg", "-s", "personal=[-1]"])
 @example(words=["run", "fedavg", "-s", "clients=" + "9" * 10000])
 @example(words=["run", "fedavg", "-s", "lr=" + "[" * 5000])
+@example(words=["reproduce", "fedgmt", "--dry-run", "--seeds", str(2**31)])
 def test_any_words(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp() / "here"
     folder.mkdir(exist_ok=True)

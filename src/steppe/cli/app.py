@@ -12,7 +12,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.options import app
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.executors.allocator import keep_memory
 
 
@@ -62,7 +62,7 @@ def _text(error: Exception) -> str:
         return "interrupted"
     if not isinstance(error, click.ClickException):
         return str(error)
-    text = error.format_message()
+    text = re.sub("'[^']{80,}'", lambda long: quote(long[0][1:-1]), error.format_message())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context and isinstance(context.command, click.Group) and (unknown := re.match("No such command '(.*?)'", text)):
         return unknown[0] + suggest_name(unknown[1], context.command.commands)

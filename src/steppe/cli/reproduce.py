@@ -26,7 +26,7 @@ def reproduce(
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
                      "may be repeated.")] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per cell, with seeds 0, 1, …")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per cell, with seeds 0, 1, …")] = 1,
     scale: Annotated[str, typer.Option("--scale", help="paper, or tiny (embedded digits, a minute).")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Parallel runs, each in its own process; several "

@@ -24,7 +24,8 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
                           "setting; may be repeated for a grid.")] = [],  # noqa: B006
-          seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per point, with seeds seed, seed+1, …")] = 1,
+          seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per point, with seeds seed, "
+                           "seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
                             "grid, run this many points that Optuna suggests, by the validation metric.")] = None,
           ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="Range to search; "

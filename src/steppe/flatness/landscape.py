@@ -50,8 +50,11 @@ class Landscape:
         if not Path(path).is_file():
             raise SteppeError(f"There is no landscape in {path}.")
         file = read_npz(Path(path))
-        axes = tuple(file[f"axis{i}"] for i in range(len(file["directions"])))
-        return Landscape(file["values"], axes, file["directions"], **json.loads(str(file["about"])))
+        try:
+            axes = tuple(file[f"axis{i}"] for i in range(len(file["directions"])))
+            return Landscape(file["values"], axes, file["directions"], **json.loads(str(file["about"])))
+        except (LookupError, ValueError, TypeError, RecursionError) as error:
+            raise SteppeError(f"{path} is not a saved landscape ({type(error).__name__}: {error}).") from None
 
 
 def ticks(points: int = 41, reach: float = 1.0) -> np.ndarray:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from steppe.config import Config, parse_option, resolve
+from steppe.config import Config, parse_option, read_config_file, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError
@@ -141,14 +140,11 @@ class FederationFile(BaseModel):
 def read_federation_file(folder: Path, sets: Sequence[str] = ()) -> tuple[FederationFile, Config]:
     """Read federation.toml in a folder, and its configuration."""
     path = folder / FILE
-    try:
-        content = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+    if not path.exists():
         raise SteppeError(
             f"{folder} is not a federation's folder: it has no {FILE}. Create one with steppe federate init."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SteppeError(f"{path} is not valid TOML: {error}.") from None
+        )
+    content = read_config_file(path)
     try:
         settings = parse(content)
         return settings, settings.config(sets)

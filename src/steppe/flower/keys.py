@@ -50,5 +50,5 @@ def read_keys(federation: Path) -> dict[int, str] | None:
         return None
     try:
         return {int(client): str(fingerprint) for client, fingerprint in json.loads(path.read_text()).items()}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise SteppeError(f"{path} is damaged: write it again with steppe federate register.") from None

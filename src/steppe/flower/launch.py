@@ -148,12 +148,12 @@ def follow(where: Path, watch: Callable[[dict[str, Any]], None],
 
     Raise an error if it failed. Only the run's folder is read, so this uses only what an operator can see.
     """
-    seen, lines = len(RunFolder(where).history) if resume else 0, len(_lines(where / LOG))
+    seen, lines = len(RunFolder(where).history) if resume else 0, len(read_lines(where / LOG))
     sign = time.monotonic()  # the server's last sign of life
     while True:
         state = read_status(where)
         here = state.get("time", 0.0) >= begun
-        for line in _lines(where / LOG)[lines:]:
+        for line in read_lines(where / LOG)[lines:]:
             lines += 1
             log.info(line)
         if here:
@@ -199,7 +199,7 @@ def parse_json(text: str) -> dict[str, Any]:
     begin = text.find("{")
     try:
         found: dict[str, Any] = json.loads(text[begin:]) if begin >= 0 else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {}
     return found
 
@@ -209,11 +209,12 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a server's log so far, up to one that is damaged or not yet complete."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             found.append(str(json.loads(line)["text"]))
-        except ValueError:
+        except (ValueError, TypeError, LookupError, RecursionError):
             break
     return found

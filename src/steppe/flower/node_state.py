@@ -33,14 +33,13 @@ class NodeState:
             return like
         try:
             rows = load_file(self._path(stamp))
-        except (OSError, SafetensorError) as error:
+            return {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
+        except (OSError, SafetensorError, KeyError) as error:
             if lost == "fresh":
                 return like
             raise Refusal("state", f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): "
                                    'restore it, or set lost_state = "fresh" in federation.toml to let the client '
                                    "start afresh.") from error  # fmt: skip
-        found = {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
-        return found
 
     def write(self, stamp: int, counted: int, state: States) -> None:
         """Store the state after round `stamp`, which started from `counted`; delete states that were never counted."""

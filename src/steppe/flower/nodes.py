@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
@@ -30,55 +28,16 @@ from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
 from steppe.flower.both_sides import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
-from steppe.flower.keys import take_fingerprint
-from steppe.flower.messages import (
-    ARRAYS,
-    REFUSAL,
-    TERMS,
-    build_reply,
-    count_bytes,
-    pack_terms,
-)
+from steppe.flower.messages import ARRAYS, TERMS, build_reply, count_bytes, pack_terms
+from steppe.flower.node_store import NodeStore
 from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
-from steppe.flower.reply_checks import check_reply, find_largest_size, read_introduction
-from steppe.runs.client_store import MemoryStore, flatten_states
+from steppe.flower.reply_checks import Gone, check_origin, check_reply, find_largest_size
+from steppe.flower.roll import POLL, Roll, list_clients
+from steppe.runs.client_store import flatten_states
 
 log = logging.getLogger("steppe")
-AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
-POLL, GREET, AGAIN = 0.2, 2.0, 60.0  # seconds between checks of replies, of present nodes, and questions to a node
-
-
-class NodeStore(MemoryStore):
-    """Clients' states are on their nodes. This keeps the last counted round of each and, if needed, a copy of it."""
-
-    def __init__(self, fresh: Callable[[], States]) -> None:
-        super().__init__(fresh)
-        self.counted: dict[int, int] = {}
-        self.sizes: dict[int, int] = {}
-        self.round = -1  # the current round
-
-    def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
-        self.counted.update(dict.fromkeys(ids, self.round))
-        if any(flatten_states(s) for s in states):
-            super().scatter(ids, states)
-
-    def reset(self) -> None:
-        super().reset()
-        self.counted.clear()
-
-    def commit(self) -> dict[str, Tensor]:
-        return {**super().commit(), "counted": _table(self.counted), "sizes": _table(self.sizes)}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        rows = dict(tensors)
-        counted, sizes = (dict(rows.pop(name).tolist()) for name in ("counted", "sizes"))
-        super().restore(rows)
-        self.counted, self.sizes = counted, sizes | self.sizes
-
-
-def _table(numbers: dict[int, int]) -> Tensor:
-    return torch.tensor(list(numbers.items()), dtype=torch.int64).reshape(-1, 2)
+GREET = 2.0  # seconds between checks of present nodes, while replies arrive
 
 
 class Answer(NamedTuple):
@@ -96,50 +55,25 @@ class Nodes:
                  keys: dict[int, str] | None = None,
                  where: Path | None = None) -> None:  # fmt: skip
         self.grid, self.settings, self.built, self.store = grid, settings, built, store
-        self.keys = keys  # client -> its node's key; None if nodes have no keys
         self.terms = write_terms(Terms(settings.name, settings.lost_state, built.config, sample, built.cost))
         self.fingerprint = compute_fingerprint(built)
         reply, self.mirrored = trace_reply(built.algorithm, built.task)
         self.like: Tensors = list_reply(reply, self.mirrored)
         self.stateful = bool(flatten_states(reply.state))
         self.inbox = Inbox(grid, find_largest_size(self.like))
+        self.roll = Roll(grid, self.inbox, settings, built.config.clients, self._introduce(), store, keys)
         self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
-        self.who: dict[int, int] = {}  # client -> node
-        self.asked: dict[str, tuple[int, float]] = {}  # question -> node, and when it was asked
-        self.met: set[int] = set()  # nodes that have been asked which client they are
-        self.gathered = False
-        self.refused: dict[int, tuple[str, float]] = {}  # node -> why it does not take part, and since when
-        self.declined: set[int] = set()  # those of them that gave the reason themselves
-        self.excused: set[int] = set()  # nodes that were absent when they were asked
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
                                "with every reply")  # fmt: skip
-
-    def gather(self) -> None:
-        """Wait for enough nodes; when time is up, raise an error that names the missing ones."""
-        clients, enough = self.built.config.clients, self.settings.enough or self.built.config.clients
-        until = time.monotonic() + self.settings.wait
-        while True:
-            self._greet()
-            if len(self.who) >= enough:
-                break
-            away = [i for i in range(clients) if i not in self.who]
-            why = "".join(f"; node {node}: {text.rstrip('.')}" for node, (text, _) in self.refused.items())
-            if time.monotonic() > until or (not self.asked and len(self.who) + len(self.declined) >= enough):
-                waited = f" after {self.settings.wait:g} s" if time.monotonic() > until else ""
-                raise RunFailed(f"{enough} nodes are needed and {len(self.who)} can take part{waited}: no node for "
-                                f"client {_listed(away)}{why}. Start these nodes, or lower `enough`.")  # fmt: skip
-            time.sleep(POLL)
-        self.gathered = True
-        log.info(f"{len(self.who)} of {clients} clients are connected: {_listed(sorted(self.who))}")
 
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Run the round on the nodes that are present, and return the good replies.
 
         If nodes disconnect during the round and too few are left, the round is repeated for up to `wait` seconds.
         """
-        if not self.gathered:
-            self.gather()
+        if not self.roll.gathered:
+            self.roll.gather()
         began = time.monotonic()
         round_, x0, least = int(sent.round), self.built.task.x0, min(self.settings.least, len(ids))
         self.store.round = round_
@@ -149,12 +83,12 @@ class Nodes:
             good, refused = self._collect(messages, round_)
             missing = [i for i in ids if i not in good and i not in refused]
             if missing:
-                log.warning(f"round {round_ + 1}: no reply from client {_listed(missing)}")
+                log.warning(f"round {round_ + 1}: no reply from client {list_clients(missing)}")
             if len(good) >= least:
                 break
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
             short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed"
-                     f"{f'; no reply from client {_listed(missing)}' if missing else ''}{why}.")  # fmt: skip
+                     f"{f'; no reply from client {list_clients(missing)}' if missing else ''}{why}.")  # fmt: skip
             if not missing or time.monotonic() - began > self.settings.wait:
                 raise RunFailed(short)
             log.warning(f"{short} The round is repeated.")
@@ -175,6 +109,10 @@ class Nodes:
         known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
         return Answers(answered, replies, sizes, sum(known), facts)
 
+    def _introduce(self) -> RecordDict:
+        """Return the question to a node which client it is, with the terms of the run."""
+        return RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
+
     def _write(self, sent: Sent, present: Sequence[int]) -> tuple[dict[int, Message], int]:
         """Write the messages with these clients' work; return them with their total size in bytes."""
         round_, x0 = int(sent.round), self.built.task.x0
@@ -190,7 +128,7 @@ class Nodes:
             arrays = ArrayRecord({**shared, **(first if counted < 0 else {})})
             content = RecordDict({ARRAYS: arrays, TERMS: terms})
             down += count_bytes(content)
-            messages[i] = Message(content, self.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
+            messages[i] = Message(content, self.roll.who[i], MessageType.TRAIN, group_id=str(round_ + 1),
                                   ttl=self.settings.deadline + 60)  # fmt: skip
         return messages, down
 
@@ -219,77 +157,15 @@ class Nodes:
         least = min(self.settings.least, len(ids))
         out = [i for i in ids if self.strikes.is_out(i, round_)]
         while True:
-            self._greet()
-            present = [i for i in ids if i in self.who and i not in out]
+            self.roll.greet()
+            present = [i for i in ids if i in self.roll.who and i not in out]
             if len(present) >= least:
                 return present
             if time.monotonic() > until or len(ids) - len(out) < least:
-                without = f", and client {_listed(out)} is left out because of refused replies" if out else ""
-                raise RunFailed(f"{least} of this round's clients ({_listed(ids)}) are needed, but {len(present)} are "
-                                f"connected after {self.settings.wait:g} s{without}.")  # fmt: skip
+                without = f", and client {list_clients(out)} is left out because of refused replies" if out else ""
+                raise RunFailed(f"{least} of this round's clients ({list_clients(ids)}) are needed, but {len(present)} "
+                                f"are connected after {self.settings.wait:g} s{without}.")  # fmt: skip
             time.sleep(POLL)
-
-    def _greet(self) -> None:
-        """Ask new nodes which client they are, read the answers of others, and forget nodes that are gone."""
-        nodes = {node.node_id: node.public_key for node in self.grid.get_nodes()}
-        online, now = set(nodes), time.monotonic()
-        self.who = {client: node for client, node in self.who.items() if node in online}
-        self.refused = {node: (why, at) for node, (why, at) in self.refused.items() if node in online}
-        self.declined &= online
-        self.excused &= online
-        # It may have died before it answered, or its problem may have been fixed.
-        again = {node for node, at in (*self.asked.values(), *((n, at) for n, (_, at) in self.refused.items()))
-                 if now - at > AGAIN}  # fmt: skip
-        self.asked = {q: (node, at) for q, (node, at) in self.asked.items() if node in online - again}
-        self.met = (self.met & online) - again
-        new = sorted(online - self.met)
-        if new:
-            content = RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
-            questions = [Message(content, node, MessageType.QUERY, ttl=self.settings.deadline + 60) for node in new]
-            self.asked |= {q: (n, now) for q, n in zip(self.grid.push_messages(questions), new, strict=True) if q}
-            self.met |= set(new)
-        for question, message in self.inbox.pull(list(self.asked)) if self.asked else ():
-            node, _ = self.asked.pop(question)
-            self._hear(node, nodes.get(node, b""), message)
-
-    def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
-        """Read which client a node is, or why it cannot take part. A bad answer never ends the run."""
-        try:
-            told = check_origin(message, node)
-            client, samples = read_introduction(told, self.settings.name, self.built.config.clients,
-                                                self.settings.max_samples)  # fmt: skip
-            self._check_claim(client, node, key)
-        except Gone as error:
-            if error.away and node not in self.excused:
-                self.excused.add(node)  # it is asked again at once, but only once
-                self.met.discard(node)
-                return
-            self._refuse(node, error)
-        except Exception as error:
-            self._refuse(node, error if isinstance(error, SteppeError) else Unreadable(error))
-        else:
-            if self.gathered and client not in self.who:
-                log.info(f"client {client} is connected as node {node}")
-            self.refused.pop(node, None)
-            self.declined.discard(node)
-            self.excused.discard(node)
-            self.who[client], self.store.sizes[client] = node, samples
-            return
-        if isinstance(message, Message) and message.has_content() and REFUSAL in message.content:
-            self.declined.add(node)
-
-    def _check_claim(self, client: int, node: int, key: bytes) -> None:
-        """Check that the node's key is bound to this client or, without keys, that no other node has claimed it."""
-        if self.keys is not None and self.keys.get(client) != take_fingerprint(key):
-            raise SteppeError(f"it claims to be client {client}, which is bound to another node's key")
-        if self.who.get(client, node) != node:
-            raise SteppeError(f"it claims to be client {client}, which is node {self.who[client]}")
-
-    def _refuse(self, node: int, error: SteppeError) -> None:
-        if self.refused.get(node, ("", 0.0))[0] != str(error):
-            log.warning(f"node {node} does not take part: {error}")
-        self.refused[node] = str(error), time.monotonic()
-        self.who = {client: other for client, other in self.who.items() if other != node}
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
         """Yield (client, node, reply) as replies arrive, until all are here or time is up; ignore later ones."""
@@ -304,7 +180,7 @@ class Nodes:
             if waiting:
                 time.sleep(POLL)
             if time.monotonic() - greeted > GREET:
-                self._greet()
+                self.roll.greet()
                 greeted = time.monotonic()
         self.inbox.forget(list(waiting))
 
@@ -324,30 +200,3 @@ class Nodes:
         if why:
             raise SteppeError(f"its update {why}")
         return Answer(reply, told["seconds"], count_bytes(message.content))
-
-
-class Gone(SteppeError):
-    """Flower reports that a node has not answered: it is absent, or could not run the app."""
-
-    def __init__(self, code: int) -> None:
-        named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
-        pinned = (
-            "; the node is pinned to a different app: run steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
-        )
-        super().__init__(f"Flower reports: {named.lower().replace('_', ' ')}{pinned}")
-        self.away = code in AWAY
-
-
-def check_origin(message: Message | SteppeError, node: int) -> Message:
-    """Return the message from this node, or raise an error without Flower's text, which may quote the node's files."""
-    if isinstance(message, SteppeError):
-        raise message
-    if message.has_error():
-        raise Gone(message.error.code)
-    if message.metadata.src_node_id != node:
-        raise SteppeError("it came from another node")
-    return message
-
-
-def _listed(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids)) if ids else "nobody"

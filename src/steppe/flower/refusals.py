@@ -57,7 +57,7 @@ class Strikes:
             try:
                 told = json.loads(path.read_text())
                 self.times, self.until = ({int(k): int(v) for k, v in told[key].items()} for key in ("times", "until"))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, ArithmeticError, TypeError, LookupError, AttributeError, RecursionError):
                 raise SteppeError(f"{path} is damaged: delete it; refused clients will be asked again.") from None
 
     def add(self, client: int, round_: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
@@ -22,7 +23,31 @@ from steppe.flower.pull import MALFORMED
 from steppe.flower.refusals import explain_refusal
 
 HEADER = re.compile(rb"\{'descr': '([^']{1,8})', 'fortran_order': False, 'shape': \(([0-9, ]{0,200})\), \} *\n?")
+AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 BESIDE = 2**20  # bytes that a reply may have in addition to its arrays
+
+
+class Gone(SteppeError):
+    """Flower reports that a node has not answered: it is absent, or could not run the app."""
+
+    def __init__(self, code: int) -> None:
+        named = next((name for name, value in vars(ErrorCode).items() if value == code), "an unknown error")
+        pinned = (
+            "; the node is pinned to a different app: run steppe federate pin" if code == ErrorCode.INVALID_FAB else ""
+        )
+        super().__init__(f"Flower reports: {named.lower().replace('_', ' ')}{pinned}")
+        self.away = code in AWAY
+
+
+def check_origin(message: Message | SteppeError, node: int) -> Message:
+    """Return the message from this node, or raise an error without Flower's text, which may quote the node's files."""
+    if isinstance(message, SteppeError):
+        raise message
+    if message.has_error():
+        raise Gone(message.error.code)
+    if message.metadata.src_node_id != node:
+        raise SteppeError("it came from another node")
+    return message
 
 
 def find_largest_size(like: Tensors) -> int:

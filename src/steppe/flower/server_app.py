@@ -15,7 +15,8 @@ from steppe.engine.rounds import simulate
 from steppe.flower import federation_file
 from steppe.flower.both_sides import build_server, describe_data
 from steppe.flower.keys import read_keys
-from steppe.flower.nodes import Nodes, NodeStore
+from steppe.flower.node_store import NodeStore
+from steppe.flower.nodes import Nodes
 from steppe.flower.overhead import measure
 from steppe.flower.server_status import LOG, lock, log_to, write_status
 from steppe.references import look_in

@@ -49,13 +49,13 @@ def is_alive(where: Path) -> bool:
 
 def find_server(where: Path) -> int | None:
     """Return the process of the server that is running in this folder, if it is on this machine."""
+    told = read_status(where)
     try:
-        told = json.loads((where / STATUS).read_text())
         if told["state"] != "running":
             return None
         os.kill(told["pid"], 0)  # raises an error if there is no such process
         return int(told["pid"])
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ArithmeticError, TypeError, LookupError):
         return None
 
 
@@ -79,9 +79,8 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """Return the last status that the server wrote."""
+    """Return the last status that the server wrote; a damaged one is none."""
     try:
-        found: dict[str, Any] = json.loads((where / STATUS).read_text())
-        return found
-    except (OSError, ValueError):
+        return RunFolder(where).read(STATUS, {})
+    except SteppeError:
         return {}

@@ -28,7 +28,7 @@ def find_control(folder: Path) -> tuple[str, int]:
         told = tomllib.loads((folder / "operator" / ".flower" / "config.toml").read_text())
         host, _, port = told["superlink"][CONNECTION]["address"].rpartition(":")
         return host, int(port)
-    except (OSError, KeyError, ValueError):
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return "127.0.0.1", CONTROL_PORT
 
 
@@ -36,7 +36,7 @@ def read_federation(folder: Path) -> dict[str, Any]:
     settings, config = read_federation_file(folder / "app")
     where = folder / settings.out
     history, state, alive = RunFolder(where).history, read_status(where), is_alive(where)
-    said = state.get("state", "not started")
+    said = str(state.get("state"))
     server = {"running": "the server is running" if alive else "the server has died: resume the run",
               "failed": f"failed: {state.get('why', '')}", "finished": "finished"}.get(said, "not started")  # fmt: skip
     host, port = find_address(folder)

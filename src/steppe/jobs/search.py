@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe import settings
-from steppe.core.errors import make_missing_error
+from steppe.core.errors import SteppeError, make_missing_error
 from steppe.jobs.points import Point
 from steppe.runs.folder import RunFolder
 
@@ -58,8 +58,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.ranges, self.choices, self.trials, self.make = ranges, choices, trials, make
         self.path = out / FILE
-        self.tried: list[dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else []
-        self.tried = self.tried[:trials]
+        self.tried = self._read()[:trials]
         # A sampler that starts again must not repeat its suggestions.
         sampler = optuna.samplers.TPESampler(seed=seed + len(self.tried))
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -69,6 +68,20 @@ class Search:
         self.points: dict[str, Point] = {}
         self.complete: set[str] = set()
         self.waiting: dict[str, list[Any]] = {}  # trials by the label of the point that they wait for
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the values of earlier trials."""
+        if not self.path.exists():
+            return []
+        try:
+            found = json.loads(self.path.read_bytes())
+            if not all(isinstance(values.get(key, 0), int | float) for values in found for key in self.ranges):
+                raise ValueError("a value is no number")
+            if not all(isinstance(value, str | int | float) for values in found for value in values.values()):
+                raise ValueError("a value is neither a number nor a text")
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise SteppeError(f"{self.path} is damaged ({error}): delete it to begin the search again.") from None
+        return list(found)
 
     def __iter__(self) -> Iterator[Point]:
         """Yield the next new point, until all trials have been suggested."""

@@ -35,13 +35,15 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file; incomplete lines are left out."""
+    """Return the rows of a file; incomplete lines are left out, and others that are no row."""
     rows = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
-            rows.append(_renamed(json.loads(line)))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(row, dict) and isinstance(row.get("config", {}), dict):
+            rows.append(_renamed(row))
     return rows
 
 
