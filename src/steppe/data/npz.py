@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from steppe.core.errors import SteppeError, quote
+from steppe.core.ordinary_files import check_ordinary
 from steppe.core.write_aside import write_aside
 
 DEFLATE = 1100  # a byte of a zip file becomes at most this many bytes
@@ -27,7 +28,7 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.erro
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Read the arrays with these names, as far as they are there; all arrays if no names are given."""
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(check_ordinary(path)) as file:
             inside = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
             return {name: _read(file, info) for name, info in inside.items() if wanted is None or name in wanted}
     except FileNotFoundError:
