@@ -31,7 +31,7 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
-from steppe.executors import client_norm, fuse_norm, fuse_pooling, round_joins
+from steppe.executors import align_gradients, client_norm, fuse_norm, fuse_pooling
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
@@ -279,8 +279,8 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             fuse_pooling.fuse_pooling(graph.graph)
         if client_norm.ENABLED:
             fuse_norm.fuse_norm(graph.graph)
-        if round_joins.ENABLED:
-            round_joins.round_joins(graph.graph, ROUND)
+        if align_gradients.ENABLED:
+            align_gradients.align_gradients(graph.graph, ROUND)
         _spare_what_stays(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:
