@@ -1,4 +1,4 @@
-"""Which fast paths a GPU uses: one line each, so that a measurement (`benchmarks/gpu_switches.py`) is a change of a line.
+"""Which fast paths a GPU uses, one line each: after a measurement (`benchmarks/gpu_switches.py`), change the line.
 
 A switch is read when a step or an evaluation is traced. What has been compiled stays as it is.
 """
