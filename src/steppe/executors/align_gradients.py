@@ -10,7 +10,6 @@ import torch
 from torch.fx import Graph
 
 aten = torch.ops.aten
-ENABLED = False  # until it has been measured on a GPU
 LEAST = 1 << 16  # shorter rows do not matter
 
 
