@@ -26,7 +26,8 @@ from steppe.settings import explain
 
 FILE = "federation.toml"
 LARGEST_SAMPLE = 10**8
-Mean, Std = Annotated[float, Field(ge=-LARGE, le=LARGE)], Annotated[float, Field(ge=1 / LARGE, le=LARGE)]
+Mean = Annotated[float, Field(ge=-LARGE, le=LARGE)]
+Std = Annotated[float, Field(ge=1 / LARGE, le=LARGE)]
 Shape = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_SAMPLE, strict=True)]], Field(max_length=8)]
 
 
