@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from steppe.core.task import Task
-from steppe.evaluate import accuracy
+from steppe.evaluate import score
 from steppe.executors import captured_forward as ours
 from steppe.executors.switches import SWITCHES
 from steppe.models import build
@@ -62,9 +62,9 @@ def test_only_full_batches_are_captured(monkeypatch):
 
     images, targets = rand(1003, 3, 8, 8), torch.arange(1003) % 4
     small = make("cnn", (3, 8, 8))
-    plain = accuracy.score(small, small.x0, {}, images, targets, Halved().plain)
-    monkeypatch.setattr(accuracy, "find_forward", find)
-    assert accuracy.score(small, small.x0, {}, images, targets, Halved().plain) == plain
+    plain = score.score(small, small.x0, {}, images, targets, Halved().plain)
+    monkeypatch.setattr(score, "find_forward", find)
+    assert score.score(small, small.x0, {}, images, targets, Halved().plain) == plain
     assert seen == [1000]
 
 

@@ -31,12 +31,12 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
+from steppe.executors.align_gradients import align_gradients
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
 from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
-from steppe.executors.round_joins import round_joins
 from steppe.executors.sequential import DROPOUT
 from steppe.executors.switches import SWITCHES
 
@@ -287,8 +287,8 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             fuse_pooling(graph.graph)
         if SWITCHES.client_norm:
             fuse_norm(graph.graph)
-        if SWITCHES.round_joins:
-            round_joins(graph.graph, ROUND)
+        if SWITCHES.align_gradients:
+            align_gradients(graph.graph, ROUND)
         _spare_what_stays(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:
