@@ -39,8 +39,8 @@ from steppe.core.task import Task
 from steppe.core.validate import find_faults, find_misfit
 from steppe.core.wire import list_reply, list_states, list_work, read_reply, read_sent, read_states
 from steppe.engine.build import build_algorithm
-from steppe.engine.calls import Added, Asked, read_call
 from steppe.engine.objectives import read_loss
+from steppe.engine.read_call import Added, Asked, read_call
 from steppe.experiment import find_rate
 
 

@@ -22,7 +22,7 @@ from steppe.core.layout import Layout
 from steppe.core.part import Part
 from steppe.core.wire import list_states, read_states
 from steppe.engine.build import build_algorithm
-from steppe.engine.calls import Added, Asked, read_call
+from steppe.engine.read_call import Added, Asked, read_call
 
 LOCAL = {"gradient", "round_state", "stride", "local_steps", "objection", "has"}  # hooks that a lone optimiser can run
 

@@ -17,8 +17,8 @@ from steppe.core.errors import RunFailed
 from steppe.engine.progress import handle_logs
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
+from steppe.flower.end_with_parent import find_descendants
 from steppe.flower.federation_file import read_federation_file
-from steppe.flower.keeper import find_descendants
 from steppe.flower.launch import Local, end_keeper
 from steppe.flower.node_store import NodeStore
 from steppe.flower.server_status import is_alive, read_status

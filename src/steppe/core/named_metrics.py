@@ -25,7 +25,7 @@ from steppe.core.losses import (
     weigh_targets,
 )
 from steppe.core.metric import Each, Metric
-from steppe.core.widest import widen
+from steppe.core.widest_float import widen
 
 
 def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:

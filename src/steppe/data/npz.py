@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, quote
-from steppe.core.write_aside import write_aside
 
 DEFLATE = 1100  # a byte of a zip file becomes at most this many bytes
 HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
@@ -44,7 +44,7 @@ def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
         with aside.open("wb") as file:  # given a name, numpy would add an ending
             np.savez(file, allow_pickle=False, **arrays)
 
-    write_aside(path, write)
+    write_atomically(path, write)
 
 
 def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.random import RandomState
 
+from steppe.core.atomic_write import save_figure, write_atomically
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.write_aside import save_figure, write_aside
 from steppe.data.draw_clients import DrawnClients
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
@@ -88,7 +88,7 @@ class Partition:
 
     def save(self, path: str | Path) -> None:
         """Write the partition as JSON."""
-        write_aside(Path(path), lambda aside: aside.write_text(self.as_json()))
+        write_atomically(Path(path), lambda aside: aside.write_text(self.as_json()))
 
     @staticmethod
     def load(path: str | Path) -> Partition:

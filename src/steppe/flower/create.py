@@ -29,7 +29,7 @@ from steppe.flower.app_hash import hash_app
 from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
-from steppe.flower.private import write_private
+from steppe.flower.private_files import write_private
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"

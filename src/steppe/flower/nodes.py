@@ -26,14 +26,14 @@ from steppe.core.validate import find_faults
 from steppe.core.wire import list_reply, list_work
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
-from steppe.flower.both_sides import compute_fingerprint, trace_reply
+from steppe.flower.build_server_and_node import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
 from steppe.flower.messages import ARRAYS, TERMS, build_reply, count_bytes, pack_terms
 from steppe.flower.node_store import NodeStore
-from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.refusals import Strikes
 from steppe.flower.reply_checks import Gone, check_origin, check_reply, find_largest_size
-from steppe.flower.roll import POLL, Roll, list_clients
+from steppe.flower.reply_inbox import Inbox, Unreadable
+from steppe.flower.roll_call import POLL, Roll, list_clients
 from steppe.runs.client_store import flatten_states
 
 log = logging.getLogger("steppe")

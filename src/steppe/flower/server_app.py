@@ -13,7 +13,7 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.result import Result
 from steppe.engine.rounds import simulate
 from steppe.flower import federation_file
-from steppe.flower.both_sides import build_server, describe_data
+from steppe.flower.build_server_and_node import build_server, describe_data
 from steppe.flower.keys import read_keys
 from steppe.flower.node_store import NodeStore
 from steppe.flower.nodes import Nodes

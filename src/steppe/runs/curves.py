@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steppe.core.atomic_write import save_figure
 from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.metric import Metric
-from steppe.core.write_aside import save_figure
 from steppe.runs.folder import Record, tabulate
 
 # Distinguishable in print and for colour-blind readers; dashes follow when the colours run out.

@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.config import OWN, Config, resolve
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
-from steppe.core.write_aside import write_aside
 from steppe.data import Partition
 from steppe.runs.tensor_files import save_file
 
@@ -259,7 +259,7 @@ class RunFolder:
         self._replace(name, json.dumps(replace_non_finite(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        write_aside(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
+        write_atomically(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def clear(self) -> None:
         """Delete an earlier run, so that its checkpoints are not mistaken for those of the new run."""
@@ -291,13 +291,15 @@ class RunFolder:
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
         """Write the final model, the table of rounds and, last of all, the summary."""
         tensors = {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}
-        write_aside(self.model_file, lambda aside: save_file(tensors, aside))
+        write_atomically(self.model_file, lambda aside: save_file(tensors, aside))
         vars(self).pop("model_digest", None)
         rows, table = tabulate(records), StringIO(newline="")
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
-        write_aside(self.path / "rounds.csv", lambda aside: aside.write_text(table.getvalue(), "utf-8", newline=""))
+        write_atomically(
+            self.path / "rounds.csv", lambda aside: aside.write_text(table.getvalue(), "utf-8", newline="")
+        )
         self.write("result.json", summary)
 
     def write_analysis(self, content: dict[str, Any], whose: str = "") -> None:
