@@ -246,7 +246,7 @@ class RunFolder:
             return default
         try:
             content = json.loads(check_ordinary(path).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise SteppeError(f"{self} is not the folder of a run: it has no {name}.") from None
         except (OSError, ValueError, RecursionError) as error:
             raise SteppeError(f"{path} is damaged: {error}.") from None
