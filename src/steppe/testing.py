@@ -28,11 +28,11 @@ from steppe.core.client import Sent
 from steppe.core.cost import trace_round
 from steppe.core.errors import SteppeError
 from steppe.core.part import Part
-from steppe.core.part_slips import PartSlip
+from steppe.core.part_class_checks import PartSlip
 from steppe.core.scopes import LocalStep, Oracle
 from steppe.core.server import Server
-from steppe.engine.calls import Asked
 from steppe.engine.play_round import play_round
+from steppe.engine.read_call import Asked
 from steppe.engine.result import Result
 from steppe.executors.executor import Answers
 from steppe.executors.sequential import Sequential

@@ -139,7 +139,7 @@ def with_nan() -> nn.Module:
 
 @pytest.mark.parametrize(("make", "sentence"), [
     (Doubles, "changes its inputs in place"),
-    (Detached, "do not depend on its trainable parameters"),
+    (Detached, "The loss has no gradient"),
     (lambda: nn.LazyLinear(3), "weight has no shape yet"),
     (without_numbers, "is on the meta device"),
     (made_for_inference, "made in torch.inference_mode"),

@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.errors import SteppeError
+from steppe.core.hook_checks import watch
 from steppe.core.layout import Tensors
-from steppe.core.part_slips import telling_missing_states, watch
+from steppe.core.part_class_checks import telling_missing_states
 from steppe.core.server import Server, aggregate, broadcast, choose_evaluated
 from steppe.core.task import Task
 

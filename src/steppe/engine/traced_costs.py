@@ -24,7 +24,7 @@ from steppe.engine.build import build_model, make_task
 from steppe.engine.model_checks import check_batch
 from steppe.engine.objectives import read_loss
 from steppe.models import build
-from steppe.models.given import take_model
+from steppe.models.model_argument import take_model
 from steppe.parts.sgd import SGD
 from steppe.registry import find_entry, list_settings, make_algorithm, parse_addition
 from steppe.settings import split_algorithm
