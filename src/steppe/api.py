@@ -78,9 +78,9 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
-        if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
+        if isinstance(tracker, type) or not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
-                               "round and end (steppe.Tracker)")  # fmt: skip
+                               "round and end (an instance of a steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     call = read_call(algorithm, add, options)
     config = call.config
