@@ -43,8 +43,8 @@ MODULES: dict[str, tuple[str, dict[str, list[str]]]] = {
 }  # fmt: skip
 # what signatures call these types
 TYPES = ["engine.read_call.Asked", "engine.read_call.Added", "lab.Several", "core.metric.Each",
-         "core.prediction.Predict", "engine.rounds.Watch", "core.inputs.Inputs", "core.layout.Tensors", "core.layout.Layout",
-         "core.task.Outputs", "core.scopes.Forward", "core.scopes.Term"]  # fmt: skip
+         "core.prediction.Predict", "engine.rounds.Watch", "core.inputs.Inputs", "core.layout.Tensors",
+         "core.layout.Layout", "core.task.Outputs", "core.scopes.Forward", "core.scopes.Term"]  # fmt: skip
 
 
 def make_pages() -> dict[str, str]:
