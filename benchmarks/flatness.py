@@ -35,7 +35,7 @@ from benchmarks.progress import Progress
 from steppe.core.task import Task
 from steppe.executors.allocator import MEMORY
 from steppe.flatness import Hessian, Loss, Sample, balanced, hutchinson, spectrum
-from steppe.flatness.draws import START, gaussian
+from steppe.flatness.random_vectors import START, gaussian
 from steppe.models import build
 
 TOLERANCE, BASIS = 1e-4, 60  # what steppe analyze uses

@@ -11,14 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import flatness, gpu_full, gpu_growth, gpu_transformers, jobs
+from benchmarks import flatness, gpu_full, gpu_growth, gpu_switches, gpu_transformers, jobs
 from benchmarks.contenders import NEEDS
 from benchmarks.gpu_hand_loop import HandLoop
+from benchmarks.gpu_jobs import JOBS
 from benchmarks.turns import clocked, compete, timed, together
 from steppe.config import resolve
 from steppe.core.server import Server
@@ -31,31 +33,6 @@ from steppe.evaluate.global_model import evaluate
 from steppe.models import build
 from steppe.runs.provenance import find_versions
 
-FEDSOL = gpu_full.RECIPE
-FEDSMOO = {"recipe": "fedsmoo", "clients": 100, "per_round": 10, "augmentation": "cifar-fedsmoo", "sampling": "fixed"}
-HEAD = {"settings": {"on": "head", "radius": "fixed"}}
-# job: (algorithm, model, options)
-JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "cnn fedavg tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32"}),
-    "cnn fedavg bf16": ("fedavg", "cnn", {**FEDSOL, "precision": "bf16"}),
-    "cnn fedavg fp32": ("fedavg", "cnn", {**FEDSOL, "precision": "fp32"}),
-    "cnn fedlesam tf32": ("fedlesam", "cnn", {**FEDSOL, "precision": "tf32"}),
-    "cnn fedsol adaptive all tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32"}),
-    "cnn fedsol head tf32": ("fedsol", "cnn", {**FEDSOL, "precision": "tf32", **HEAD}),
-    "resnet18-gn fedsmoo tf32": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "tf32"}),
-    "resnet18-gn fedsmoo bf16": ("fedsmoo", "resnet18-gn", {**FEDSMOO, "precision": "bf16"}),
-    "cnn fedscar tf32": ("fedscar", "cnn", {**FEDSOL, "precision": "tf32"}),
-    "cnn fedavg+man tf32": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "add": ["man"]}),
-    "cnn fednsam per-step tf32": (
-        "fednsam", "cnn", {**FEDSOL, "precision": "tf32", "settings": {"variant": "per_step"}}),
-    "cnn fedsam tf32": ("fedsam", "cnn", {**FEDSOL, "precision": "tf32"}),
-    "cnn fedsol adaptive all bf16": ("fedsol", "cnn", {**FEDSOL, "precision": "bf16"}),
-    "cnn fedsol fixed all fp32": ("fedsol", "cnn", {**FEDSOL, "precision": "fp32", "settings": {"radius": "fixed"}}),
-    "cnn fedsol fixed all bf16": ("fedsol", "cnn", {**FEDSOL, "precision": "bf16", "settings": {"radius": "fixed"}}),
-    "cnn fedavg tf32, 50 clients in 10 lanes": (
-        "fedavg", "cnn", {**FEDSOL, "precision": "tf32", "per_round": 50, "chunk": 10}),
-    "cnn fedavg tf32, uncompiled": ("fedavg", "cnn", {**FEDSOL, "precision": "tf32", "compile": False}),
-}  # fmt: skip
 RACE = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedlesam tf32", "cnn fedsol head tf32")  # in turns with the loops
 
 
@@ -160,6 +137,8 @@ def main() -> None:
                         help="time limit in seconds for the growth of the cost; 0: leave it out")  # fmt: skip
     parser.add_argument("--transformers", type=float, default=240,
                         help="start no further transformer after this many seconds; 0: leave them out")  # fmt: skip
+    parser.add_argument("--switches", type=float, default=350,
+                        help="time limit in seconds for the switches of fast paths; 0: leave them out")  # fmt: skip
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, but PyTorch finds none.")
@@ -214,6 +193,9 @@ def main() -> None:
     if given.growth:
         growth |= gpu_growth.measure("cuda", given.growth)
         write()
+    if given.switches:  # a file of its own, since it decides about code
+        apart = given.out.with_name("gpu-switches.json")
+        gpu_switches.measure(list(gpu_switches.JOBS), "cuda", given.switches, keep=partial(gpu_switches.save, apart))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cohorts, gpu_tables, gpu_transformers, scale_tables
+from benchmarks import cohorts, gpu_switches, gpu_tables, gpu_transformers, scale_tables
 from benchmarks.contenders import WORDS
 from benchmarks.framework import PROGRAMS, TARGET
 from benchmarks.gpu_tables import met
@@ -19,7 +19,7 @@ from benchmarks.race import TARGETS
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 PAGES = {"scale.json": Path(__file__).parents[1] / "docs/how-to/scale.md"}  # of the others, PAGE
-PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json", "gpu-transformers.json", "scale.json")
+PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json", "gpu-transformers.json", "gpu-switches.json", "scale.json")
 BEGIN = {part: f"<!-- begin: python -m benchmarks.tables {part} -->" for part in PARTS}
 END = "<!-- end -->"
 
@@ -32,6 +32,8 @@ def tables(report: dict[str, Any]) -> tuple[str, str]:
         return BEGIN["scale.json"], scale_tables.markdown(report)
     if report.get("kind") == "transformers":
         return BEGIN["gpu-transformers.json"], gpu_transformers.markdown(report)
+    if report.get("kind") == "switches":
+        return BEGIN["gpu-switches.json"], gpu_switches.markdown(report)
     if "rows" in report:
         return BEGIN["gpu-cohorts.json"], cohorts.markdown(report)
     return BEGIN["cpu.json"], markdown(report)

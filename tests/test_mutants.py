@@ -33,7 +33,7 @@ from steppe.executors.batched import Batched
 from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
 from steppe.flatness import density
-from steppe.measures import drawn
+from steppe.measures import for_figures
 from steppe.measures.during_training import MEASURES, Schedule, choose_measures
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
@@ -356,7 +356,7 @@ def test_a_plane_through_models_reaches_a_quarter_beyond_them() -> None:
     loss, w, _ = small_problem("mlp", n=4)
     across = torch.randn(2, len(w), dtype=w.dtype, generator=torch.Generator().manual_seed(0))
     models = [w, w + across[0], w - 0.5 * across[0] + across[1]]  # the third lies on the other side of the first
-    found = drawn._through(SimpleNamespace(points=3, loss=loss), models, ["a", "b", "c"])  # type: ignore[arg-type]
+    found = for_figures._through(SimpleNamespace(points=3, loss=loss), models, ["a", "b", "c"])  # type: ignore[arg-type]
     places = np.array(list(found.marks.values()))
     low, high = places.min(0), places.max(0)
     assert low[0] < 0 < high[0]

@@ -83,7 +83,7 @@ TESTS: dict[str, list[str]] = {
     "executors/client_conv.py": ["tests/executors/test_client_conv.py"],
     "data": ["tests/data/test_dataset.py", "tests/data/test_readers.py", OUR_OWN],
     "data/augment.py": ["tests/data/test_augment.py", OUR_OWN],
-    "data/aligned.py": ["tests/data/test_aligned.py", OUR_OWN],
+    "data/aligned_tests.py": ["tests/data/test_aligned.py", OUR_OWN],
     "data/sampling.py": ["src/steppe/data/sampling.py", "tests/data/test_client_sampling.py"],
     "data/partition.py": ["tests/data/test_aligned.py", "tests/data/test_partition.py", OUR_OWN],
     "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
@@ -93,7 +93,7 @@ TESTS: dict[str, list[str]] = {
     "measures": ["tests/measures/test_measures.py", OUR_OWN],
     "flower": ["tests/flower/test_folder.py", *PARITY, "tests/flower/test_faults_in_memory.py",
                "tests/flower/test_bad_nodes.py"],
-    "flower/roll.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
+    "flower/roll_call.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
     "flower/nodes.py": ["tests/flower/test_faults_in_memory.py", "tests/flower/test_bad_nodes.py", *PARITY],
     **{f"flower/{name}.py": ["tests/flower/test_doors.py", "tests/flower/test_node_program.py"]
        for name in ("superlink", "supernode", "superexec", "own_user", "app_hash", "certificates")},

@@ -102,7 +102,7 @@ def simulation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, p
     from tests.scene import remains
 
     import steppe
-    from steppe.flower.keeper import find_descendants
+    from steppe.flower.end_with_parent import find_descendants
 
     options = {**SMALL, "clients": 10, "per_round": 3, "rounds": rounds, "workers": 2, "store": "disk",
                "progress": False, "checkpoint_every": 5, "evaluate_every": 50}  # fmt: skip
@@ -160,7 +160,7 @@ class Unrest(threading.Thread):
             self.disturb(self.draw.randrange(self.clients), self.draw.choice(self.WAYS), self.draw.uniform(1, 40))
 
     def disturb(self, client: int, way: str, seconds: float) -> None:
-        from steppe.flower.keeper import find_descendants
+        from steppe.flower.end_with_parent import find_descendants
         from steppe.flower.launch import end_keeper
 
         process = self.local.nodes.get(client)
@@ -268,7 +268,7 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
 
 def _find_processes(local: Any, run: Path) -> list[tuple[str, int]]:
     """Return the long-lived processes of a federation by name."""
-    from steppe.flower.keeper import find_descendants
+    from steppe.flower.end_with_parent import find_descendants
     from steppe.flower.server_status import read_status
 
     found = [("server", read_status(run).get("pid", 0))]

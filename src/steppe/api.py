@@ -21,18 +21,18 @@ from steppe.data.divide import take_division
 from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
-from steppe.engine.calls import Added, Asked, find_own, read_call, say_options
 from steppe.engine.objectives import choose_given, split_objectives
 from steppe.engine.optimisers import tabulate_schedule, take_optimiser
 from steppe.engine.progress import Progress
+from steppe.engine.read_call import Added, Asked, find_own, read_call, say_options
 from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import choose_measures
-from steppe.models.given import UNSET, take_model, take_module
+from steppe.models.model_argument import UNSET, take_model, take_module
 from steppe.runs.folder import RunFolder, check_place, expecting_intact
 from steppe.runs.outcome import Outcome
-from steppe.runs.trained import put_together
+from steppe.runs.trained_parameters import put_together
 from steppe.settings import tell_where
 
 
@@ -78,9 +78,9 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
-        if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
+        if isinstance(tracker, type) or not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
-                               "round and end (steppe.Tracker)")  # fmt: skip
+                               "round and end (an instance of a steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     call = read_call(algorithm, add, options)
     config = call.config

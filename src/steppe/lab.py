@@ -26,19 +26,19 @@ from steppe.data import Partition, as_data, load
 from steppe.data.divide import divide
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
-from steppe.engine.calls import Added, Asked, Call, read_call
 from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
 from steppe.engine.quadratics import read_problem, trace_algorithm
+from steppe.engine.read_call import Added, Asked, Call, read_call
 from steppe.jobs.many_runs import make_points, run_all
 from steppe.jobs.points import Point
 from steppe.jobs.search import Search, parse_range
 from steppe.models import build
-from steppe.models.given import UNSET
+from steppe.models.model_argument import UNSET
 from steppe.parts.sgd import SGD
 from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings, name_part
 from steppe.report.formats import pluralize
 from steppe.report.listing import make_cost_row
-from steppe.report.shown import ComparedRuns, Costs, SweptRuns, Trace
+from steppe.report.result_objects import ComparedRuns, Costs, SweptRuns, Trace
 from steppe.report.write import write
 from steppe.runs.folder import check_place
 from steppe.settings import split_algorithm

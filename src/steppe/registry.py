@@ -15,7 +15,7 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
-from steppe.core.part_slips import check_class
+from steppe.core.part_class_checks import check_class
 from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
 

@@ -31,8 +31,8 @@ from steppe.core.errors import SteppeError
 from steppe.core.part import Part
 from steppe.core.scopes import ClientRound, LocalStep, Oracle
 from steppe.core.server import Server
-from steppe.engine.calls import Asked
 from steppe.engine.play_round import play_round
+from steppe.engine.read_call import Asked
 from steppe.engine.result import Result
 from steppe.executors.executor import Answers
 from steppe.executors.sequential import Sequential

@@ -117,7 +117,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SteppeError, match="holds a run with other settings: parts was"):
         steppe.compare({labels[2]: LookBack(0.2)}, Net, blobs(), out=tmp_path / "c", **keys)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setattr("steppe.report.shown.find_spec", lambda _: None)
+    monkeypatch.setattr("steppe.report.result_objects.find_spec", lambda _: None)
     with pytest.raises(SteppeError, match="needs pandas"):
         found.frame()
 

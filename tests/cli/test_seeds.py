@@ -9,7 +9,7 @@ import pytest
 
 import steppe
 from steppe.config import resolve
-from steppe.report import reading, report_tables
+from steppe.report import read_runs, report_tables
 from steppe.report.findings import describe_setting, write_summary
 from steppe.runs.folder import RunFolder
 from tests.cli.conftest import Steppe
@@ -47,7 +47,7 @@ def test_seeds_vary_all_that_is_random_and_are_paired(steppe: Steppe, tmp_path: 
     assert (alone.partition.hash, alone.read("result.json")["last"]) == (found["fedavg", 0][0], found["fedavg", 0][2])
     assert steppe("run", "fedavg", "--out", "r2", *QUICK, "--set", "vary=all", "--set", "seed=2").code == 0
     assert RunFolder(tmp_path / "r2").read("result.json")["last"] == found["fedavg", 2][2]
-    report = reading.read([tmp_path / "c"])
+    report = read_runs.read([tmp_path / "c"])
     assert EVERYTHING in describe_setting(report)
     assert EVERYTHING in write_summary(report)
     table = report_tables.make_results(report)

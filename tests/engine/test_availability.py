@@ -212,7 +212,7 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
     from steppe.core.named_metrics import METRICS
     from steppe.jobs.many_runs import run_all
     from steppe.jobs.points import Point
-    from steppe.report import charts, compare_table, reading
+    from steppe.report import charts, compare_table, read_runs
 
     shared = {"model": "mlp", "clients": 8, "per_round": 6, "rounds": 3, "max_steps": 3, "workers": 0,
               "speed": "uniform(0.5, 1.5)", "deadline": 3.0}  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
     assert float(rows[0][columns.index("simulated")]) == round(plain.simulated or 0) > 0
     legend = compare_table.explain_columns(columns, METRICS["accuracy"])
     assert all(f"{name}: " in legend for name in ("simulated", "missing", "traffic"))
-    found = reading.read([tmp_path])
+    found = read_runs.read([tmp_path])
     titles = [chart.title for chart in charts.draw_costs(found).charts]
     assert titles[-1] == "By simulated time"
     seconds = [r["simulated_seconds"] for r in entries[0].histories[0]]

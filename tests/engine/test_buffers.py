@@ -104,7 +104,7 @@ def test_recalibrated_statistics_are_the_exact_mean_over_batches() -> None:
 
 def test_recalibration_over_several_batches() -> None:
     from steppe.core.task import Task
-    from steppe.evaluate.accuracy import recalibrate
+    from steppe.evaluate.score import recalibrate
 
     model = seeded(NormNet).double()
     task = Task(model)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,3 +262,27 @@ class Leaves(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(torch.from_numpy(x.detach().numpy().copy()))
+
+
+def test_a_graph_keeps_the_constants_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph has only their addresses, whose memory would otherwise be given to others."""
+    waiting = SimpleNamespace(wait_stream=lambda _: None)
+    graph = SimpleNamespace(replay=lambda: None)
+    for name, fake in {"Stream": lambda: waiting, "current_stream": lambda: waiting, "CUDAGraph": lambda: graph,
+                       "stream": lambda _: nullcontext(), "graph": lambda _: nullcontext()}.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    def make() -> tuple[Any, weakref.ref[Tensor]]:
+        constant = torch.ones(3)
+
+        def body() -> None:
+            constant.sum()
+
+        return captured.capture_graph(body), weakref.ref(constant)
+
+    replay, constant = make()
+    gc.collect()
+    assert constant() is not None
+    del replay
+    gc.collect()
+    assert constant() is None

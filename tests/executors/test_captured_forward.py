@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from steppe.core.task import Task
-from steppe.evaluate import accuracy
+from steppe.evaluate import score
 from steppe.executors import captured_forward as ours
-from steppe.executors import client_norm
+from steppe.executors.switches import SWITCHES
 from steppe.models import build
 from tests.executors.test_client_conv import near, rand
 
@@ -39,7 +39,7 @@ def test_a_model_without_the_sequence_runs_as_it_is(model):
 
 
 def test_group_norm_is_fused_where_it_is_switched_on(monkeypatch):
-    monkeypatch.setattr(client_norm, "ENABLED", True)
+    monkeypatch.setattr(SWITCHES, "client_norm", True)
     task, x = make("resnet8-gn"), rand(2, 3, 16, 16)
     graph = ours.trace_forward(task, task.x0, x, abs, ("cpu",))
     assert "relu" not in graph.code
@@ -47,7 +47,7 @@ def test_group_norm_is_fused_where_it_is_switched_on(monkeypatch):
 
 
 def test_on_a_cpu_nothing_is_captured(monkeypatch):
-    monkeypatch.setattr(ours, "ENABLED", True)
+    monkeypatch.setattr(SWITCHES, "captured_forward", True)
     task = make("cnn", dtype=torch.float32)
     assert ours.find_forward(task, task.x0, rand(2, 3, 16, 16, dtype=torch.float32), Halved().plain) is None
 
@@ -62,9 +62,9 @@ def test_only_full_batches_are_captured(monkeypatch):
 
     images, targets = rand(1003, 3, 8, 8), torch.arange(1003) % 4
     small = make("cnn", (3, 8, 8))
-    plain = accuracy.score(small, small.x0, {}, images, targets, Halved().plain)
-    monkeypatch.setattr(accuracy, "find_forward", find)
-    assert accuracy.score(small, small.x0, {}, images, targets, Halved().plain) == plain
+    plain = score.score(small, small.x0, {}, images, targets, Halved().plain)
+    monkeypatch.setattr(score, "find_forward", find)
+    assert score.score(small, small.x0, {}, images, targets, Halved().plain) == plain
     assert seen == [1000]
 
 
@@ -72,8 +72,8 @@ def test_only_full_batches_are_captured(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_captured_on_a_gpu(monkeypatch, compiled):
-    monkeypatch.setattr(ours, "ENABLED", True)
-    monkeypatch.setattr(ours, "COMPILED", compiled)
+    monkeypatch.setattr(SWITCHES, "captured_forward", True)
+    monkeypatch.setattr(SWITCHES, "compiled_forward", compiled)
     task = make("cnn", (3, 32, 32), "cuda", torch.float32)
     x, plain = rand(100, 3, 32, 32, dtype=torch.float32).cuda(), Halved().plain
     assert ours.find_forward(task, task.x0, x, lambda x: x) is None

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import steppe
 from steppe.executors import client_conv
 from steppe.executors.client_conv import ClientConvolutions
+from steppe.executors.switches import SWITCHES
 from tests.executors.triton_interpreter import interpret, needs_triton
 
 OURS = {"steppe::client_conv", "steppe::client_conv_input_grad", "steppe::client_conv_weight_grad"}
@@ -181,7 +182,7 @@ def test_what_is_not_plain_is_left_to_pytorch(monkeypatch):
     assert not with_mode("cpu", padding="same")
     assert not with_mode("cpu", dilation=2)
     assert not with_mode("cpu", groups=2)
-    monkeypatch.setattr(client_conv, "ENABLED", False)
+    monkeypatch.setattr(SWITCHES, "client_conv", False)
     assert not with_mode("cpu", padding=1)
 
 

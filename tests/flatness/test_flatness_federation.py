@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.engine.quadratics import Problem, trace
-from steppe.evaluate.accuracy import Score
+from steppe.evaluate.score import Score
 from steppe.flatness import (
     Estimate,
     Loss,

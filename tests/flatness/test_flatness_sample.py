@@ -11,7 +11,7 @@ from steppe.data.augment import Augmentation
 from steppe.data.dataset import from_arrays
 from steppe.data.federation import Federation
 from steppe.data.partition import make as partition
-from steppe.evaluate.accuracy import score
+from steppe.evaluate.score import score
 from steppe.flatness import (
     Loss,
     Sample,

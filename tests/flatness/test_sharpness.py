@@ -12,7 +12,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.engine.quadratics import Quadratic
 from steppe.flatness import Loss, Sample, gradient_norm, noisy_loss, spectrum, worst_loss
-from steppe.flatness.draws import gaussian, rademacher
+from steppe.flatness.random_vectors import gaussian, rademacher
 from steppe.parts.sam import ASAM
 
 

@@ -26,7 +26,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from steppe.config import resolve
 from steppe.flower.create import init
-from steppe.flower.keeper import find_descendants
+from steppe.flower.end_with_parent import find_descendants
 from steppe.flower.launch import Local, run_flwr
 from steppe.flower.superlink import JOIN, OBJECT, OPEN
 from tests.flower.memory import USUAL

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steppe.core.errors import SteppeError
-from steppe.flower import pull, reply_checks
-from steppe.flower.pull import Arriving, read_message
+from steppe.flower import reply_checks, reply_inbox
 from steppe.flower.reply_checks import check_reply, find_largest_size, read_introduction
+from steppe.flower.reply_inbox import Arriving, read_message
 from tests.flower import memory  # noqa: F401 - as a process of Flower, which has a number
 from tests.fuzz.damage import ANY_BYTES, Damage
 from tests.fuzz.inputs import fuzz, is_sentence, within
@@ -89,7 +89,7 @@ def test_a_stray_exception_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(reply_checks, "read_array", stray)
     with pytest.raises(RuntimeError, match="torch says no"):
         _read(Message(RecordDict(_good()), 1, MessageType.TRAIN), True)
-    monkeypatch.setattr(pull, "size_of", stray)
+    monkeypatch.setattr(reply_inbox, "size_of", stray)
     with pytest.raises(RuntimeError, match="torch says no"):
         _read_bytes(0, lambda data: data)
 

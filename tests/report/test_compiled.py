@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from steppe.report import report_tables
-from steppe.report.reading import read
+from steppe.report.markdown_latex import render_latex_table
+from steppe.report.read_runs import read
 from steppe.report.report_tables import Table
-from steppe.report.texts import render_latex_table
 from steppe.report.write import write
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
+pytestmark = [pytest.mark.slow]
 PACKAGES = ("booktabs.sty", "graphicx.sty", "geometry.sty")
 TABLES = sorted((Path(__file__).parents[2] / "docs" / "reproductions").glob("*.tex"))
 

@@ -20,7 +20,7 @@ import steppe
 from steppe.cli import arguments
 from steppe.data import Partition
 from steppe.report.comparison import Run
-from steppe.report.reading import read
+from steppe.report.read_runs import read
 from steppe.report.repeat import Repeat, explain_repeat
 from steppe.report.write import write
 from steppe.runs.folder import RunFolder

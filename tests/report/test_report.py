@@ -26,7 +26,7 @@ from steppe.report import charts, findings, formats, layers, report_tables, spec
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
 from steppe.report.measure_tables import PROFILES
-from steppe.report.reading import read
+from steppe.report.read_runs import read
 from steppe.report.repeat import explain_repeat, format_command
 from steppe.report.write import write
 from steppe.runs.folder import RunFolder

@@ -20,7 +20,7 @@ import steppe
 from steppe.cli.app import app
 from steppe.data import load
 from steppe.report import repeat
-from steppe.report.reading import read
+from steppe.report.read_runs import read
 from steppe.runs.folder import RunFolder
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "v0.1.0"

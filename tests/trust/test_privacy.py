@@ -27,7 +27,7 @@ from steppe.parts.differential_privacy import DifferentialPrivacy
 from steppe.parts.server_optimisers import ServerMomentum
 from steppe.parts.sgd import SGD
 from steppe.registry import parse_addition
-from steppe.report.reading import read
+from steppe.report.read_runs import read
 from tests.conformance.problem import CLIENTS, LR, algorithm, run, task
 from tests.scene import bits, blobs, launch, records, seeded
 

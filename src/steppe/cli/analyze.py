@@ -38,7 +38,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
     from steppe.analysis import Options
     from steppe.engine.progress import Progress
     from steppe.measures.during_training import MEASURES, choose_measures
-    from steppe.report import measure_tables as shown
+    from steppe.report import measure_tables
     from steppe.runs.folder import RunFolder
 
     asked = [name.strip() for name in measures.split(",") if name.strip()]
@@ -58,10 +58,10 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         told, wrong = ({f"{where}{_name_client(i)}": v for (where, i), v in those.items()} for those in (found, failed))
         print(json.dumps({"runs": told, "failed": wrong}))
     elif found:
-        short = dict(zip(folders, shown.shorten_paths(folders), strict=True))
+        short = dict(zip(folders, measure_tables.shorten_paths(folders), strict=True))
         contents = {f"{short[where]}{_name_client(i)}": content for (where, i), content in found.items()}
-        rows = {label: shown.read_numbers(content, names) for label, content in contents.items()}
-        for table in [*shown.make_tables(rows), *shown.make_profile_tables(contents, names)]:
+        rows = {label: measure_tables.read_numbers(content, names) for label, content in contents.items()}
+        for table in [*measure_tables.make_tables(rows), *measure_tables.make_profile_tables(contents, names)]:
             print_measures(table)
         on = sorted({str(content["sample"]) for content in found.values()})
         terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; stored in each run's analysis.json, "

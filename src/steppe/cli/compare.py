@@ -128,7 +128,7 @@ def _measure_flatness(points: list[Any], names: list[str], samples: int) -> tupl
 def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
     """Print sentences on which algorithm leads, at what cost, and whose minimum is the flattest."""
     from steppe.report.findings import find_flattest, write_headline, write_summary
-    from steppe.report.reading import read
+    from steppe.report.read_runs import read
 
     found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
     flattest = find_flattest(flat["rows"]) if flat else ""
@@ -138,7 +138,7 @@ def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
 
 def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: dict[str, Any] | None,
                      variation: str) -> None:  # fmt: skip
-    from steppe.report import measure_tables as shown
+    from steppe.report import measure_tables
     from steppe.report.compare_table import SPARE, explain_columns, make_cells
 
     metric, *others = metrics
@@ -148,5 +148,5 @@ def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: 
     if flat and flat["rows"]:
         over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
-        for table in shown.make_tables(flat["rows"], "algorithm"):
+        for table in measure_tables.make_tables(flat["rows"], "algorithm"):
             print_measures(table)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.layout import Tensors
-from steppe.core.part_slips import telling_missing_states
+from steppe.core.part_class_checks import telling_missing_states
 from steppe.core.server import Server, broadcast
 from steppe.core.task import Task
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from steppe.core.widest import find_widest
+from steppe.core.widest_float import find_widest
 
 _GOLDEN = -7046029254386353131  # 2**64 / golden ratio, as a signed 64-bit integer
 _MIX1 = -4658895280553007687  # the multipliers of the splitmix64 finaliser

@@ -14,7 +14,7 @@ from steppe.core.client import Reply, Sent, list_uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
-from steppe.core.part_slips import telling_missing_states
+from steppe.core.part_class_checks import telling_missing_states
 from steppe.core.scopes import Aggregation, ServerTurn
 from steppe.core.stacking import joint_norms, scale_rows
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from steppe.core.widest import find_widest
+from steppe.core.widest_float import find_widest
 
 
 def stack(trees: Sequence[Any]) -> Any:

@@ -20,7 +20,7 @@ from steppe.core.losses import LOSSES, average_loss, find_loss_name
 from steppe.core.metric import Each, Metric
 from steppe.core.named_metrics import choose_usual_metric, make_metric
 from steppe.core.prediction import Predict, find_prediction
-from steppe.core.twin import NARROW, choose_frozen_type, copy_sharing, hash_tensors
+from steppe.core.shared_copies import NARROW, choose_frozen_type, copy_sharing, hash_tensors
 
 
 class Outputs(NamedTuple):

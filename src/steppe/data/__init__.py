@@ -1,6 +1,6 @@
 """Data sets, partitions over clients, sampling of clients, and augmentation."""
 
-from steppe.data.aligned import align_test_sets
+from steppe.data.aligned_tests import align_test_sets
 from steppe.data.augment import AUGMENTATIONS, Augmentation, find_augmentation, normalise
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.named_datasets import DATASETS, load

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, map_tensors, take
-from steppe.core.widest import find_widest
+from steppe.core.widest_float import find_widest
 from steppe.data.augment import Augmentation, normalise
 from steppe.data.dataset import Data
 from steppe.data.draw_clients import DrawnClients

@@ -19,7 +19,7 @@ from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
-from steppe.core.widest import find_widest
+from steppe.core.widest_float import find_widest
 from steppe.data import Data, Partition, partition
 from steppe.data.divide import divide, is_file
 from steppe.data.federation import Federation

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError
-from steppe.core.write_aside import write_aside
 
 ENVIRONMENT = "STEPPE_COMPILE_CACHE"  # the key `compile_cache`, for all runs of a machine
 FORMAT = 1
@@ -38,7 +38,7 @@ def save_cache(path: Path, device: torch.device) -> int:
         raise SteppeError("Nothing was compiled, so there is nothing to keep: the local step is compiled on a GPU "
                           "only, with compile = true and the batched executor.")  # fmt: skip
     head = {"format": FORMAT, "kind": describe_kind(device), "sha256": hashlib.sha256(found[0]).hexdigest()}
-    write_aside(path, lambda aside: aside.write_bytes(json.dumps(head).encode() + b"\n" + found[0]))
+    write_atomically(path, lambda aside: aside.write_bytes(json.dumps(head).encode() + b"\n" + found[0]))
     return len(found[0])
 
 

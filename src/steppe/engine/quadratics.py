@@ -21,7 +21,7 @@ from steppe.core.client import Sent, begin, end, step
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
 from steppe.core.inputs import take
-from steppe.core.part_slips import telling_missing_states
+from steppe.core.part_class_checks import telling_missing_states
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task

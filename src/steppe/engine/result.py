@@ -21,7 +21,7 @@ from steppe.experiment import Experiment
 from steppe.runs.folder import Record, RunFolder, check_place
 from steppe.runs.outcome import Outcome
 from steppe.runs.provenance import describe, find_versions
-from steppe.runs.trained import save_adapter
+from steppe.runs.trained_parameters import save_adapter
 
 
 @dataclass(repr=False)

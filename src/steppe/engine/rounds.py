@@ -39,7 +39,7 @@ from steppe.runs.folder import Record, RunFolder, expecting_intact
 from steppe.runs.full_disk import telling_full_disk
 from steppe.runs.provenance import describe, find_versions
 from steppe.runs.same_run import check_resumable
-from steppe.runs.trained import save_adapter
+from steppe.runs.trained_parameters import save_adapter
 
 log = logging.getLogger("steppe")
 Watch = Callable[[Record], None]  # called with every round's record

@@ -11,8 +11,8 @@ from steppe.core.inputs import Inputs, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.server import Server, choose_evaluated
-from steppe.evaluate.accuracy import Score, recalibrate, score
 from steppe.evaluate.running_mean import RunningMean
+from steppe.evaluate.score import Score, recalibrate, score
 from steppe.experiment import Experiment
 
 

@@ -27,7 +27,7 @@ from steppe.core.keyed import as_seed, key, permutation
 from steppe.core.layout import Tensors
 from steppe.core.task import Task
 from steppe.data.plan import size_batches
-from steppe.evaluate.accuracy import judge, make_judge, score
+from steppe.evaluate.score import judge, make_judge, score
 from steppe.parts.adamw import AdamW
 from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.look_ahead import FixedRate, LookAhead

@@ -31,11 +31,14 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
-from steppe.executors import client_norm, fuse_norm, fuse_pooling, round_joins
+from steppe.executors.align_gradients import align_gradients
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
+from steppe.executors.fuse_norm import fuse_norm
+from steppe.executors.fuse_pooling import fuse_pooling
 from steppe.executors.sequential import DROPOUT
+from steppe.executors.switches import SWITCHES
 
 log = logging.getLogger("steppe")
 LENGTH = 1024  # the least number of batches per client and round for which memory is allocated
@@ -253,7 +256,12 @@ def capture_graph(body: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         body()
-    return graph.replay
+    return partial(_replay, graph, body)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, _body: Callable[[], None]) -> None:
+    """Replay a graph. Its body is kept as long, because it owns the constants whose addresses the graph reads."""
+    graph.replay()
 
 
 def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
@@ -275,12 +283,12 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             graph = make_fx(flat)(*leaves)
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
             node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
-        if fuse_pooling.ENABLED:
-            fuse_pooling.fuse_pooling(graph.graph)
-        if client_norm.ENABLED:
-            fuse_norm.fuse_norm(graph.graph)
-        if round_joins.ENABLED:
-            round_joins.round_joins(graph.graph, ROUND)
+        if SWITCHES.fuse_pooling:
+            fuse_pooling(graph.graph)
+        if SWITCHES.client_norm:
+            fuse_norm(graph.graph)
+        if SWITCHES.align_gradients:
+            align_gradients(graph.graph, ROUND)
         _spare_what_stays(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:

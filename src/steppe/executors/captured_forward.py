@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,16 +19,14 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from steppe.core.task import Task
-from steppe.executors import client_norm
 from steppe.executors.captured import capture_graph
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
 from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
+from steppe.executors.switches import SWITCHES
 
 log = logging.getLogger("steppe")
-ENABLED = False  # until a whole evaluation with it has been measured and compared on a GPU
-COMPILED = False  # whether everything except the fused operators is compiled: less time per round, a later start
 Forward = Callable[[Tensor, Tensor], Tensor]  # (w, raw inputs) -> logits
 Prepare = Callable[[Any], Any]  # raw inputs -> inputs of the model
 _captured: WeakKeyDictionary[Task, dict[Any, Forward | None]] = WeakKeyDictionary()
@@ -38,12 +37,18 @@ def find_forward(task: Task, w: Tensor, x: Any, prepare: Prepare) -> Forward | N
 
     `prepare` is a part of it. It must be an object's method: a function made for one call would be captured each time.
     """
-    if not ENABLED or not w.is_cuda or w.dtype != torch.float32 or task.buffers or task.mixed is not None:
+    if (
+        not SWITCHES.captured_forward
+        or not w.is_cuda
+        or w.dtype != torch.float32
+        or task.buffers
+        or task.mixed is not None
+    ):
         return None
     if not isinstance(x, Tensor) or x.ndim != 4 or not hasattr(prepare, "__self__"):
         return None
-    switches = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    known, wanted = _captured.setdefault(task, {}), (prepare, x.shape, x.dtype, x.stride(), *switches, COMPILED)
+    switches = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, *astuple(SWITCHES)
+    known, wanted = _captured.setdefault(task, {}), (prepare, x.shape, x.dtype, x.stride(), *switches)
     if wanted not in known:
         try:
             known[wanted] = _capture(task, w, x, prepare)
@@ -72,7 +77,8 @@ def trace_forward(task: Task, w: Tensor, x: Tensor, prepare: Prepare,
         graph = make_fx(logits)(w, x)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default  # a fused operator may have another layout
-    if not fuse_pooling(graph.graph) + (fuse_norm(graph.graph) if client_norm.ENABLED else 0):
+    pooled = fuse_pooling(graph.graph) if SWITCHES.fuse_pooling else 0
+    if not pooled + (fuse_norm(graph.graph) if SWITCHES.client_norm else 0):
         return None
     graph.recompile()
     return graph
@@ -87,7 +93,7 @@ def _capture(task: Task, w: Tensor, x: Tensor, prepare: Prepare) -> Forward | No
         with skip_launches() as kernels:
             graph(at, batch)
         compile_together(kernels.values())
-        run: Callable[..., Tensor] = torch.compile(graph, dynamic=False) if COMPILED else graph
+        run: Callable[..., Tensor] = torch.compile(graph, dynamic=False) if SWITCHES.compiled_forward else graph
         found: list[Tensor] = []
 
         def body() -> None:

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steppe.executors.switches import SWITCHES
+
 aten = torch.ops.aten
 HALF = (torch.bfloat16, torch.float16)
-ENABLED = True  # False: use products and softmax, for comparisons
 
 
 def suits(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, dropout: float = 0.0, causal: bool = False,
           gqa: bool = False) -> bool:  # fmt: skip
     """Return whether the fused kernels can take these tensors (examples, heads, tokens, width)."""
-    plain = ENABLED and mask is None and not dropout and not gqa and q.ndim == k.ndim == v.ndim == 4
+    plain = SWITCHES.client_attention and mask is None and not dropout and not gqa and q.ndim == k.ndim == v.ndim == 4
     if not plain or not (q.dtype == k.dtype == v.dtype) or not (q.shape[-1] == k.shape[-1] == v.shape[-1]):
         return False
     if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or (causal and q.shape != k.shape):

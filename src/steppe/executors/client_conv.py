@@ -34,8 +34,7 @@ from steppe.executors.client_conv_kernels import (
     triton_weight_grad,
     turned,
 )
-
-ENABLED = True  # False: use PyTorch's convolutions, for comparisons
+from steppe.executors.switches import SWITCHES
 
 
 def _lay(t: Tensor, order: Sequence[int]) -> Tensor:
@@ -240,7 +239,7 @@ class ClientConvolutions(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:  # fmt: skip
         kwargs = kwargs or {}
-        if func is torch.conv2d and ENABLED:
+        if func is torch.conv2d and SWITCHES.client_conv:
             return self._conv2d(*args, **kwargs)
         if (
             func is F.group_norm

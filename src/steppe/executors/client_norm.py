@@ -16,8 +16,7 @@ from torch import Tensor
 
 from steppe.executors.client_conv_kernels import PIXELS, by_triton, laid
 from steppe.executors.client_norm_kernels import fits, triton_norm, triton_norm_grad
-
-ENABLED = False  # until a whole step with it has been measured and compared on a GPU
+from steppe.executors.switches import SWITCHES
 
 
 def _last(t: Tensor) -> Tensor:
@@ -26,7 +25,9 @@ def _last(t: Tensor) -> Tensor:
 
 def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     """Return mean and 1/std of each group of (…, channels, height, width)."""
-    var, mean = torch.var_mean(x.unflatten(-3, (groups, -1)), dim=(-3, -2, -1), correction=0)
+    grouped, all_ = x.unflatten(-3, (groups, -1)), (-3, -2, -1)
+    mean = grouped.mean(all_)
+    var = (grouped - mean[..., None, None, None]).square().mean(all_)  # var_mean warns of a batch without examples
     return mean, (var + eps).rsqrt()
 
 
@@ -109,7 +110,7 @@ def _(g: Tensor, y: Tensor | None, x: Tensor, weight: Tensor, mean: Tensor, rstd
 
 def suits(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Return whether the operators can take this group norm of images (without the client axis)."""
-    if not ENABLED or weight is None or bias is None or x.ndim != 4 or x.dtype == torch.float16:
+    if not SWITCHES.client_norm or weight is None or bias is None or x.ndim != 4 or x.dtype == torch.float16:
         return False
     return x.dtype == weight.dtype == bias.dtype and x.shape[1] == len(weight) and fits(x.shape[1], groups)
 

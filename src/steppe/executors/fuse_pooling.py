@@ -34,7 +34,6 @@ from steppe.executors.client_conv_kernels import (
 )
 
 aten, steppe = torch.ops.aten, torch.ops.steppe
-ENABLED = True  # False: leave the sequence to the compiler, for comparisons
 VIEWS = (aten.view.default, aten.reshape.default, aten.permute.default, aten.clone.default, aten.alias.default)
 
 

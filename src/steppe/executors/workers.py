@@ -2,7 +2,7 @@
 
 Workers are plain child processes, not forks and not multiprocessing's spawn. The user's script is never imported again,
 and a worker ends when this process dies, because its standard input closes. Models and states are exchanged through one
-memory-mapped file; the pipes carry only the next client's number. Data and a frozen base are shared (`parcel.py`).
+memory-mapped file; the pipes carry only the next client's number. `shared_pickle.py` shares data and a frozen base.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.executors.allocator import MEMORY
 from steppe.executors.executor import Answers, answer_for_all
-from steppe.executors.parcel import allocate, forget, pack, place_tensors, share, unpack
+from steppe.executors.shared_pickle import allocate, forget, pack, place_tensors, share, unpack
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

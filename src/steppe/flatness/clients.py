@@ -18,8 +18,8 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.core.part import unit
-from steppe.core.widest import widen
-from steppe.evaluate.accuracy import Score
+from steppe.core.widest_float import widen
+from steppe.evaluate.score import Score
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import Loss
 

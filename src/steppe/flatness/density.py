@@ -18,9 +18,9 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.flatness import free_memory
-from steppe.flatness.draws import DENSITY, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.lanczos import Operator, extend
+from steppe.flatness.random_vectors import DENSITY, rademacher
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steppe.core.widest import widen
+from steppe.core.widest_float import widen
 
 LARGE = 10_000  # a tensor with more numbers goes into an .npz file, not into JSON
 

@@ -39,10 +39,10 @@ from steppe.core.layout import Layout, Tensors
 from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each
 from steppe.core.task import Task
-from steppe.core.widest import find_widest, widen
+from steppe.core.widest_float import find_widest, widen
 from steppe.flatness import free_memory
-from steppe.flatness.draws import PROBE, rademacher
 from steppe.flatness.estimate import Estimate
+from steppe.flatness.random_vectors import PROBE, rademacher
 from steppe.flatness.sample import Sample, of_training_data
 from steppe.flatness.threads import run_in_threads
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.flatness import free_memory
-from steppe.flatness.draws import START, gaussian
+from steppe.flatness.random_vectors import START, gaussian
 
 
 class Operator(Protocol):

@@ -21,8 +21,8 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.data.npz import read_npz, write_arrays
-from steppe.flatness.draws import DIRECTION, gaussian
 from steppe.flatness.hvp import Loss
+from steppe.flatness.random_vectors import DIRECTION, gaussian
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.inputs import count as count_examples
 from steppe.core.keyed import key, permutation
 from steppe.data.federation import Federation
-from steppe.flatness.draws import SAMPLE
+from steppe.flatness.random_vectors import SAMPLE
 
 
 @dataclass(frozen=True, eq=False)

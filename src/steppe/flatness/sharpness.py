@@ -16,10 +16,10 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.part import unit
-from steppe.core.widest import widen
-from steppe.flatness.draws import NOISE, gaussian
+from steppe.core.widest_float import widen
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import Loss
+from steppe.flatness.random_vectors import NOISE, gaussian
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
-from steppe.core.widest import widen
+from steppe.core.widest_float import widen
 from steppe.flatness import free_memory
-from steppe.flatness.draws import PROBE, SKETCH, rademacher
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.hvp import block, layers
 from steppe.flatness.lanczos import Operator
+from steppe.flatness.random_vectors import PROBE, SKETCH, rademacher
 
 _AT_ONCE = 10  # probes per call, which share the graphs if those are not kept
 

@@ -22,7 +22,7 @@ from steppe.core.wire import list_reply
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
-from steppe.flower.both_sides import build_node, check_same
+from steppe.flower.build_server_and_node import build_node, check_same
 from steppe.flower.federation_file import Own, Terms, read_federation_file, read_terms
 from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import RunFailed, SteppeError, make_missing_error
-from steppe.flower import keeper, keys
+from steppe.flower import end_with_parent, keys
 from steppe.flower.create import CONNECTION, connect
 from steppe.flower.federation_file import read_federation_file
-from steppe.flower.private import write_private
+from steppe.flower.private_files import write_private
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -97,7 +97,7 @@ class Local:
         """Start the script under a keeper, so that nothing remains if this process is killed."""
         if shutil.which("flower-superlink", path=_path()) is None:
             raise make_missing_error("A federation needs Flower", "flower")
-        command = [sys.executable, "-P", "-m", "steppe.flower.keeper", str(os.getpid()), "sh", str(script)]
+        command = [sys.executable, "-P", "-m", "steppe.flower.end_with_parent", str(os.getpid()), "sh", str(script)]
         with write_private(), (script.parent / log).open("ab") as file:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                     env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
@@ -109,8 +109,8 @@ def end_keeper(process: subprocess.Popen[bytes], kill: bool = False) -> None:
     if not kill:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(keeper.POLITE + 15)
-    keeper.end_descendants(process.pid, polite=0)
+            process.wait(end_with_parent.POLITE + 15)
+    end_with_parent.end_descendants(process.pid, polite=0)
     process.kill()
     process.wait()
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.core.algorithm import States
-from steppe.flower.private import write_private
+from steppe.flower.private_files import write_private
 from steppe.flower.refusals import Refusal
 from steppe.runs.client_store import flatten_states
 from steppe.runs.tensor_files import save_file

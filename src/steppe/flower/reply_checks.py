@@ -19,8 +19,8 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.flower.messages import ARRAYS, REFUSAL, TOLD, count_bytes
-from steppe.flower.pull import MALFORMED
 from steppe.flower.refusals import explain_refusal
+from steppe.flower.reply_inbox import MALFORMED
 
 HEADER = re.compile(rb"\{'descr': '([^']{1,8})', 'fortran_order': False, 'shape': \(([0-9, ]{0,200})\), \} *\n?")
 AWAY = ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE

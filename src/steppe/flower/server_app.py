@@ -13,14 +13,14 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.engine.result import Result
 from steppe.engine.rounds import simulate
 from steppe.flower import federation_file
-from steppe.flower.both_sides import build_server, describe_data
+from steppe.flower.build_server_and_node import build_server, describe_data
 from steppe.flower.keys import read_keys
 from steppe.flower.node_store import NodeStore
 from steppe.flower.nodes import Nodes
 from steppe.flower.overhead import measure
 from steppe.flower.server_status import LOG, lock, log_to, write_status
 from steppe.references import look_in
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, check_place
 
 log = logging.getLogger("steppe")
 
@@ -43,6 +43,7 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
     look_in(app_folder)
     settings, config = federation_file.read_federation_file(app_folder, sets)
     where = Path(out or settings.out)
+    check_place(where)
     where.mkdir(parents=True, exist_ok=True)
     with lock(where), log_to(where / LOG):
         write_status(where, "running", federation=settings.name, rounds=config.rounds)

@@ -19,8 +19,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import steppe
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.write_aside import write_aside
 from steppe.data.divide import is_file
 from steppe.engine.devices import CORES
 from steppe.jobs.child_process import PATIENCE, Emit, pack_own
@@ -206,7 +206,7 @@ class RemoteWorker:
                     for at in range(0, sizes[name], PIECE):
                         file.write(self.ray.get(self.bridge.read.remote(name, at, PIECE), timeout=SILENCE))
 
-            write_aside(home / name, write)
+            write_atomically(home / name, write)
 
 
 def _last_line(error: Exception) -> str:

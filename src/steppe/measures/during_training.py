@@ -13,7 +13,7 @@ from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.layout import Tensors
 from steppe.experiment import Experiment
 from steppe.flatness import Sample
-from steppe.measures import drawn, scalars  # noqa: F401  # the measures themselves, in this order
+from steppe.measures import for_figures, scalars  # noqa: F401  # the measures themselves, in this order
 from steppe.measures.subject import MEASURES, Measure, Round, Subject
 
 __all__ = ["GROUPS", "MEASURES", "Round", "Schedule", "Subject", "choose_measures", "find_measure", "needs_clients",

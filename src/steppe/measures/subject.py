@@ -12,7 +12,7 @@ from torch import Tensor
 from steppe import flatness
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
-from steppe.evaluate.accuracy import Score, score
+from steppe.evaluate.score import Score, score
 from steppe.experiment import Experiment
 from steppe.flatness import Estimate, Loss, Sample, Spectrum
 

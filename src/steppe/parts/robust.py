@@ -29,7 +29,7 @@ from steppe.core.part import Part
 from steppe.core.ranges import Count, FromOne, Range
 from steppe.core.scopes import ServerTurn
 from steppe.core.stacking import flatten_rows
-from steppe.core.widest import find_widest
+from steppe.core.widest_float import find_widest
 
 
 def trimmed(rows: Tensor, cut: float) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would hold every figure and choose a window system
 from matplotlib.lines import Line2D
 
-from steppe.core.write_aside import save_figure
+from steppe.core.atomic_write import save_figure
 from steppe.report import charts, layers, spectra
 from steppe.report.charts import Chart, Panel
 from steppe.report.comparison import Comparison

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, suggest_name
-from steppe.core.write_aside import write_aside
-from steppe.report.reading import read
+from steppe.report.read_runs import read
 from steppe.runs.folder import expecting_intact
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
@@ -28,11 +28,11 @@ def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None
 
             text = render_page(comparison)
         else:
-            from steppe.report import texts
+            from steppe.report.markdown_latex import render_latex, render_markdown
 
-            text = texts.render_markdown(comparison) if kind == "md" else texts.render_latex(comparison)
+            text = render_markdown(comparison) if kind == "md" else render_latex(comparison)
     path = out or Path(f"report.{kind}")
-    write_aside(path, lambda aside: aside.write_text(text, "utf-8"))
+    write_atomically(path, lambda aside: aside.write_text(text, "utf-8"))
     if figures is None:
         return [path]
     from steppe.report.figures import write_figures

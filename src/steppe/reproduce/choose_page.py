@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from steppe.report.markdown_latex import escape_markdown as md
+from steppe.report.markdown_latex import render_markdown_table
 from steppe.report.report_tables import Table
-from steppe.report.texts import escape_markdown as md
-from steppe.report.texts import render_markdown_table
 from steppe.reproduce.advice import Wish, advise, is_dominated
 from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, list_uncompared
 from steppe.reproduce.rows import Row

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from steppe.report.markdown_latex import escape_markdown as md
+from steppe.report.markdown_latex import render_markdown_table
 from steppe.report.report_tables import Table
 from steppe.report.seeds import compare_pairs, format_p
-from steppe.report.texts import escape_markdown as md
-from steppe.report.texts import render_markdown_table
 from steppe.reproduce import factorial
 from steppe.reproduce.costs import compare_costs
 from steppe.reproduce.intervals import LEVEL, Interval, compare_blocks, correct_by_holm, estimate

@@ -10,12 +10,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from steppe.core.write_aside import write_aside
-from steppe.report.texts import escape_latex as tex
-from steppe.report.texts import escape_markdown as md
-from steppe.report.texts import render_latex_document as document
-from steppe.report.texts import render_latex_table as tabular
-from steppe.report.texts import render_markdown_table as markdown_table
+from steppe.core.atomic_write import write_atomically
+from steppe.report.markdown_latex import escape_latex as tex
+from steppe.report.markdown_latex import escape_markdown as md
+from steppe.report.markdown_latex import render_latex_document as document
+from steppe.report.markdown_latex import render_latex_table as tabular
+from steppe.report.markdown_latex import render_markdown_table as markdown_table
 from steppe.reproduce.judged_table import judge_table, make_tables, sum_seconds, summarize, write_introduction
 from steppe.reproduce.missing_runs import UNKNOWN
 from steppe.reproduce.recipes import USUAL, Published, Table, list_tables
@@ -181,5 +181,5 @@ def render_all(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str,
 def write_files(files_: dict[str, str], out: Path) -> list[Path]:
     for name, text in files_.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        write_aside(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
+        write_atomically(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
     return [out / name for name in files_]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from steppe.report.markdown_latex import escape_markdown as md
+from steppe.report.markdown_latex import render_markdown_table as markdown_table
 from steppe.report.report_tables import Table as Printed
-from steppe.report.texts import escape_markdown as md
-from steppe.report.texts import render_markdown_table as markdown_table
 from steppe.reproduce.recipes import read_table_file
 from steppe.reproduce.rows import Row
 from steppe.reproduce.survey import rank_entrants

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steppe.core.atomic_write import save_figure
 from steppe.core.errors import SteppeError, suggest_name
 from steppe.core.metric import Metric
-from steppe.core.write_aside import save_figure
 from steppe.runs.folder import Record, tabulate
 
 # Distinguishable in print and for colour-blind readers; dashes follow when the colours run out.
@@ -64,6 +64,7 @@ def plot_histories(axes: Sequence[Any], histories: Histories, shown: Sequence[Cu
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
     for axis, one in zip(axes, shown, strict=True):
         axis.set_xlabel("round")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylabel(one.title)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -24,9 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.config import OWN, Config, resolve
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
-from steppe.core.write_aside import write_aside
+from steppe.core.ordinary_files import check_ordinary
 from steppe.data import Partition
 from steppe.runs.tensor_files import save_file
 
@@ -183,7 +184,7 @@ class RunFolder:
         records: list[Record] = []
         path = self.path / "rounds.jsonl"
         try:
-            lines = path.read_bytes().splitlines() if path.exists() else []
+            lines = check_ordinary(path).read_bytes().splitlines() if path.exists() else []
             for place, line in enumerate(lines):
                 try:
                     record = json.loads(line)
@@ -218,7 +219,7 @@ class RunFolder:
         if not self.model_file.exists():
             raise self.make_unfinished_error()
         try:
-            return load_file(self.model_file)
+            return load_file(check_ordinary(self.model_file))
         except (SafetensorError, OSError) as error:
             raise SteppeError(f"{self.model_file} is damaged ({error}): let the run finish again "
                               f"({self.how_to_resume}).") from error  # fmt: skip
@@ -244,8 +245,8 @@ class RunFolder:
         if default is not None and not path.exists():
             return default
         try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
+            content = json.loads(check_ordinary(path).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
             raise SteppeError(f"{self} is not the folder of a run: it has no {name}.") from None
         except (OSError, ValueError, RecursionError) as error:
             raise SteppeError(f"{path} is damaged: {error}.") from None
@@ -259,7 +260,7 @@ class RunFolder:
         self._replace(name, json.dumps(replace_non_finite(content), indent=1, default=str, allow_nan=False) + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        write_aside(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
+        write_atomically(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def clear(self) -> None:
         """Delete an earlier run, so that its checkpoints are not mistaken for those of the new run."""
@@ -291,13 +292,15 @@ class RunFolder:
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
         """Write the final model, the table of rounds and, last of all, the summary."""
         tensors = {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}
-        write_aside(self.model_file, lambda aside: save_file(tensors, aside))
+        write_atomically(self.model_file, lambda aside: save_file(tensors, aside))
         vars(self).pop("model_digest", None)
         rows, table = tabulate(records), StringIO(newline="")
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
-        write_aside(self.path / "rounds.csv", lambda aside: aside.write_text(table.getvalue(), "utf-8", newline=""))
+        write_atomically(
+            self.path / "rounds.csv", lambda aside: aside.write_text(table.getvalue(), "utf-8", newline="")
+        )
         self.write("result.json", summary)
 
     def write_analysis(self, content: dict[str, Any], whose: str = "") -> None:
@@ -322,15 +325,15 @@ def expecting_intact(what: object) -> Iterator[None]:
                           f"({type(error).__name__}: {quote(str(error))}).") from error  # fmt: skip
 
 
-def check_place(path: str | Path) -> None:
-    """Refuse a path that cannot be the folder of a run."""
+def check_place(path: str | Path, what: str = "a run") -> None:
+    """Refuse a path that cannot be the folder of a run, or of something else."""
     try:
         place = Path(path).resolve()
         wrong = place == Path(place.anchor) or (place.exists() and not place.is_dir())
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, a loop of links
-        raise SteppeError(f"{quote(str(path))} cannot be the folder of a run: {error}.") from None
+        raise SteppeError(f"{quote(str(path))} cannot be the folder of {what}: {error}.") from None
     if wrong:
-        raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
+        raise SteppeError(f"{path} cannot be the folder of {what}: choose another, or one that does not exist yet.")
 
 
 def tabulate(records: Sequence[Record]) -> list[Record]:

@@ -20,10 +20,10 @@ from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.losses import find_loss_name, find_loss_settings
 from steppe.core.prediction import find_prediction
-from steppe.core.twin import hash_tensors
+from steppe.core.shared_copies import hash_tensors
 from steppe.experiment import Experiment
 from steppe.registry import find_sources
-from steppe.runs.trained import describe_base
+from steppe.runs.trained_parameters import describe_base
 
 FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
 

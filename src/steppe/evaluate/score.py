@@ -15,7 +15,7 @@ from steppe.core.layout import Tensors
 from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each, Metric
 from steppe.core.task import Task
-from steppe.core.widest import widen
+from steppe.core.widest_float import widen
 from steppe.executors.captured_forward import find_forward
 
 Batch = tuple[Tensor, Tensor]  # outputs, targets

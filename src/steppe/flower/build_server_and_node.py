@@ -18,9 +18,9 @@ from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
 from steppe.core.errors import SettingError, SteppeError
 from steppe.core.server import Server, aggregate, broadcast
+from steppe.core.shared_copies import hash_tensors
 from steppe.core.stacking import stack
 from steppe.core.task import Task
-from steppe.core.twin import hash_tensors
 from steppe.data import Data, Partition, from_arrays, load
 from steppe.data.partition import ON_NODE
 from steppe.engine.build import build_experiment

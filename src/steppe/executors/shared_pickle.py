@@ -29,7 +29,7 @@ Key = tuple[int, torch.Size, torch.dtype]
 
 
 class Shared(NamedTuple):
-    """A file with large tensors: their shapes, and which of the parcel's they are."""
+    """A file with large tensors: their shapes, and which of the pickle's they are."""
 
     handle: int
     shapes: list[Tensor]

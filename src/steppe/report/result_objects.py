@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Shown:
+class ResultObject:
     """A result with a table. `records` are its rows as numbers, `cells` its columns and rows as text."""
 
     title = ""
@@ -73,7 +73,7 @@ class Shown:
         return f"<p>{escape(self.title)}</p><table><tr>{head}</tr>{body}</table><p>{escape(self.legend)}</p>"
 
 
-class Several(Shown):
+class ManyRuns(ResultObject):
     """Points with their runs: what comparisons and sweeps have in common."""
 
     def __init__(self, points: Sequence[Point], seeds: int, folder: Path, title: str, holder: Any = None) -> None:
@@ -100,7 +100,7 @@ class Several(Shown):
         return plot_curves(histories, [self.metric, *find_others(self.points)], metrics, path)
 
 
-class ComparedRuns(Several):
+class ComparedRuns(ManyRuns):
     """What `steppe.compare` returns: one line per algorithm, tested against the first."""
 
     @property
@@ -120,7 +120,7 @@ class ComparedRuns(Several):
         return compare_table.explain_columns(self.cells()[0], self.metric, variation)
 
 
-class SweptRuns(Several):
+class SweptRuns(ManyRuns):
     """What `steppe.sweep` returns: one line per point."""
 
     @property
@@ -145,7 +145,7 @@ class SweptRuns(Several):
         return sweep_table.explain_table(self.points, self.seeds)
 
 
-class Costs(Shown):
+class Costs(ResultObject):
     """What `steppe.cost` returns: one row per algorithm."""
 
     legend = ("down, up and kept: multiples of the model; traffic: down and up; gradients: per step, a forward and a "
@@ -173,7 +173,7 @@ class Costs(Shown):
         return axes
 
 
-class Trace(Shown):
+class Trace(ResultObject):
     """What `steppe.trace` returns: `rounds`, with the global model and all states after every round."""
 
     def __init__(self, content: dict[str, Any]) -> None:

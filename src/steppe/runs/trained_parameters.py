@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from steppe.core.errors import SteppeError, make_missing_error
+from steppe.core.shared_copies import hash_tensors
 from steppe.core.task import Task
-from steppe.core.twin import hash_tensors
 
 ADAPTER = "adapter"  # folder with files that peft loads
 

@@ -8,7 +8,7 @@ import pytest
 import steppe
 from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
-from steppe.core.part_slips import check_class, telling_missing_states
+from steppe.core.part_class_checks import check_class, telling_missing_states
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, call_with_settings, check_parts, complete_algorithm, make_algorithm

@@ -4,7 +4,7 @@ import torch
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from steppe.executors import round_joins as ours
+from steppe.executors import align_gradients as ours
 from tests.executors.test_client_conv import rand
 
 
@@ -21,8 +21,8 @@ def test_rows_are_round_and_the_same(monkeypatch):
 
     graph = make_fx(step)(w)
     before = graph(w)
-    assert ours.round_joins(graph.graph, 13) == 0  # its rows are round already
-    assert ours.round_joins(graph.graph, 8) == 1
+    assert ours.align_gradients(graph.graph, 13) == 0  # its rows are round already
+    assert ours.align_gradients(graph.graph, 8) == 1
     graph.graph.lint()
     graph.recompile()
     assert torch.equal(graph(w), before)

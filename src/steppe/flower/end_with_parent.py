@@ -1,6 +1,6 @@
 """Keep a process and its descendants together: none of them outlives the command that started it.
 
-    python -m steppe.flower.keeper PARENT COMMAND...
+    python -m steppe.flower.end_with_parent PARENT COMMAND...
 
 Flower's processes start others in their own sessions, and some try forever to reach a server that is gone. The
 keeper inherits orphans (on Linux) and ends all of them when its parent has died for any reason.

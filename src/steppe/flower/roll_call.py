@@ -14,8 +14,8 @@ from steppe.flower.federation_file import FederationFile
 from steppe.flower.keys import take_fingerprint
 from steppe.flower.messages import REFUSAL
 from steppe.flower.node_store import NodeStore
-from steppe.flower.pull import Inbox, Unreadable
 from steppe.flower.reply_checks import Gone, check_origin, read_introduction
+from steppe.flower.reply_inbox import Inbox, Unreadable
 
 log = logging.getLogger("steppe")
 POLL, AGAIN = 0.2, 60.0  # seconds between checks of replies, and between questions to a node

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import steppe
 from steppe.config import resolve
-from steppe.core import keyed, widest
+from steppe.core import keyed, widest_float
 from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
 
@@ -33,7 +33,7 @@ class Forbidding(TorchDispatchMode):
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this CPU stand for such a device."""
-    monkeypatch.setattr(widest, "WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(widest_float, "WITHOUT_FLOAT64", {"cpu"})
 
 
 @pytest.mark.usefixtures("narrow")
@@ -53,7 +53,7 @@ def test_draws_in_float32_are_below_one_and_those_of_float64_rounded_down(monkey
     narrow = keyed.uniform(k, 5)
     assert narrow.dtype == torch.float32
     assert float(narrow.max()) < 1
-    monkeypatch.setattr(widest, "WITHOUT_FLOAT64", set())
+    monkeypatch.setattr(widest_float, "WITHOUT_FLOAT64", set())
     wide = keyed.uniform(k, 5)
     assert wide.dtype == torch.float64
     assert float((wide - narrow).min()) >= 0

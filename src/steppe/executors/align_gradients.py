@@ -10,11 +10,10 @@ import torch
 from torch.fx import Graph
 
 aten = torch.ops.aten
-ENABLED = False  # until it has been measured on a GPU
 LEAST = 1 << 16  # shorter rows do not matter
 
 
-def round_joins(graph: Graph, multiple: int) -> int:
+def align_gradients(graph: Graph, multiple: int) -> int:
     """Let rows of joined gradients begin at multiples of a number; return how many joins were changed."""
     found = 0
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):

@@ -9,7 +9,7 @@ from typing import Any
 from steppe.core.errors import SteppeError
 
 
-def write_aside(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file next to `path`, and rename it once it is complete."""
     if path.is_dir():
         raise SteppeError(f"{path} is a folder: give a file name.")
@@ -27,4 +27,4 @@ def save_figure(figure: Any, path: str | Path, **options: Any) -> None:
     place = Path(path)
     if not place.suffix:
         place = place.with_name(f"{place.name}.png")
-    write_aside(place, lambda aside: figure.savefig(aside, format=place.suffix[1:].lower(), **options))
+    write_atomically(place, lambda aside: figure.savefig(aside, format=place.suffix[1:].lower(), **options))

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.figure
 import pytest
 
-from steppe.core.write_aside import save_figure, write_aside
+from steppe.core.atomic_write import save_figure, write_atomically
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -16,9 +16,9 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for before in ([], ["page.html"]):
         with pytest.raises(OSError, match="No space left"):
-            write_aside(page, fail)
+            write_atomically(page, fail)
         assert [p.name for p in tmp_path.iterdir()] == before
-        write_aside(page, lambda aside: aside.write_text("whole"))
+        write_atomically(page, lambda aside: aside.write_text("whole"))
         assert page.read_text() == "whole"
 
 
