@@ -139,7 +139,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
                           "your own function; a run's other settings are in its folder.")  # fmt: skip
     own = {"algorithm": given, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
+           "metric": choose_given(metric, metrics), "head": head, "predict": predict,
+           "optimiser": None if isinstance(optimiser, str) else optimiser,  # a name is in the folder
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():
