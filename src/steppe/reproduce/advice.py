@@ -8,7 +8,7 @@ from math import log
 from typing import Any
 
 from steppe.data.partition import parse
-from steppe.reproduce.intervals import compare_blocks
+from steppe.reproduce.intervals import Interval, compare_blocks
 from steppe.reproduce.method_results import Evidence, Setting
 
 EVEN, ALIKE = "iid", 100.0  # clients that are alike: as if the parameter of lda, dirichlet or sharding were so large
@@ -144,12 +144,14 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
+def _describe_gain(name: str, gain: Interval | None) -> dict[str, float | None]:
+    return {name: _round(gain.mean if gain else None), f"{name}_half_width": _round(gain.half if gain else None)}
+
+
 def describe_evidence(e: Evidence) -> dict[str, Any]:
     return {
         "method": e.title, "run": f"steppe run {e.command}", "accuracy": round(e.accuracy.mean, 2),
-        "half_width": _round(e.accuracy.half), "seeds": e.accuracy.count, "over_fedavg": _round(e.gain and e.gain.mean),
-        "over_fedavg_half_width": _round(e.gain and e.gain.half),
-        "over_fedavg_ema": _round(e.gain_over_mean and e.gain_over_mean.mean),
-        "over_fedavg_ema_half_width": _round(e.gain_over_mean and e.gain_over_mean.half),
+        "half_width": _round(e.accuracy.half), "seeds": e.accuracy.count,
+        **_describe_gain("over_fedavg", e.gain), **_describe_gain("over_fedavg_ema", e.gain_over_mean),
         "bytes": round(e.bytes_x, 2), "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
     }  # fmt: skip

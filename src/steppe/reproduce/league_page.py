@@ -125,11 +125,11 @@ def _write_contrasts(rows: Sequence[Row], found: Sequence[Standing], ours: Arm, 
     told = []
     for (column, other), pair in pairs.items():
         arm, here, key = arms[other], find_column(column)["title"], (column, other)
-        p = f", p {format_p(chances[key])}, corrected {format_p(corrected[key])}" if key in chances else ""
+        chance = f", p {format_p(chances[key])}, corrected {format_p(corrected[key])}" if key in chances else ""
         chosen = arm.choose(rows)
         edge = f", but {arm.title} has a value at the edge of those tried" if (
             pair.mean > 0 and pair.count >= ENOUGH and chosen and arm.is_at_edge(chosen, rows)) else ""  # fmt: skip
-        told.append(f"{here}: ours − ({arm.title} + EMA) = {_signed(pair)}{p}: {_judge(pair)}{edge}.")
+        told.append(f"{here}: ours − ({arm.title} + EMA) = {_signed(pair)}{chance}: {_judge(pair)}{edge}.")
     if chances:
         planned = len(columns) * len(league["contrasts"])
         left = sum(p * planned < 1 - LEVEL for p in chances.values())
