@@ -78,9 +78,9 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     options["track"] = [t for t in track if isinstance(t, str)]
     own_trackers = [t for t in track if not isinstance(t, str)]
     for tracker in own_trackers:
-        if not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
+        if isinstance(tracker, type) or not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
-                               "round and end (steppe.Tracker)")  # fmt: skip
+                               "round and end (an instance of a steppe.Tracker)")  # fmt: skip
     watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
     call = read_call(algorithm, add, options)
     config = call.config
@@ -139,7 +139,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
                           "your own function; a run's other settings are in its folder.")  # fmt: skip
     own = {"algorithm": given, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
+           "metric": choose_given(metric, metrics), "head": head, "predict": predict,
+           "optimiser": None if isinstance(optimiser, str) else optimiser,  # a name is in the folder
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():

@@ -307,6 +307,17 @@ class Config(BaseModel):
         """Read `accuracy,top5` as a list, as a command line writes it."""
         return split_names(value) if isinstance(value, str) else value
 
+    @field_validator("lr_schedule", mode="before")
+    @classmethod
+    def check_factors(cls, value: Any) -> Any:
+        """Name the first wrong factor of a list or table."""
+        factors = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        wrong = [f for f in factors if not isinstance(f, int | float) or not 0 <= f <= LARGE]
+        if wrong:
+            raise SettingError(f"a factor of lr_schedule is {quote(wrong[0])}, but must be a number, at least 0 and at "
+                               f"most {LARGE:g}", "lr_schedule")  # fmt: skip
+        return value
+
     @model_validator(mode="after")
     def check_together(self) -> Config:
         """Refuse values that do not fit each other."""

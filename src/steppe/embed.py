@@ -118,8 +118,12 @@ class Client:
 
     def begin(self, message: Mapping[str, Tensor], steps: int) -> None:
         """Start a round from the server's message. Several parts depend on the number of steps, so give it here."""
+        if steps != int(steps) or steps < 1:
+            raise SteppeError(
+                f"steps is {steps}, but must be a whole number, at least 1: leave out a client without data."
+            )
         sent = _read_message(message, self.task, self.algorithm)
-        x0 = message.get("x0", sent.x)
+        x0 = torch.as_tensor(message.get("x0", sent.x))
         kept = self.algorithm.client_state(x0.to(sent.x)) if self._state is None else self._state
         count = sent.lr.new_tensor(float(steps))
         with torch.no_grad():
@@ -147,6 +151,7 @@ class Client:
 
     def end(self, samples: float = 1) -> Tensors:
         """End the round, keep the client's new state, and return the reply. `samples` is the client's weight."""
+        _check_samples(samples, "samples is")
         sent, live, count = self._running()
         if self._taken != int(count):
             raise SteppeError(f"begin was given {int(count)} steps, but {self._taken} were taken: parts such as "
@@ -195,6 +200,8 @@ class Server:
         if self._prepared is None:
             raise SteppeError("There is nothing to aggregate yet: call send, and give its message to the clients.")
         prepared, sent = self._prepared
+        if isinstance(replies, Mapping):
+            raise SteppeError("aggregate takes a list of replies, also of one: aggregate([reply]).")
         given = list(replies)
         if given:
             self._held = self._aggregated(prepared, sent, given)
@@ -206,7 +213,8 @@ class Server:
         for place, tensors in enumerate(given):
             if lost := {"update", "samples", "loss", "drift"} - tensors.keys():
                 raise SteppeError(f"Reply {place} lacks {', '.join(sorted(lost))}: give what client.end() returned.")
-            here = {k: v.to(sent.x.device) for k, v in tensors.items()}
+            here = {k: torch.as_tensor(v, device=sent.x.device) for k, v in tensors.items()}
+            _check_samples(float(here["samples"]), f"Reply {place} has samples")
             reply = read_reply(here, here["loss"].to(sent.x), here["drift"].to(sent.x), self.algorithm)
             if why := find_misfit(reply, like):
                 raise SteppeError(f"Reply {place} does not fit {self.algorithm.name} and this model: {why}.")
@@ -253,15 +261,24 @@ class Server:
 def _read_message(message: Mapping[str, Tensor], task: Task, algorithm: Algorithm) -> Sent:
     if lost := {"x", "lr", "round"} - message.keys():
         raise SteppeError(f"The message lacks {', '.join(sorted(lost))}: give what server.send() returned.")
-    here = {k: v.to(task.x0.device) for k, v in message.items()}
+    here = {k: torch.as_tensor(v, device=task.x0.device) for k, v in message.items()}
     if here["x"].shape != task.x0.shape:
         raise SteppeError(f"The message's model has {here['x'].numel()} parameters, but this client's has "
                           f"{task.x0.numel()}: build the same model on both sides.")  # fmt: skip
     sent = read_sent(here, here["lr"].to(task.x0), here["round"].to(task.x0))
-    if lost := {p.name for p in algorithm.parts if p.down} - sent.down.keys():
+    needed = {p.name for p in algorithm.parts if p.down}
+    if lost := needed - sent.down.keys():
         raise SteppeError(f"The message lacks what {', '.join(sorted(lost))} needs: use the same algorithm on both "
                           "sides.")  # fmt: skip
+    if strange := sent.down.keys() - needed:
+        raise SteppeError(f"The message is for {', '.join(sorted(strange))}, which {algorithm.name} does not have: use "
+                          "the same algorithm on both sides.")  # fmt: skip
     return sent
+
+
+def _check_samples(samples: float, whose: str) -> None:
+    if not 0 < samples < torch.inf:
+        raise SteppeError(f"{whose} {samples:g}, but it is a client's weight: give a number above 0.")
 
 
 def _read_batch(pair: Any, x: Tensor) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Live, Sent, step
-from steppe.core.errors import CompositionError, SteppeError
+from steppe.core.errors import CompositionError, SettingError, SteppeError
 from steppe.core.layout import Layout
 from steppe.core.part import Part
 from steppe.core.wire import list_states, read_states
@@ -49,7 +49,12 @@ class Optimiser(torch.optim.Optimizer):
         if algorithm.batches_per_step > 1 or algorithm.frozen or algorithm.alone:
             raise CompositionError(f"{algorithm.name} takes several batches per step, freezes parameters or keeps "
                                    "clients alone, which an optimiser cannot do: use steppe.client")  # fmt: skip
+        if not 0 <= lr < torch.inf:
+            raise SettingError(f"lr is {lr}, but must be a number, at least 0", "lr")
         pairs = [p if isinstance(p, tuple) else (f"parameter{i}", p) for i, p in enumerate(_listed(params))]
+        pairs = [(name, p) for name, p in pairs if p.requires_grad]  # nothing decays what is frozen
+        if not pairs:
+            raise SteppeError("There are no parameters to optimise.")
         super().__init__([p for _, p in pairs], {"lr": lr})
         self.algorithm = algorithm
         self.layout = Layout({name: p.shape for name, p in pairs}, head="")
@@ -75,6 +80,8 @@ class Optimiser(torch.optim.Optimizer):
                 """Differentiate the closure instead of a model, which the core does not have here."""
                 with _placed(self, at), torch.enable_grad():
                     loss = closure()
+                    if loss is None or all(p.grad is None for p in self.params):
+                        raise SteppeError("The closure must call backward on the loss, and return the loss.")
                     losses.append(loss)
                     zero = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
                     return self.layout.join(zero), torch.as_tensor(loss).detach(), {}
@@ -138,9 +145,9 @@ def _placed(of: Optimiser, at: Tensor) -> Iterator[None]:
 
 
 def _listed(params: Any) -> Iterable[Any]:
+    if isinstance(params, torch.nn.Module | Tensor):
+        raise SteppeError("params must be several parameters: give model.parameters().")
     given = list(params)
-    if not given:
-        raise SteppeError("There are no parameters to optimise.")
     if any(isinstance(p, dict) for p in given):
         raise SteppeError("Groups of parameters would each have their own norm: give one list of parameters.")
     return given

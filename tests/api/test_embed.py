@@ -71,6 +71,11 @@ def test_wrong_use_is_a_sentence() -> None:
         client.begin({k: v for k, v in message.items() if not k.startswith("down/")}, steps=1)
     with pytest.raises(SteppeError, match="message's model has 3 parameters"):
         client.begin({**message, "x": torch.zeros(3)}, steps=1)
+    with pytest.raises(SteppeError, match="message is for control_variates, which fedavg does not have"):
+        steppe.client("fedavg", seeded()).begin(message, steps=1)
+    for steps in (0, -1, 1.5):
+        with pytest.raises(SteppeError, match=f"steps is {steps}, but must be a whole number"):
+            client.begin(message, steps=steps)
     client.begin(message, steps=1)
     with pytest.raises(SteppeError, match="given 1 steps, but 0 were taken"):
         client.end()
@@ -79,14 +84,21 @@ def test_wrong_use_is_a_sentence() -> None:
     assert client.step(x, y) == pytest.approx(F.cross_entropy(seeded()(x), y).item())
     with pytest.raises(SteppeError, match="all of them were taken: call end"):
         client.step(x, y)
+    with pytest.raises(SteppeError, match="samples is -3, but it is a client's weight"):
+        client.end(samples=-3)
     reply = client.end()
+    for samples in (0.0, -3.0, float("nan")):
+        with pytest.raises(SteppeError, match=r"Reply 1 has samples \S+, but it is a client's weight"):
+            server.aggregate([reply, {**reply, "samples": torch.tensor(samples)}])
+    with pytest.raises(SteppeError, match="takes a list of replies"):
+        server.aggregate(reply)
     with pytest.raises(SteppeError, match="Reply 0 lacks loss"):
         server.aggregate([{k: v for k, v in reply.items() if k != "loss"}])
     with pytest.raises(SteppeError, match="does not fit scaffold and this model: its update has shape"):
         server.aggregate([{**reply, "update": torch.zeros(3)}])
     with pytest.raises(SteppeError, match="Reply 1 is not finite"):
         server.aggregate([reply, {**reply, "update": reply["update"] * float("nan")}])
-    server.aggregate([reply])
+    server.aggregate([{k: v.numpy() for k, v in reply.items()}])  # arrays do, too
     assert server.round == 1
     with pytest.raises(SteppeError, match="holds control_variates/c, but this one nonsense"):
         client.state = {"nonsense": x}
@@ -147,9 +159,39 @@ def test_what_is_no_local_optimiser_is_refused() -> None:
     for name in ("scaffold", "fedlesam", "moon", "fedavg+man", "fedadam", "perfedavg"):
         with pytest.raises(SteppeError, match=r"steppe\.client"):
             steppe.optimiser(name, parameters, 0.1)
+    for rate in (-0.1, float("nan")):
+        with pytest.raises(SteppeError, match=f"lr is {rate}, but must be a number, at least 0"):
+            steppe.optim.SAM(parameters, rate)
+    with pytest.raises(SteppeError, match=r"give model\.parameters\(\)"):
+        steppe.optim.SAM(seeded(), 0.1)
+    for closure in (
+        lambda: None,
+        lambda: sum(p.sum() for p in parameters),
+        lambda: sum(p.sum() for p in parameters).backward(),
+    ):
+        with pytest.raises(SteppeError, match="must call backward on the loss, and return the loss"):
+            steppe.optim.SAM(parameters, 0.1).step(closure)
     with pytest.raises(SteppeError, match="step needs a closure"):
         steppe.optim.SAM(parameters, 0.1).step()
     with pytest.raises(SteppeError, match="rho of part 'sam' is -1"):
         steppe.optim.SAM(parameters, 0.1, rho=-1)
     with pytest.raises(SteppeError, match="one list of parameters"):
         steppe.optim.ASAM([{"params": parameters}], 0.1)
+
+
+def test_an_optimiser_leaves_frozen_parameters_alone() -> None:
+    """As those of torch.optim do: weight decay would otherwise shrink them."""
+    model = seeded()
+    first = next(model.parameters()).requires_grad_(False)
+    before = first.clone()
+    optimiser = steppe.optim.SAM(model.parameters(), 0.1, weight_decay=0.5)
+
+    def closure() -> Tensor:
+        loss = model(torch.ones(4, 6)).square().sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    assert torch.equal(first, before)
+    with pytest.raises(SteppeError, match="no parameters to optimise"):
+        steppe.optim.SAM([first], 0.1)

@@ -44,6 +44,13 @@ def test_parts_as_names_and_objects_side_by_side() -> None:
         steppe.run("fedavg", seeded(), blobs(), add="mam", **FEW)
     with pytest.raises(SteppeError, match="algorithm is 3: give a name"):
         steppe.run(3, seeded(), blobs(), **FEW)
+    with pytest.raises(SteppeError, match=r"rho is a setting of LookBack, .*: write LookBack\(rho=…\)"):
+        steppe.run(LookBack(0.1), seeded(), blobs(), rho=0.3, **FEW)
+    with pytest.raises(SteppeError, match="algorithm mine has no setting 'rh'; did you mean 'rho'"):
+        steppe.run(mine, seeded(), blobs(), rh=0.3, **FEW)
+    for returned in (None, "fedsam"):
+        with pytest.raises(SteppeError, match=r"returns .*, but must return a part"):
+            steppe.run(lambda: returned, seeded(), blobs(), **FEW)  # noqa: B023  # called at once
 
 
 def test_a_run_with_an_added_object_resumes_and_is_measured_with_it_again(tmp_path: Path) -> None:
@@ -209,6 +216,14 @@ def test_cost_and_trace() -> None:
     assert [round(r["bytes_x"], 6) for r in found.records] == [1, 2, 1, 1]
     example = {"x": torch.zeros(5, 6), "y": torch.zeros(5, dtype=torch.int64)}
     assert steppe.cost(LookBack(0.1), seeded(), example=example).records[0]["bytes_up"] == 4 * 163
+    given = steppe.cost(["fedavg", LookBack(0.1)], Net, blobs())  # a batch of the data, and the class of a model
+    assert [r["gradients"] for r in given.records] == [1, 2]
+    assert given.records[0]["flops"] == 10 * steppe.cost("fedavg", seeded(), example=example).records[0]["flops"]
+    assert steppe.cost("fedsam", "gpt", "shakespeare").records[0]["flops_x"] == 2
+    with pytest.raises(
+        SteppeError, match=r"Net cannot be traced with inputs of shape \(3, 32, 32\) .* a batch of them"
+    ):
+        steppe.cost("fedavg", seeded())
     problem = {"clients": [{"A": [[1.0]], "b": [1.0]}], "x0": [0.0], "rounds": [[0]], "steps": 2, "lr": 0.5}
     # Towards 1: first by 0.5·1; then by 0.5·(0.75·0.5 + 0.25·1).
     traced = steppe.trace(LookBack(0.25), problem)

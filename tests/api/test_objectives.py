@@ -90,7 +90,7 @@ def test_another_index_is_ignored_by_loss_and_metrics() -> None:
     y = torch.where(x == 0, 0, x)
     worse = torch.where(x == 0, 1, x)
     for loss, wanted in (("cross_entropy", 5 / 8), ("cross_entropy:ignore_index=0", 1.0)):
-        result = steppe.run("fedavg", Repeat(5), (worse, y, worse, y), loss=loss, metrics="accuracy,top5", **FEW)
+        result = steppe.run("fedavg", Repeat(6), (worse, y, worse, y), loss=loss, metrics="accuracy,top5", **FEW)
         assert result.accuracy == pytest.approx(wanted)
         assert result.config.loss == loss
 
@@ -216,6 +216,9 @@ def test_a_function_without_a_direction_is_told() -> None:
     ({"metrics": lambda o, t: o[:, 0]}, "cannot be the name of a metric"),
     ({"metrics": [("loss", spread, "lower")]}, "cannot be called loss"),
     ({"metrics": [("accuracy", spread, "lower")]}, "cannot be better when lower"),
+    ({"metrics": [("test_Accuracy", spread, "lower")]}, "cannot be better when lower"),
+    ({"metrics": "top5"}, "with at most five classes"),
+    ({"loss": lambda o, t: (o.argmax(1) != t).float()}, "loss has no gradient"),
     ({"metrics": [steppe.Metric("empty")]}, "has no function"),
     ({"metrics": [steppe.Metric("gap", gap)]}, "on_all=f"),
     ({"metrics": [steppe.Metric("broken", on_all=lambda o, t: o[9999])]}, "metric broken fails on all outputs"),
@@ -227,6 +230,20 @@ def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> 
     data = (blobs()[0], blobs()[1], *blobs()[:2])
     with pytest.raises(SteppeError, match=sentence):
         steppe.run("fedavg", seeded(), data, **FEW, **options)
+
+
+@pytest.mark.parametrize(("outputs", "targets", "metric", "sentence"), [
+    (1, torch.linspace(-2, 2, 40)[:, None], "accuracy", "accuracy needs labels, or targets between 0 and 1"),
+    (2, torch.linspace(-2, 2, 80).reshape(40, 2), "auc", "auc needs labels, or targets between 0 and 1"),
+    (1, torch.linspace(0, 1, 40)[:, None], "accuracy", "one number per example"),
+])  # fmt: skip
+def test_an_error_has_no_accuracy(outputs: int, targets: Tensor, metric: str, sentence: str) -> None:
+    """Of numbers, argmax would always be right."""
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(SteppeError, match=sentence):
+        steppe.run("fedavg", nn.Linear(4, outputs), (x, targets, x, targets), metrics=metric, **FEW)
+    own = steppe.Metric("accuracy", lambda o, t: ((o - t).abs() < 1).double())  # within 1, and so called by its user
+    assert steppe.run("fedavg", nn.Linear(4, outputs), (x, targets, x, targets), metrics=own, **FEW).metric is own
 
 
 def test_a_comparison_in_python_has_all_metrics_and_says_what_varied() -> None:

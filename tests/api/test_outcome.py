@@ -96,6 +96,7 @@ def test_plot_draws_the_records(result: steppe.Result, tmp_path: Path) -> None:
     assert left.lines[0].get_ydata().tolist() == [100 * r["accuracy"] for r in result.history]
     assert right.lines[0].get_ydata().tolist() == [r["loss"] for r in result.history]
     assert "<svg" in (tmp_path / "curves.svg").read_text()
+    assert all(tick == round(tick) for axis in (left, right) for tick in axis.get_xticks())  # there is no round 1.5
     assert matplotlib.rcParams._get("backend") == backend  # a notebook keeps showing its figures
     with pytest.raises(SteppeError, match=r"curves\.xyz cannot be written as a picture"):
         result.plot(tmp_path / "curves.xyz")

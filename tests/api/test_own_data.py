@@ -258,6 +258,8 @@ CLIENTS: list[tuple[Any, str]] = [
     ([(X, Y, TEST_X, TEST_Y), (X, Y[:3], TEST_X, TEST_Y)], "90 inputs and 3 targets"),
     ([(X, Y, TEST_X, TEST_Y), (X.astype(int), Y, TEST_X, TEST_Y)], "are of type torch.int64"),
     ([(X, Y, TEST_X, TEST_Y), (X, Y[:, None].repeat(2, 1), TEST_X, TEST_Y)], "targets have the shape"),
+    ([(X, torch.tensor(Y), TEST_X, TEST_Y), (X, torch.tensor(Y)[:, None], TEST_X, TEST_Y)], "targets have the shape"),
+    ([(X, Y, TEST_X, TEST_Y), (X, Y.astype(float), TEST_X, TEST_Y)], "Client 1's train targets are floats, but"),
     ([(X, Y, TEST_X, TEST_Y), None], "must be map-style"),
 ]
 

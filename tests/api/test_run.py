@@ -336,6 +336,9 @@ def test_load_of_an_own_module(tmp_path: Path) -> None:
 def test_a_folder_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SteppeError, match=r"is not the folder of a run: it has no config\.json"):
         steppe.load(tmp_path)
+    (tmp_path / "model.pt").write_bytes(b"")
+    with pytest.raises(SteppeError, match=r"model\.pt is not the folder of a run"):
+        steppe.load(tmp_path / "model.pt")
 
     def stop(record: dict[str, Any]) -> None:
         raise KeyboardInterrupt

@@ -96,9 +96,10 @@ def test_trackers_change_neither_the_name_nor_the_run(tmp_path: Path) -> None:
         (["tensorbord"], "did you mean 'tensorboard'"),
         (["wandb:onlin"], "did you mean 'wandb:online'"),
         (["tensorboard:x"], "'tensorboard:x'"),
+        ([Notebook], "an instance of a steppe.Tracker"),
     ],
 )
-def test_unknown_trackers(track: list[str], told: str, tmp_path: Path) -> None:
+def test_unknown_trackers(track: list[Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(SteppeError, match="track") as caught:
         launch(tmp_path / "run", track=track)
     assert told in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,18 @@ def test_a_damaged_file_is_named(name: str, damage: bytes, tmp_path: Path) -> No
     folder = RunFolder(tmp_path)
     with pytest.raises(SteppeError, match=f"{name} is damaged"):
         _ = folder.history if name == "rounds.jsonl" else folder.read(name)
+
+
+@pytest.mark.parametrize("name", ["config.json", "rounds.jsonl"])
+def test_a_pipe_or_device_in_the_place_of_a_file_is_not_read(name: str, tmp_path: Path) -> None:
+    """A folder from elsewhere may hold either, and reading it would never end."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SteppeError, match=f"{name} is damaged.*not an ordinary file"):
+        _ = RunFolder(tmp_path).history if name == "rounds.jsonl" else RunFolder(tmp_path).read(name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(SteppeError, match=f"{name} is damaged.*not an ordinary file"):
+        _ = RunFolder(tmp_path).history if name == "rounds.jsonl" else RunFolder(tmp_path).read(name)
 
 
 def test_the_callers_random_state_and_switches_are_left_alone() -> None:

@@ -148,10 +148,11 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower.own_user import is_loopback
     from steppe.flower.server_status import find_server, is_alive
     from steppe.flower.status import find_address, find_control
-    from steppe.runs.folder import RunFolder
+    from steppe.runs.folder import RunFolder, check_place
 
     settings, config = read_federation_file(folder / "app")
     where = folder / settings.out
+    check_place(where)
     run = RunFolder(where)
     begun = run.exists
     if begun and not resume:

@@ -32,6 +32,8 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
     """Return whether the likeliest class is the right one."""
     if targets.is_floating_point():  # probabilities
         axis = 1 if axis is None else axis
+        if targets.ndim < 2 or targets.shape[axis] < 2:
+            raise ValueError('these targets have one number per example; if they are 0 and 1, choose loss="bce"')
         return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
     right = outputs.argmax(find_class_axis(outputs, targets, axis)) == targets
     return weigh_targets(right.to(outputs.dtype), targets, ignore_index)
@@ -45,7 +47,9 @@ def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
     """Return whether the right class is among the five likeliest."""
     outputs = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
-    found = (outputs.topk(min(5, outputs.shape[1]), 1).indices == targets[:, None]).any(1)
+    if outputs.shape[1] <= 5:
+        raise ValueError("with at most five classes, it would always be 100 %")
+    found = (outputs.topk(5, 1).indices == targets[:, None]).any(1)
     return weigh_targets(found.to(outputs.dtype), targets, ignore_index)
 
 
@@ -143,6 +147,12 @@ def make_metric(name: str, loss: Each, **settings: Any) -> Metric:
         return metric
     kind = "each" if metric.each else "tally" if metric.tally else "on_all"
     return replace(metric, **{kind: partial(function, **settings)})  # type: ignore[arg-type]
+
+
+def is_named(metric: Metric) -> bool:
+    """Return whether a metric is one of ours, not a function of the user's under the same name."""
+    function = metric.each or metric.tally or metric.on_all
+    return getattr(getattr(function, "func", function), "__module__", None) == __name__
 
 
 def choose_usual_metric(loss: Each) -> Metric:

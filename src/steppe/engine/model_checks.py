@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.inputs import Inputs, count, show_shape, take
 from steppe.core.losses import find_loss_name, find_loss_settings, is_ambiguous
-from steppe.core.metric import Metric
+from steppe.core.metric import SHARES, Metric
+from steppe.core.named_metrics import is_named
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
@@ -26,10 +28,11 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     data = federation.data
     few = slice(federation.batch_size)
     x, targets = federation.plain(take(data.train_inputs, few)), federation.targets(data.train_targets[few])
+    given = tree_map(torch.clone, x)  # a mistake must not change the user's data
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            logits = task.forward(task.x0, x, task.buffers, learning=False).logits
+            logits = task.forward(task.x0, given, task.buffers, learning=False).logits
     except SteppeError:
         raise
     except Exception as error:
@@ -38,6 +41,10 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         raise SteppeError(
             f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
         ) from error
+    if not all(map(torch.equal, tree_leaves(given), tree_leaves(x))):
+        raise SteppeError("The model changes its inputs in place, which are your data: let it write to new tensors, "
+                          "such as x = x * 2 instead of x *= 2, and nn.ReLU() instead of nn.ReLU(inplace=True) as the "
+                          "first layer.")  # fmt: skip
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
     indexed = task.own_loss or find_loss_name(task.loss_each) == "cross_entropy"  # by the label
@@ -67,6 +74,9 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
 
 def _check_metric(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a metric that fails on a batch; one on all predictions is called with them alone."""
+    if targets.is_floating_point() and metric.name in SHARES and is_named(metric) and not _are_shares(targets):
+        raise SettingError(f"{metric.name} needs labels, or targets between 0 and 1, but these are other numbers: "
+                           "choose mse, rmse or mae", "metrics")  # fmt: skip
     function = metric.each or metric.tally
     if function is None:
         return
@@ -79,6 +89,10 @@ def _check_metric(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
     if (problem := _no_values(each, len(targets))) is not None:
         raise SteppeError(f'The metric {metric.name} must return one value per sample; for a number of all predictions '
                           f'at once, write steppe.Metric("{metric.name}", on_all=f). {problem}'.strip())  # fmt: skip
+
+
+def _are_shares(targets: Tensor) -> bool:
+    return bool(((targets >= 0) & (targets <= 1)).all())
 
 
 def _no_values(each: Any, samples: int) -> str | None:
@@ -152,6 +166,9 @@ def check_passes(task: Task, federation: Federation, pieces: int) -> None:
             raise SteppeError("The model's activation checkpointing is of the kind that cannot be differentiated here: "
                               "choose use_reentrant=False, in transformers gradient_checkpointing_enable("
                               "gradient_checkpointing_kwargs={'use_reentrant': False}).") from error  # fmt: skip
+        if "does not require grad" in str(error):
+            raise SteppeError("The loss has no gradient with respect to the model's parameters: look for argmax, "
+                              "comparisons, detach() or no_grad() in the loss or the model.") from error  # fmt: skip
         differs = torch.tensor(False)  # whatever it is, training will say it better
     task.recomputes = known or bool(differs)
     task.pieces = pieces

@@ -95,7 +95,7 @@ def _make(kind: type[Part], name: str, settings: dict[str, Any]) -> Part:
 def _translate(kind: type, settings: dict[str, Any], config: Config) -> Part:
     """Return our part for a class of torch.optim; refuse settings that it lacks."""
     if kind not in TORCH:
-        raise SettingError(f"optimiser is torch.optim.{kind.__name__}, whose rule works on modules, not on flat "
+        raise SettingError(f"optimiser is {quote(kind)}, whose rule works on modules, not on flat "
                            "vectors: write it as a function (gradient, w, memory, k) -> direction, or take SGD, AdamW",
                            "optimiser")  # fmt: skip
     part, names = TORCH[kind]

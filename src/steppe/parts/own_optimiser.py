@@ -53,7 +53,7 @@ class OwnOptimiser(Part):
     @staticmethod
     def of(rule: Rule, function: str, decay: float, clip: float | None) -> OwnOptimiser:
         """Return the part of a rule; refuse one that does not work on vectors."""
-        g, memory = torch.tensor([0.5, -1.0]), _Zeros(torch.zeros(2))
+        g, memory = torch.linspace(-1, 1, 1009), _Zeros(torch.zeros(1009))  # not the length of anything
         try:
             found = rule(g, g.clone(), memory, torch.tensor(0.0))
         except Exception as error:

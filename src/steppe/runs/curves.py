@@ -64,6 +64,7 @@ def plot_histories(axes: Sequence[Any], histories: Histories, shown: Sequence[Cu
                 axis.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
     for axis, one in zip(axes, shown, strict=True):
         axis.set_xlabel("round")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylabel(one.title)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
