@@ -213,4 +213,10 @@ def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head:
         raise SteppeError(
             f"the model has no module {head!r}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, each, metrics, head, predict=predict), notes
+    try:
+        return Task(model, each, metrics, head, predict=predict), notes
+    except TypeError as error:
+        if "pickle" not in str(error):
+            raise
+        raise SteppeError(f"The model cannot be copied, because it holds an open file, a lock or a generator "
+                          f"({error}): leave it out of the module's attributes.") from error  # fmt: skip
