@@ -100,7 +100,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         judged = next((p.name for p in chosen.using("evaluated")), None)
         if judged and at_nodes:
-            raise SteppeError(f"{judged} evaluates another model than the trained one. Its batch norm statistics would "
+            raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip

@@ -61,7 +61,7 @@ class CostTracer:
         except Exception as error:  # a model may fail in any way
             reason = str(error).strip().partition("\n")[0]
             raise SteppeError(f"{name} cannot be traced with inputs of shape {tuple(shape)} in batches of {batch}: "
-                              f"{reason}. Name data, and it is given a batch of them.") from error  # fmt: skip
+                              f"{reason}. Name a data set to trace with one of its batches.") from error  # fmt: skip
 
     def trace(self, label: str, algorithm: Algorithm) -> dict[str, Any]:
         """Return an algorithm's cost, also as multiples of FedAvg's."""
