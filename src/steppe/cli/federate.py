@@ -27,7 +27,7 @@ federate = typer.Typer(no_args_is_help=True, help="Set up, run, inspect and resu
 app.add_typer(federate, name="federate")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes, one per client (default: 3).")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Number of nodes, one per client. Default: 3.")]
 Algorithm = Annotated[str | None, typer.Option("--algorithm", "-a", help="A name of the catalogue (steppe list).")]
 Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Use TLS and one key per node. Default: on, except on "
                                           "loopback.")]  # fmt: skip
