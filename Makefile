@@ -24,8 +24,8 @@ demo: $(VENV)/.installed
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
-# One process per core; a file's tests stay together (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+# One process per core; tests/conftest.py says which tests stay together.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST) -m "not slow"
@@ -44,7 +44,7 @@ TESTS := tests
 test-python:
 	$(PYTHON) -m venv $(OTHER)
 	$(OTHER)/bin/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,optuna,transformers]'
-	$(OTHER)/bin/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m "not slow" $(TESTS)
+	$(OTHER)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(TESTS)
 
 # Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
 FUZZ_SEED := $(shell date +%s)

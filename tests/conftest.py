@@ -1,6 +1,7 @@
 """One thread per process, and which tests share one of the processes that `make test` starts."""
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,21 +9,40 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tes
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.chromium import open_browser
 
 torch.set_num_threads(1)  # bit-identity across processes, and no fight over the cores
 
-LONGEST = ("tests/flower/test_processes.py",)  # mostly waits: while it does, the other processes work on the rest
+# Mostly waits, or long: while one process has such a file, the others work on the rest.
+LONGEST = ("tests/flower/test_processes.py", "tests/report/test_report.py", "tests/distributed/test_ranks.py")
+BY_ENTRY = "tests/conformance/test_catalogue.py"  # the tests of an entry share its sequential reference
+TOGETHER = ("tests/report/", "tests/test_site.py")  # they share one comparison, or a browser
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, which makes their fixtures once, unless they name a group of their own."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
     items.sort(key=lambda item: item.location[0] not in LONGEST)
+
+
+def name_group(test: str) -> str:
+    """Return the name of the tests that one process runs, because they share fixtures: as a rule, those of a file."""
+    file = test.partition("::")[0]
+    if file == BY_ENTRY:
+        return re.sub(r".*\[((3|None|memory|disk)-)?", "", test)
+    return "together" if file.startswith(TOGETHER) else file
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """Groups by name: xdist 3.8 writes the marker `xdist_group` where pytest 9.2 no longer reads it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return name_group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
 @pytest.fixture(scope="module")

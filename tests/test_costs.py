@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steppe.report.listing import trace_costs
+from steppe.engine.traced_costs import CostTracer
 
 ROOT = Path(__file__).parent.parent
 POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (1, 1), "fedgmt": (1.5, 1.33),
@@ -12,7 +12,7 @@ POSTER = {"fedsam": (1, 2), "fedspeed": (1, 2), "fedsmoo": (2, 2), "fedlesam": (
 
 
 def row(name, *settings):
-    return trace_costs({name: list(settings)}, "cnn", (3, 32, 32), 10, 50, [])[0][0]
+    return CostTracer("cnn").trace_written(name, settings, [])
 
 
 @pytest.mark.parametrize("name", POSTER)

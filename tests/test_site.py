@@ -47,7 +47,6 @@ def test_the_reference_has_every_key_command_and_public_name() -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.skipif(not (SITE / "index.html").exists(), reason="there is no site yet: make docs")
-@pytest.mark.xdist_group("report, drawn and compiled")
 class TestInABrowser:
     def test_every_equation_is_typeset(self, browser: Any) -> None:
         pages = [path for path in sorted(SITE.rglob("*.html")) if 'class="arithmatex"' in path.read_text("utf-8")]

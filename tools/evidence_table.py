@@ -47,19 +47,26 @@ def describe_reproductions(rows: list[Row]) -> list[str]:
 
 
 def describe_league(rows: list[Row]) -> list[str]:
-    """Describe the named contrasts of the league, wins and losses, in columns with several blocks."""
+    """Describe the named contrasts of the league, wins and losses, over enough blocks; and what is open."""
     ours, found = league.choose_ours(rows), league.find_standings(rows)
     assert ours is not None
-    titles = {a.id: a.title for a in league.list_arms()}
+    arms = {a.id: a for a in league.list_arms()}
     told = []
     for column in league.read_league()["column"]:
         pairs = league_page.compare_arms(found, column["id"], ours.id, league.read_league()["contrasts"])
-        each = [f"{pair.mean:+.1f} ± {pair.half:.1f} points against {titles[other]} ({pair.count})"
-                for other, pair in pairs.items() if pair.half is not None]  # fmt: skip
+        each = [f"{pair.mean:+.1f} ± {pair.half:.1f} points against {arms[other].title} ({pair.count})"
+                for other, pair in pairs.items() if pair.count >= league_page.ENOUGH]  # fmt: skip
         told += [f"{column['title']}: {', '.join(each)}"] if each else []
+    at_edge = [arms[c].title for c in league.read_league()["contrasts"]
+               if (chosen := arms[c].choose(rows)) and arms[c].is_at_edge(chosen, rows)]  # fmt: skip
+    open_ = [f"{', '.join(at_edge)} may do better, with a value beyond its grid"] if at_edge else []
+    open_ += (
+        [f"{', '.join(strong)} is not compared yet"] if (strong := [a.title for a in league.find_strong(rows)]) else []
+    )
     return [f"our composition, {ours.title}, at FedAvg's bytes and FLOPs; all tuned alike, with a running mean, and "
             "paired over draws of partition, schedule and seed",
-            "; ".join(told), "[league](docs/league.md), [survey](docs/survey.md)"]  # fmt: skip
+            "; ".join(told) + f". Open: {'; '.join(open_)}" * bool(open_),
+            "[league](docs/league.md), [survey](docs/survey.md)"]  # fmt: skip
 
 
 def describe_kills() -> list[str]:

@@ -194,8 +194,13 @@ class Analysis:
             changed = [k for k in recorded if leave_out_places(about.get(k)) != leave_out_places(now[k])]
             was, is_ = ((a.get("model") or {}) for a in (about, now))
             changed += ["parameters"] if any(was.get(k) != is_.get(k) for k in ("base", "predict") if k in was) else []
+            changed += ["parameters"] if was.get("own") and was.get("structure") != is_.get("structure") else []
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
+            if self.own.get(what) is not None:
+                base = ": its frozen parameters are not the run's" if was.get("base") != is_.get("base") else ""
+                other = "other data than those" if what == "data" else f"another {what} than the one"
+                raise SteppeError(f"{self.where} was trained with {other} that you pass{base}.")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "
                               f"own: in Python, call steppe.analyze({str(self.where)!r}, {what}=…).")  # fmt: skip
         return built

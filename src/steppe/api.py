@@ -45,8 +45,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     """Train a federation and return its result.
 
     algorithm  a name from the catalogue, optionally with settings and parts ("fedsam:rho=0.1+man"), your own as
-               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
-               returns parts, or a complete Algorithm
+               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), the class of a
+               part, a function that returns parts, or a complete Algorithm
     add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, your own nn.Module, or its class, which is then built from the run's seed; parameters with
                requires_grad=False stay as they are
@@ -103,6 +103,7 @@ def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, An
     """Return the caller's own model, data and partition for `build_experiment`; their names go into the options."""
     own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
     chosen_model = model if own_model else take_model(model)
+    data = str(data) if isinstance(data, Path) else data
     own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
@@ -139,7 +140,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
                           "your own function; a run's other settings are in its folder.")  # fmt: skip
     own = {"algorithm": given, "model": None if model is None else take_module(model),
            "data": None if data is None else datasets.as_data(data), "loss": loss,
-           "metric": choose_given(metric, metrics), "head": head, "predict": predict, "optimiser": optimiser,
+           "metric": choose_given(metric, metrics), "head": head, "predict": predict,
+           "optimiser": None if isinstance(optimiser, str) else optimiser,  # a name is in the folder
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
     with keep_caller_state():

@@ -16,6 +16,8 @@ SOFTWARE = f"""@software{{steppe,
   year = {{2026}}, version = {{{__version__}}}, license = {{Apache-2.0}}
 }}"""
 
+OUR_OWN = ("takyr",)  # published with the library
+
 
 def cite(name: str) -> str:
     """Return the BibTeX of the library, of an algorithm with its parts, of a part, or of several joined by +.
@@ -33,7 +35,8 @@ def _list_entries(name: str) -> list[str]:
         return [SOFTWARE]
     if name in CATALOGUE:
         entry = CATALOGUE[name]
-        texts = [getattr(entry, "citation", ""), *(part.citation for part in entry())]
+        ours = [SOFTWARE] if name in OUR_OWN else []
+        texts = [*ours, getattr(entry, "citation", ""), *(part.citation for part in entry())]
     elif name in PARTS:
         texts = [PARTS[name].citation]
     else:

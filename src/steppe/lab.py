@@ -7,37 +7,32 @@ interrupted ones.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from steppe.api import Run, take_objects
 from steppe.config import Config, find_key
 from steppe.core.algorithm import Algorithm
-from steppe.core.cost import cost as trace_cost
 from steppe.core.errors import RunFailed, SettingError, SteppeError, quote
 from steppe.core.metric import Each
 from steppe.core.part import Part
-from steppe.core.task import Task
 from steppe.data import Partition, as_data, load
 from steppe.data.divide import divide
 from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
-from steppe.engine.objectives import choose_given, read_loss, split_objectives, take_objectives
+from steppe.engine.objectives import choose_given, split_objectives, take_objectives
 from steppe.engine.quadratics import read_problem, trace_algorithm
 from steppe.engine.read_call import Added, Asked, Call, read_call
+from steppe.engine.traced_costs import CostTracer
 from steppe.jobs.many_runs import make_points, run_all
 from steppe.jobs.points import Point
 from steppe.jobs.search import Search, parse_range
-from steppe.models import build
 from steppe.models.model_argument import UNSET
-from steppe.parts.sgd import SGD
-from steppe.registry import complete_algorithm, list_catalogue_settings, list_settings, name_part
+from steppe.registry import list_catalogue_settings, list_settings, name_part
 from steppe.report.formats import pluralize
-from steppe.report.listing import make_cost_row
 from steppe.report.result_objects import ComparedRuns, Costs, SweptRuns, Trace
 from steppe.report.write import write
 from steppe.runs.folder import check_place
@@ -92,6 +87,9 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
     ranges   what to search in addition to the grid's choices: {"rho": "0.01..1:log"}
     """
+    for key, values in (grid or {}).items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise SettingError(f"the values of {key} must be a list, such as [{quote(values)}]", key)
     choices = {key: list(values) for key, values in (grid or {}).items()}
     spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
     if (not choices and not spans) or not all(choices.values()):
@@ -118,36 +116,32 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     return SweptRuns(_check_results(points), seeds, folder, title, holder)
 
 
-def cost(algorithms: Asked | Several, model: str | nn.Module = "cnn", *, shape: Sequence[int] = (3, 32, 32),
-         classes: int = 10, batch: int = 50, example: Mapping[str, Any] | None = None, add: Added = (),
-         loss: str | Each = "cross_entropy", **options: Any) -> Costs:  # fmt: skip
+def cost(algorithms: Asked | Several, model: str | nn.Module | type[nn.Module] = "cnn", data: Any = None, *,
+         shape: Sequence[int] = (3, 32, 32), classes: int = 10, batch: int = 50,
+         example: Mapping[str, Any] | None = None, add: Added = (), loss: str | Each | None = None,
+         predict: Any = None, **options: Any) -> Costs:  # fmt: skip
     """Trace what algorithms cost: vectors and bytes, gradients, forwards and FLOPs of one client's round.
 
     algorithms  one or several, as in `steppe.compare`
-    model       a name, or a module
-    shape       shape of one input, for a model by name
-    classes     number of classes, for a model by name
+    model       a name, a module, or its class
+    data        as in `steppe.run`: the model is given a batch of them
+    shape       without data: the shape of one input
+    classes     without data: the number of classes, for a model by name
     batch       batch size of a step
-    example     a batch {"x": inputs, "y": targets} for a module whose inputs are not images
+    example     instead of data: a batch {"x": inputs, "y": targets}
     add         further parts
     loss        as in `steppe.run`
+    predict     as in `steppe.run`
     options     settings, which go to the algorithms that have them
     """
-    if isinstance(model, str):
-        with torch.device("meta"):  # sizes are enough, so no memory is needed
-            module = build(model, classes, tuple(shape))
-    else:
-        module = model
-    task = Task(module, read_loss(loss)).to("meta")
-    given = example or {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
+    tracer = CostTracer(model, data, shape, classes, batch, example, loss, predict)
     named = _name([algorithms] if _is_one(algorithms) else algorithms)
-    base = trace_cost(complete_algorithm((), SGD(), (), "fedavg"), task, dict(given))
     rows = []
     for label, algorithm, mine in _share(named, options):
         call = read_call(algorithm, add, mine)
-        rows.append(make_cost_row(label, build_algorithm(call.config, call.algorithm, call.add), task, given, base))
-    what = model if isinstance(model, str) else type(model).__name__
-    return Costs(rows, f"one client's round; {what}, {task.layout.size:,} parameters")
+        rows.append(tracer.trace(label, build_algorithm(call.config, call.algorithm, call.add)))
+    what = model if isinstance(model, str) else type(tracer.task.learner).__name__
+    return Costs(rows, f"one client's round; {what}, {tracer.task.layout.size:,} parameters")
 
 
 def trace(algorithm: Asked, problem: str | Path | Mapping[str, Any], *, add: Added = (), **settings: Any) -> Trace:
@@ -178,7 +172,7 @@ def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | 
         >>> len(split.clients), int(split.sizes.sum())
         (5, 1437)
     """
-    return divide(load(data) if isinstance(data, str) else as_data(data), rule, clients, seed)[1]
+    return divide(load(str(data)) if isinstance(data, str | Path) else as_data(data), rule, clients, seed)[1]
 
 
 def write_report(runs: str | Path | Run | Sequence[str | Path | Run], path: str | Path = "report.html") -> Path:
@@ -254,7 +248,7 @@ def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[st
 def _known_settings(algorithm: Asked) -> set[str]:
     if isinstance(algorithm, str):
         return set(list_catalogue_settings(split_algorithm(algorithm)[0]))
-    is_function = callable(algorithm) and not isinstance(algorithm, type | Part | Algorithm)
+    is_function = callable(algorithm) and not isinstance(algorithm, Part | Algorithm)  # the class of a part, too
     return set(list_settings(algorithm)) if is_function else set()
 
 

@@ -106,7 +106,7 @@ def call_with_settings(function: Callable[..., Any], what: str, settings: dict[s
     for key, default in defaults.items():
         if default is inspect.Parameter.empty and key not in settings:
             name = what.partition("'")[2].rstrip("'")
-            raise SettingError(f"{what} needs a value for {key}: write {name}:{key}=…")
+            raise SettingError(f"{what} needs a value for {key}: write {name + ':' if name else ''}{key}=…")
     given = {key: check_setting(what, key, value, hints.get(key, Any)) for key, value in settings.items()}
     try:
         return function(**given)

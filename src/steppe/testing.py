@@ -15,7 +15,6 @@ import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from steppe.api import run
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Sent
-from steppe.core.cost import cost
+from steppe.core.cost import trace_round
 from steppe.core.errors import SteppeError
 from steppe.core.part import Part
-from steppe.core.scopes import ClientRound, LocalStep, Oracle
+from steppe.core.part_class_checks import PartSlip
+from steppe.core.scopes import LocalStep, Oracle
 from steppe.core.server import Server
 from steppe.engine.play_round import play_round
 from steppe.engine.read_call import Asked
@@ -63,7 +63,7 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     """Check a part, several parts, an algorithm, a function that returns parts, or a name.
 
     - Every number of a few rounds is finite.
-    - What a part writes to its state is declared, so that it is kept.
+    - Hooks return what they must, write only states that are declared, and change nothing in place.
     - One client after the other, and all of them under vmap, give the same numbers.
     - A run that was interrupted continues to the same bits.
     - Costs can be traced without data, and `asks` is the number of gradients that `gradient` computes.
@@ -77,7 +77,6 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     with torch.random.fork_rng(devices=[]):
         one = _run_reading(algorithm, options)
         _check_finite(one)
-        _check_states(one.experiment)
         _check_executors(one, algorithm, options)
         _check_resume(one, algorithm, options)
         _check_costs(one.experiment)
@@ -112,43 +111,8 @@ def _check_finite(one: Result) -> None:
 def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
     try:
         return _run(algorithm, options, executor="sequential")
-    except SteppeError as error:
-        if isinstance(error.__cause__, KeyError):
-            raise AssertionError(str(error)) from error
-        raise
-
-
-def _check_states(experiment: Experiment) -> None:
-    """Look at a client's states at the end of its round, and at the server's after it."""
-    lost: set[tuple[str, str]] = set()
-    watched = tuple(_watch_states(part, lost) for part in experiment.algorithm.parts)
-    algorithm, x = Algorithm(watched, experiment.algorithm.name), experiment.task.x0
-    server, _ = _play(replace(experiment, algorithm=algorithm), Sequential, CALLED[:1])
-    for name, state in sorted(lost):
-        raise AssertionError(f"'{name}' writes s.state[{state!r}] on a client, where it is lost: declare it in "
-                             "client_state, or in round_state if it is for one round only")  # fmt: skip
-    for part in algorithm.parts:
-        for state in sorted(server.state[part.name].keys() - part.server_state(x).keys()):
-            raise AssertionError(f"'{part.name}' writes s.state[{state!r}] on the server: declare it in server_state")
-
-
-def _watch_states(part: Part, lost: set[tuple[str, str]]) -> Part:
-    """Return a copy of the part that notes which states appear on a client between `receive` and the end."""
-    watched, known = copy.copy(part), set[str]()
-
-    def receive(_: Part, s: ClientRound) -> None:
-        part.receive(s)  # what it adds lasts for the round, as it is meant to
-        known.update(s.state)
-
-    def finish(_: Part, delta: Tensor, s: ClientRound) -> Tensor:
-        update = part.finish(delta, s)
-        known.update(part.client_state(s.x), part.round_state(s.x))
-        lost.update((part.name, state) for state in s.state.keys() - known)
-        return update
-
-    kind = type(type(part).__name__, (type(part),), {"receive": receive, "finish": finish, "__slots__": ()})
-    object.__setattr__(watched, "__class__", kind)
-    return watched
+    except PartSlip as error:
+        raise AssertionError(str(error)) from error
 
 
 def _check_executors(one: Result, algorithm: Asked, options: dict[str, Any]) -> None:
@@ -188,16 +152,16 @@ def _check_costs(experiment: Experiment) -> None:
     algorithm, task = experiment.algorithm, experiment.task
     batch = {"x": torch.zeros(5, 6), "y": torch.zeros(5, dtype=torch.int64)}
     try:
-        found = cost(algorithm, task, batch)
+        found = trace_round(algorithm, task, batch)
     except Exception as error:
         raise AssertionError(f"The cost of {algorithm.name} cannot be traced without data: a hook reads numbers, or "
                              f"makes tensors on another device ({error!r})") from error  # fmt: skip
-    assert found.gradients >= 1, f"{algorithm.name} takes no gradient in a step"
+    assert found.meter.gradients >= 1, f"{algorithm.name} takes no gradient in a step"
     for place, part in enumerate(algorithm.parts):
         if part.has("gradient"):
             watched, counts = _watch(part)
             parts = (*algorithm.parts[:place], watched, *algorithm.parts[place + 1 :])
-            cost(Algorithm(parts, algorithm.name), task, batch)
+            trace_round(Algorithm(parts, algorithm.name), task, batch)
             asked = max(counts, default=0)
             assert asked <= part.asks, (
                 f"'{part.name}' says asks = {part.asks}, but its gradient asks {asked} times per step: write "

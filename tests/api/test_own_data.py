@@ -258,6 +258,8 @@ CLIENTS: list[tuple[Any, str]] = [
     ([(X, Y, TEST_X, TEST_Y), (X, Y[:3], TEST_X, TEST_Y)], "90 inputs and 3 targets"),
     ([(X, Y, TEST_X, TEST_Y), (X.astype(int), Y, TEST_X, TEST_Y)], "are of type torch.int64"),
     ([(X, Y, TEST_X, TEST_Y), (X, Y[:, None].repeat(2, 1), TEST_X, TEST_Y)], "targets have the shape"),
+    ([(X, torch.tensor(Y), TEST_X, TEST_Y), (X, torch.tensor(Y)[:, None], TEST_X, TEST_Y)], "targets have the shape"),
+    ([(X, Y, TEST_X, TEST_Y), (X, Y.astype(float), TEST_X, TEST_Y)], "Client 1's train targets are floats, but"),
     ([(X, Y, TEST_X, TEST_Y), None], "must be map-style"),
 ]
 
@@ -296,6 +298,8 @@ def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:
     assert steppe.run("fedavg", Next(), (ids, hidden, ids, ids), **FEW).history[-1]["loss"] > 0
     with pytest.raises(SteppeError, match=r"sample 59 of the train inputs, whose values are \d to 5"):
         steppe.run("fedavg", Next(), (late, ids, ids, ids), **FEW)
+    with pytest.raises(SteppeError, match=r"index out of range.*Is its table of tokens large enough\?"):
+        steppe.run("fedavg", Next(), (ids + 1, ids, ids, ids), **FEW)
     with pytest.raises(SteppeError, match="sample 59 of the test inputs"):
         steppe.run("fedavg", Next(), (ids, ids, late, ids), **FEW)
     with pytest.raises(SteppeError, match=r"test targets have 5 at sample 59, place \(6,\).*outputs for 0 to 4"):

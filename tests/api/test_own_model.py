@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +112,69 @@ def test_a_class_is_built_or_refused_and_so_is_none() -> None:
     assert steppe.run("fedavg", **{**FEW, "rounds": 0}).config.model == "cnn"  # no argument is no mistake
 
 
+class Doubles(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2))
+
+
+class Detached(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+class Locked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def without_numbers() -> nn.Module:
+    with torch.device("meta"):
+        return Net()
+
+
+def made_for_inference() -> nn.Module:
+    with torch.inference_mode():
+        return Net()
+
+
+def with_nan() -> nn.Module:
+    model = seeded()
+    next(model.parameters()).data[0] = torch.nan
+    return model
+
+
+@pytest.mark.parametrize(("make", "sentence"), [
+    (Doubles, "changes its inputs in place"),
+    (Detached, "The loss has no gradient"),
+    (lambda: nn.LazyLinear(3), "weight has no shape yet"),
+    (without_numbers, "is on the meta device"),
+    (made_for_inference, "made in torch.inference_mode"),
+    (with_nan, "not finite, before any training"),
+    (Locked, "cannot be copied, because it holds an open file"),
+    (lambda: nn.DataParallel(seeded()), r"give the module inside it, model\.module"),
+])  # fmt: skip
+def test_models_that_cannot_be_trained_are_a_sentence(make: Any, sentence: str) -> None:
+    data = blobs()
+    before = data[0].clone()
+    with pytest.raises(SteppeError, match=sentence):
+        steppe.run("fedavg", make(), data, **FEW)
+    assert torch.equal(data[0], before)
+
+
+def test_analyze_says_what_of_a_model_is_another(tmp_path: Path) -> None:
+    base, other = Adapted(), Adapted()
+    steppe.run("fedavg", base, blobs(), out=tmp_path / "run", **FEW)
+    with pytest.raises(SteppeError, match="with another model than the one that you pass: its frozen parameters"):
+        steppe.analyze(tmp_path / "run", "loss", model=other, data=blobs())
+    steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "net", **FEW)
+    with pytest.raises(SteppeError, match="with another model than the one that you pass"):
+        steppe.analyze(tmp_path / "net", "loss", model=Wrapped(lambda y, x: -y), data=blobs())
+    x, y, *tests = blobs()
+    with pytest.raises(SteppeError, match="with other data than those that you pass"):
+        steppe.analyze(tmp_path / "net", "loss", model=seeded(), data=(x + 1, y, *tests))
+
+
 # --- frozen parameters
 
 
@@ -168,7 +232,7 @@ def test_a_frozen_base_is_shared_kept_in_its_type_and_saved_by_reference(dtype: 
         steppe.load(tmp_path / "run", model=other)
     with pytest.raises(SteppeError, match="frozen parameters are not the run's"):
         steppe.run("fedsam", other, blobs(), out=tmp_path / "run", resume=True, lr=0.1, **{**FEW, "rounds": 4})
-    with pytest.raises(SteppeError, match="with your own"):
+    with pytest.raises(SteppeError, match="its frozen parameters are not"):
         steppe.analyze(tmp_path / "run", "trace", model=other, data=blobs())
 
 

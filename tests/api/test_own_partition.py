@@ -108,7 +108,7 @@ def test_rules_divide_by_any_array(tmp_path: Path) -> None:
     result = steppe.run("fedavg", nn.Linear(6, 2), many, by=numbers, **{**rule, "clients": 10}, **FEW)
     spans = [np.ptp(numbers[own]) for own in held(result)]  # a bin each
     assert np.median(spans) < np.ptp(numbers) / 4
-    rows = steppe.run("fedavg", nn.Linear(6, 2), many, by=many[1].int(), **rule, **FEW)
+    rows = steppe.run("fedavg", nn.Linear(6, 2), many, by=many[1], **rule, **FEW)  # the targets themselves
     assert [len({int(y[i] == 0) for i in own}) for own in held(rows)] == [1, 1]
     named = steppe.run("fedavg", "mlp", "digits", by=np.arange(1437) // 719, **rule, **{**FEW, "max_steps": 1})
     assert named.experiment.config.data == "digits"
@@ -134,6 +134,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": IDS[:5], "partition": "lda(1)"}, "one value per training sample: 90"),
     ({"by": np.full(90, np.inf), "partition": "lda(1)"}, "not finite"),
     ({"by": IDS, "partition": [[0], [1]]}, "by needs a rule"),
+    ({"by": IDS, "partition": "iid"}, "iid does not read it: leave it out"),
+    ({"by": np.full((90, 2), 0.5), "partition": "lda(1)"}, "or whole numbers"),
     ({"partition": "natural"}, "needs data that name their clients"),
     ({"partition": [[0], [1]], "validation": 0.5}, "every client keeps at least one"),
 ]

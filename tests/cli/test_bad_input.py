@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from steppe.cli import terminal
 from tests.cli.conftest import Steppe
 
 MLP = ("--set", "model=mlp")
@@ -296,3 +297,14 @@ def test_what_cannot_be_traced(steppe: Steppe, tmp_path: Path) -> None:
     wild = {**GOOD, "lr": 1e200, "rounds": [[0]] * 4}
     (tmp_path / "wild.json").write_text(json.dumps(wild))
     assert "not finite" in refused(steppe, "trace", "fedavg", "-p", "wild.json", code=3)
+
+
+def test_what_a_terminal_or_rich_would_obey_is_shown(capsys):
+    """Names come from files and folders of others: codes, markup, and what rich takes for pictures."""
+    terminal.show(terminal.escape("a.py:X: [red] \x1b[31m \x9b2J \x07"))
+    terminal.print_table("\x1b", ["name"], [["\x1b]0;title\x07:x:"]])
+    terminal.show("not escaped \x1b[31m")
+    said = capsys.readouterr().out
+    assert r"a.py:X: [red] \x1b[31m \x9b2J \x07" in said
+    assert r"\x1b]0;title\x07:x:" in said
+    assert not [c for c in said if c != "\n" and not c.isprintable()]

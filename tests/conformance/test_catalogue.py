@@ -20,10 +20,7 @@ from steppe.runs.client_store import DiskStore, MemoryStore
 from tests.conformance.problem import CLIENTS, LONELY, LR, algorithm, entries, federation, label, run, task
 
 ENTRIES = [e for e in entries() if e[1].get("first_step") != "official"]  # along rounding noise, by design
-# One process runs all tests of an entry, which share its sequential reference.
-every = pytest.mark.parametrize(
-    "entry", [pytest.param(e, marks=pytest.mark.xdist_group(label(e)), id=label(e)) for e in ENTRIES]
-)
+every = pytest.mark.parametrize("entry", ENTRIES, ids=label)
 SCHEDULE = [*LONELY, [3, 1, 0]]  # whoever was there in the first two rounds comes back in the last two
 
 

@@ -1,9 +1,10 @@
-"""Classes of parts that Python accepts, and that would do nothing."""
+"""Mistakes in parts that Python accepts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import torch
 
 import steppe
 from steppe.core.errors import SettingError, SteppeError
@@ -96,3 +97,46 @@ def test_a_state_that_nobody_declared_is_a_sentence(hook):
 def test_a_key_error_elsewhere_stays_one():
     with pytest.raises(KeyError), telling_missing_states():
         {}["mine"]
+
+
+def add_in_place(tensor, result):
+    tensor.add_(1)
+    return result
+
+
+WRONG = [
+    ("gradient", lambda self, grad, w, s: None, "returns None, but must return a tensor of the model's size"),
+    ("gradient", lambda self, grad, w, s: grad(w).sum(), r"returns a tensor of shape \(\), but must"),
+    ("gradient", lambda self, grad, w, s: add_in_place(w, grad(w)), "changes w and s.x in place"),
+    ("finish", lambda self, delta, s: add_in_place(s.x, delta), "changes s.x in place"),
+    ("finish", lambda self, delta, s: s.state.update(c=delta), r"writes s\.state\['c'\] on a client, where it is lost"),
+    ("server", lambda self, delta, s: s.state.update(c=delta), r"s\.state\['c'\] on the server: declare it"),
+    ("server", lambda self, delta, s: delta[:2], r"returns a tensor of shape \(2,\)"),
+    ("evaluated", lambda self, x, s: None, "returns None"),
+    ("penalty", lambda self, w, out, s: w, "must return one number as a tensor"),
+    ("penalty", lambda self, w, out, s: out.features.sum(), "out.features exists only if the class says needs"),
+    ("client_state", lambda self, x: {"c": 0.0}, "must return a dict of tensors"),
+    ("start", lambda self, w: w, r"must take these arguments: \(self, w, s\)"),
+]
+
+
+@pytest.mark.parametrize(("hook", "function", "sentence"), WRONG, ids=range(len(WRONG)))
+def test_a_hook_that_does_what_it_must_not_is_named_before_training(hook, function, sentence):
+    part = type("Wrong", (Part,), {"name": "wrong", hook: function})()
+    with pytest.raises(SteppeError, match=rf"^Wrong\.{hook} .*{sentence}"):
+        steppe.run(part, "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)
+
+
+def test_a_state_keeps_the_shape_that_was_declared():
+    class Shrinks(Part):
+        name = "shrinks"
+
+        def client_state(self, x):
+            return {"c": torch.zeros_like(x)}
+
+        def finish(self, delta, s):
+            s.state["c"] = delta[:2]
+            return delta
+
+    with pytest.raises(SteppeError, match=r"Shrinks\.finish writes a tensor of shape \(2,\) to s\.state\['c'\]"):
+        steppe.run(Shrinks(), "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)

@@ -224,7 +224,6 @@ def test_code_on_a_page_runs(page, pages, tmp_path, monkeypatch):
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.skipif(not (SITE / "index.html").exists(), reason="there is no site yet: make docs")
-@pytest.mark.xdist_group("report, drawn and compiled")
 def test_the_table_of_methods_filters(browser):
     browser.get((SITE / "methods" / "index.html").as_uri())
     for name in ("stateless", "bytes", "gradients"):

@@ -463,6 +463,32 @@ def test_resume_does_not_meet_it_again_at_once(tmp_path):
     assert ("train", node) not in grid.log[before:]
 
 
+ALONE = {**RUN, "per_round": 1, "rounds": 12, "max_steps": 1}
+
+
+def test_a_bad_client_that_is_sampled_alone_ends_nothing(tmp_path):
+    """Nor does it stop the run each time that it is resumed: its rounds are skipped, and the others' are not."""
+    grid = grid_of(tmp_path, ALONE)
+    grid.spoil = Bad(grid, raw(b"PK"))
+    result, _, said = launch(tmp_path, ALONE, grid=grid, terms={"refusals": 2, "leave_out": 5})
+    asked = [ids[0] for ids in map(result.experiment.sample, range(12))]
+    skipped = [t for t, client in enumerate(asked) if t and client == BAD]
+    assert len(skipped) > 2  # some while it is asked, some while it is left out
+    assert [t for t, record in enumerate(result.history) if record["clients"] == 0] == skipped
+    assert same(result, ALONE, absent=skipped)
+    assert len([line for line in said if "The model stays as it was" in line]) == len(skipped)
+
+
+def test_an_absent_client_that_is_sampled_alone_ends_nothing(tmp_path):
+    grid = grid_of(tmp_path, ALONE)
+    grid.configs = {node: c for node, c in grid.configs.items() if c["client"] != BAD}
+    result, _, _ = launch(tmp_path, {**ALONE, "rounds": 4}, grid=grid, terms={"enough": 2, "wait": 0.3})
+    asked = [ids[0] for ids in map(result.experiment.sample, range(4))]
+    assert BAD in asked
+    assert [record["clients"] for record in result.history] == [int(client != BAD) for client in asked]
+    assert [record.get("dropped") for record in result.history] == [[BAD] if c == BAD else None for c in asked]
+
+
 def test_other_errors_than_a_nodes_still_end_the_run(tmp_path, monkeypatch):
     """A server that is itself broken must not look like a federation of bad nodes."""
     monkeypatch.setattr(Nodes, "_present", lambda *_: 1 / 0)

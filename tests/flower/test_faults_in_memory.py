@@ -1,5 +1,6 @@
 """What goes wrong in a federation, one thing at a time, on a grid in memory: who is counted, and from which state."""
 
+import math
 import time
 
 import numpy as np
@@ -384,11 +385,27 @@ def _other(text):
     return terms._replace(config=terms.config.model_copy(update={"model": "cnn"}))
 
 
+IMAGES = {"shape": [1, 8, 8], "classes": 3, "mean": [0.5], "std": [0.5]}
+
+
 @pytest.mark.parametrize(("content", "why"), [
     ({"dedline": 3}, "there is no key 'dedline'; did you mean 'deadline'"),
     ({"data": {"shape": [1], "inputs": "float32", "classs": 3}}, "no key 'data.classs'; did you mean 'classes'"),
     ({"data": {"shape": [1, 8, 8], "classes": 3}}, "images need mean and std"),
     ({"name": "../up"}, "name is '../up', but must be of the form"),
+    ({"data": IMAGES | {"shape": [-1]}}, "data.shape.0 is -1, but must be at least 1"),
+    ({"data": IMAGES | {"shape": [True, 8, 8]}}, "data.shape.0 is True, but must be"),
+    ({"data": IMAGES | {"shape": [10**4] * 3}}, "but a sample may have at most 100,000,000 numbers"),
+    ({"data": IMAGES | {"shape": [1] * 5000}}, "data.shape is "),
+    ({"data": IMAGES | {"classes": 10**12}}, "data.classes is 1000000000000, but must be at most"),
+    ({"data": IMAGES | {"mean": [math.nan]}}, "data.mean.0 is nan, but must be a finite number"),
+    ({"data": IMAGES | {"std": [math.inf]}}, "data.std.0 is inf, but must be a finite number"),
+    ({"data": IMAGES | {"std": [1e-320]}}, "data.std.0 is 1e-320, but must be at least 1e-09"),
+    ({"data": IMAGES | {"class_names": ["a", "a"], "classes": 2}}, "one of the class_names occurs twice"),
+    ({"wait": 1e300}, "wait is 1e"),
+    ({"refusals": 10**20}, "refusals is 100000000000000000000, but must be at most"),
+    *(({"out": out}, "must be a folder of its own, not one of the federation's")
+      for out in ("", ".", "app", "app/run", "nodes", "operator/x", "a\0b")),
     ({"run": {"validation": 0.1}}, "validation needs training data on the server"),
     ({"run": {"measure": ["lambda1"]}}, "measure needs training data on the server"),
     ({"run": {"dropout": 0.5}}, "dropout, speed and deadline simulate failures"),

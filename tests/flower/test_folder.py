@@ -7,6 +7,7 @@ import stat
 import time
 import zipfile
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,45 @@ def test_loopback_needs_no_certificates(tmp_path):
     assert (config.clients, config.checkpoint_every) == (2, 1)
     with pytest.raises(SteppeError, match="already holds a federation"):
         init(tmp_path / "a b", CONFIG)
+
+
+HOSTS = ["", "a b", "x;touch y", "$(touch y)", 'a"b', "a\nb", "::1", "a:8000", "-x", "a..b", "0.0.0.0", "1.1.1.999"]
+
+
+@pytest.mark.parametrize("host", [*HOSTS, "é.example", "a" * 300])
+def test_a_host_is_a_name_or_an_address(host, tmp_path):
+    """It is written into shell scripts, which nodes run, and into a certificate."""
+    with pytest.raises(SteppeError, match=r"^host is .* must be a name such as"):
+        init(tmp_path / "f", CONFIG, host=host)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_long_name_fits_into_the_certificate(tmp_path):
+    init(tmp_path / "f", CONFIG, host=".".join(["long" * 10] * 3))
+    assert (tmp_path / "f/operator/server.crt").exists()
+
+
+def test_half_a_federation_does_not_stay(tmp_path, monkeypatch):
+    """The data set is missing, which only the nodes' shares need; what was there before stays."""
+    monkeypatch.setenv("STEPPE_DATA", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    for folder in (tmp_path / "new", tmp_path / "mine"):
+        with pytest.raises(SteppeError, match="cifar10 is expected in"):
+            init(folder, CONFIG.model_copy(update={"data": "cifar10"}))
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+    assert [p.name for p in tmp_path.glob("mine/*")] == ["notes.txt"]
+    (tmp_path / "mine/nodes").mkdir()
+    with pytest.raises(SteppeError, match="mine already holds nodes, which a federation has too"):
+        init(tmp_path / "mine", CONFIG)
+
+
+def test_places_that_cannot_be_a_federation(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    for place in (Path("/"), tmp_path / "loop", tmp_path / "file"):
+        with pytest.raises(SteppeError, match="cannot be the folder of a federation"):
+            init(place, CONFIG)
 
 
 def test_beyond_loopback_tls_and_node_keys_are_on(tmp_path):
@@ -252,6 +292,16 @@ def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp
         told = command("resume", tmp_path / "f")
     assert "already running in" in told
     assert (f"kill -9 {os.getpid()}, then resume" in told, "kill" in told) == (advice, advice)
+
+
+def test_two_commands_do_not_start_the_same_federation(tmp_path):
+    """Each would delete the other's database and write its own ports."""
+    command("init", tmp_path / "f", "--nodes", 2)
+    with lock(tmp_path / "f/operator"):
+        told = command("up", tmp_path / "f")
+    assert "Another steppe federate up or resume is running in" in told
+    assert not list(tmp_path.glob("f/operator/*.log"))
+    assert stat.S_IMODE((tmp_path / "f/operator/server.lock").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(("state", "alive", "why"), [

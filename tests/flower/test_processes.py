@@ -176,7 +176,7 @@ def test_a_node_is_killed_in_its_round_and_comes_back(trial):
     end_keeper(trial.local.nodes[2], kill=True)
     trial.until(lambda: len(trial.history(out)) == 2)  # Flower gives a silent node up after a minute
     trial.local.start_node(2)
-    trial.until(lambda: any("client 2 is here" in text for text in trial.said))
+    trial.until(lambda: any("client 2 is connected" in text for text in trial.said))
     (trial.folder / "nodes" / "0" / "gate-2").touch()
     thread.join(400)
     assert thread.error is None

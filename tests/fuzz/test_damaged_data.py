@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
 import resource
 import shutil
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from steppe.core.errors import SteppeError
-from steppe.data import load
+from steppe.data import Partition, load
+from steppe.data.npz import read_npz
 from steppe.flower.federation_file import Sample
 from steppe.flower.node_data import read_data
 from tests.fuzz.damage import ANY_BYTES, Damage
@@ -203,3 +205,11 @@ def test_labels_and_images_that_are_no_numbers(tmp_path: Path) -> None:
                  test_images=np.zeros((3, 2, 2), np.uint8), test_labels=np.zeros(3, int))  # fmt: skip
         with pytest.raises(SteppeError, match="label"):
             load(str(tmp_path / "odd.npz"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """Neither as arrays nor as a partition."""
+    for name, read in (("a.npz", read_npz), ("a.json", Partition.load)):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(SteppeError, match="not an ordinary file"):
+            read(tmp_path / name)

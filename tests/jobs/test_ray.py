@@ -12,6 +12,7 @@ import pytest
 
 from steppe.config import resolve
 from steppe.core.errors import SteppeError
+from steppe.jobs import queue as queue_module
 from steppe.jobs.job import Job
 from steppe.jobs.places import Here, find_places
 from steppe.jobs.queue import LIVES, Queue
@@ -61,7 +62,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_job_that_lost_its_machine_runs_again(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_lost_its_machine_runs_again(
+    here: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "LOOK", 0.01)
     place = Cluster(losses=LIVES - 1)
     with Queue([place]) as queue:
         queue.add(_jobs(here)[:1])

@@ -13,7 +13,7 @@ import pytest
 from tests.chromium import until
 from tests.report.conftest import FIGURES
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def opened(browser: Any, path: Path, width: int = 1100, scheme: str = "light") -> Any:

@@ -16,7 +16,7 @@ from steppe.report.read_runs import read
 from steppe.report.report_tables import Table
 from steppe.report.write import write
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("report, drawn and compiled")]
+pytestmark = [pytest.mark.slow]
 PACKAGES = ("booktabs.sty", "graphicx.sty", "geometry.sty")
 TABLES = sorted((Path(__file__).parents[2] / "docs" / "reproductions").glob("*.tex"))
 

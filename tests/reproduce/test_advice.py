@@ -70,6 +70,23 @@ def test_a_gain_is_told_in_words():
         "65.03 ± 2.61 %, 3.50 points above FedAvg", "65.03 ± 2.61 %, 2.00 ± 0.25 points below FedAvg",
     ]  # fmt: skip
     assert [_cell(e, "over_fedavg", "over_fedavg_half_width") for e in told] == ["3.50 (3)", "-2.00 ± 0.25 (3)"]
+    both = describe_evidence(replace(SOME[1], gain=Interval(9, 1, 3), gain_over_mean=Interval(3.25, 0.5, 3)))
+    assert format_number(both).endswith("9.00 ± 1.00 points above FedAvg, 3.25 ± 0.50 points above FedAvg + EMA")
+
+
+def test_states_in_rare_rounds_and_what_was_not_compared():
+    rare = " ".join(advise(Wish(clients=100_000, per_round=100), SOME[:2])["gaps"])
+    assert "B keeps a state on clients" in rare
+    assert "--stateless" in rare
+    assert "keeps a state" not in " ".join(advise(Wish(clients=100, per_round=20), SOME[:2])["gaps"])
+    assert "keeps a state" not in " ".join(advise(Wish(clients=1000, per_round=1, stateless=True), SOME)["gaps"])
+    strong = [method("X + EMA", (67.0,), flops_x=2.0)]
+    assert "X + EMA (67.00 % of held-out data" in " ".join(advise(Wish(), SOME, strong)["gaps"])
+    assert advise(Wish(max_flops=1.5), SOME, strong)["gaps"] == []
+    assert advise(Wish(clients=1000), SOME, strong)["gaps"] == [
+        "One seed and one draw of the partition: differences of a point or two may be chance.",
+        "FedAvg has a local momentum of 0.9 in the survey: in the league it is far better with 0.",
+    ]
 
 
 def test_every_answer_of_the_page_has_a_command():

@@ -1,11 +1,15 @@
 """The league: six candidates each, ours by held-out data, blocks in order, paired intervals."""
 
+import functools
 import json
 import math
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 
 import steppe
 from steppe.cli.reproduce import _show_league
@@ -52,6 +56,16 @@ def test_two_candidates_follow_so_that_what_is_chosen_lies_inside():
     assert followed == [Candidate(1.0), Candidate(3.3)]
     assert arm.is_at_edge(arm.choose(found), found)
     assert arm.choose(found[:-1]) is None
+    # A seventh and an eighth follow outwards; the arm's blocks wait for them, and what was best before still counts.
+    assert [c for c, s in arm.tried(found)[0].items() if s is None] == [Candidate(11.0)]
+    jobs = league.find_missing_runs(found, "paper", ["lda-0.1/feddyn"], MACHINE)
+    assert [j.cells[0].row for j in jobs] == ["feddyn/alpha=11"]
+    ended = [*found, row_of(arm, Candidate(11.0), SEED, 0.5)]
+    assert len(arm.tried(ended)[0]) == 7
+    assert not arm.is_at_edge(arm.choose(ended), ended)
+    outwards = [*found, row_of(arm, Candidate(11.0), SEED, 0.81), row_of(arm, Candidate(37.0), SEED, 0.82)]
+    assert [*arm.tried(outwards)[0].values()][-2:] == [0.81, 0.82]
+    assert arm.is_at_edge(arm.choose(outwards), outwards)  # eight are the most
     # With momentum 0 the best is at an end of what was tried with momentum 0, whatever the axis was tried with.
     found, followed = tuned(arm, 1, scores=[0.3, 0.4, 0.2, 0.6])
     assert followed == [Candidate(0.055, True), Candidate(0.3, True)]
@@ -83,6 +97,10 @@ def test_tuning_first_then_whole_blocks():
     assert begin == [(block, name) for block in (1, 2) for name in arms_of_a_block]
     assert all(j.config.judged_on == "test" and not j.config.validation for j in jobs[:30])
     assert [bool(j.config.measure) for j in jobs[:30]] == [True] * 15 + [False] * 15
+    everything = league.find_missing_runs(known, "paper", [], MACHINE)
+    first_of = [next(i for i, j in enumerate(everything) if j.stage[0] == k) for k in range(5)]
+    ids = ["/".join(everything[i].cells[0].id.split("/")[:2]) for i in first_of]
+    assert ids == ["lda-0.1/fedavg", "tuning/fednsam", "lda-0.1/head-dual", "sharding-2/fedavg", "cifar100/fedavg"]
     with pytest.raises(steppe.SteppeError, match=r"lda-0\.1/feddyn"):
         league.find_missing_runs([], "paper", ["lda-0.1/fedyn"], MACHINE)
 
@@ -141,6 +159,58 @@ def test_the_entry_of_the_catalogue_is_the_arm_that_won():
     assert {e.command for e in found} == {"takyr"}
 
 
+def test_the_contrasts_were_named_before_every_run():
+    """The commit that named them is in the history of the commit of every row."""
+    named = league.read_league()["named_in"]
+    root = Path(__file__).parents[2]
+    git = functools.partial(subprocess.run, cwd=root, capture_output=True, text=True)
+    if not (root / ".git").exists() or git(["git", "cat-file", "-e", named]).returncode:
+        pytest.skip("the history is not here")
+    shown = git(["git", "show", f"{named}:src/steppe/reproduce/tables/blocks.toml"]).stdout
+    assert tomllib.loads(shown)["contrasts"] == league.read_league()["contrasts"]
+    assert tomllib.loads(shown)["worth"] == league.read_league()["worth"]
+    made = rows.read_rows(root / "results/league.jsonl")
+    for commit in {r["commit"] for r in made}:
+        assert git(["git", "merge-base", "--is-ancestor", named, commit]).returncode == 0, commit
+
+
+def test_the_committed_rows_by_another_program():
+    """Contrasts by SciPy from the file alone; tuning without the test set; one partition per block."""
+    made = rows.read_rows(Path(__file__).parents[2] / "results/league.jsonl")
+    runs, partitions = {}, {}
+    for row in made:
+        held_out = row["seed"] == SEED
+        assert row["config"]["judged_on"] == ("validation" if held_out else "test")
+        if held_out:
+            assert row["accuracy"] == row["validation"]
+            assert all(
+                round(5000 * a, 6) % 1 == 0 for a in row["running_mean"]
+            )  # of 5,000 samples: a test set has 10,000
+            continue
+        column, arm, _ = row["cell"].split("/", 2)
+        partitions.setdefault((column, row["seed"]), set()).add(row["partition"])
+        runs.setdefault((column, arm), {})[row["seed"]] = 100 * sum(row["running_mean"][-10:]) / 10
+    assert all(len(found) == 1 for found in partitions.values())
+    known = rows.read_folders([rows.find_ours()])
+    told, found, chances = league_page.write_outcome(known), {}, {}
+    for (column, arm), theirs in runs.items():
+        if arm in league.read_league()["contrasts"]:
+            ours = runs[column, "curved-dual"]
+            differences = [ours[b] - theirs[b] for b in ours if b in theirs]
+            test = ttest_1samp(differences, 0)
+            low, high = test.confidence_interval(0.95)
+            found[column, arm] = (sum(differences) / len(differences), low, high, len(differences))
+            chances[column, arm] = test.pvalue
+    order = sorted(chances, key=chances.get)
+    holm = {k: max(chances[j] * (len(order) - i) for i, j in enumerate(order[: n + 1])) for n, k in enumerate(order)}
+    titles = {a.id: a.title for a in league.list_arms()}
+    for (column, arm), (mean, low, high, count) in found.items():
+        start = f"{league.find_column(column)['title']}: ours − ({titles[arm]} + EMA) = {mean:+.2f} points, "
+        (line,) = [s for s in told if s.startswith(start)]
+        assert f"interval {low:+.2f} to {high:+.2f}, {count} blocks, p = {chances[column, arm]:.3f}, " in line
+        assert f"corrected = {min(1, holm[column, arm]):.3f}: " in line
+
+
 def test_contrasts_are_paired_by_block():
     ours, theirs = {1: 60.0, 2: 50.0, 3: 55.5, 7: 90.0}, {1: 59.0, 2: 49.5, 3: 54.0, 8: 1.0}
     pair = compare_blocks(ours, theirs)
@@ -161,9 +231,16 @@ def test_the_page_and_the_command_say_what_won_and_what_was_not_run(capsys):
             known.append(row_of(a, a.choose(known), block, level[a.id] + wobble, "lda-0.1"))
     told = "\n".join(league_page.write_outcome(known))
     assert "ours is dual + server ascent + MAN" in told
-    assert "ours − (FedDyn + EMA) = +1.60 points, interval +1.10 to +2.10, 3 blocks: ours wins" in told
+    assert (
+        "ours − (FedDyn + EMA) = +1.60 points, interval +1.10 to +2.10, 3 blocks, p = 0.005, corrected = 0.005: "
+        in told
+    )
+    assert "corrected = 0.005: ours wins." in told
     assert "ours − (FedSoL + EMA) = -2.00 points" in told
     assert "ours − (FedGMT + EMA) = +0.00 points, interval +0.00 to +0.00, 3 blocks: not decided" in told
+    assert "For all 30 that are planned, Bonferroni's would leave none of them decided" in told
+    (few,) = [s for s in league_page.write_outcome([r for r in known if r["seed"] != 3]) if "(FedDyn + EMA)" in s]
+    assert few.endswith("too few blocks to decide.")
     page = league_page.render_markdown(known)
     assert "CIFAR-10, LDA(0.1): FedAvg (3 of 6)" in page
     assert "CIFAR-100, LDA(0.1): no arm." in page

@@ -136,13 +136,22 @@ def test_a_process_stays_with_its_algorithm():
     queue.slots[0].job = first
     assert queue._choose("").group != first.group
     third = queue._choose(first.group)
-    assert (third.group, third.stage) == (first.group, (0, 0))
+    assert (third.group, third.stage) == (first.group, (0, 0, 0))
     stages = []
     while job := queue._choose(""):
         queue.waiting.remove(job)
         stages.append(job.stage)
     assert stages == sorted(stages)  # table by table, and second seeds after everybody's first
-    assert stages[-1] == (1, 1)
+    assert stages[-1] == (1, 0, 1)
+
+
+def test_cells_that_are_named_first_run_first():
+    globs = ["cifar10/lda-0.1/fedsol", "*/sharding-2/fedavg", "cifar10/lda-0.1/*"]
+    jobs = missing_runs.find_missing_runs(["fedsol-table1"], "paper", globs, 1, False, [], {})
+    assert [job.cells[0].id for job in jobs][:2] == ["cifar10/lda-0.1/fedsol", "cifar10/sharding-2/fedavg"]
+    queue = Queue([Here])
+    queue.waiting = list(jobs)
+    assert queue._choose("").cells[0].id == "cifar10/lda-0.1/fedsol"  # though FedSAM takes longer
 
 
 def test_cells_that_share_a_run_are_looked_at_together():

@@ -13,8 +13,8 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     "run": ("Runs", "Train a federation, and inspect the result.",
             ["run", "Result", "load", "Run", "analyze", "write_report"]),
     "compare": ("Comparisons and costs", "Many runs under one protocol, and what an algorithm costs.",
-                ["compare", "report.shown.ComparedRuns", "sweep", "report.shown.SweptRuns", "cost",
-                 "report.shown.Costs", "trace", "report.shown.Trace"]),
+                ["compare", "report.result_objects.ComparedRuns", "sweep", "report.result_objects.SweptRuns", "cost",
+                 "report.result_objects.Costs", "trace", "report.result_objects.Trace"]),
     "data": ("Data", "Your own data, and how they are divided among clients.",
              ["from_arrays", "from_clients", "from_dataset", "data.load", "Data", "partition", "Partition"]),
     "parts": ("Parts and algorithms",
@@ -42,9 +42,9 @@ MODULES: dict[str, tuple[str, dict[str, list[str]]]] = {
     "testing": ("Tests for your own parts", {}),
 }  # fmt: skip
 # what signatures call these types
-TYPES = ["engine.calls.Asked", "engine.calls.Added", "lab.Several", "core.metric.Each", "core.prediction.Predict",
-         "engine.rounds.Watch", "core.inputs.Inputs", "core.layout.Tensors", "core.layout.Layout", "core.task.Outputs",
-         "core.scopes.Forward", "core.scopes.Term"]  # fmt: skip
+TYPES = ["engine.read_call.Asked", "engine.read_call.Added", "lab.Several", "core.metric.Each",
+         "core.prediction.Predict", "engine.rounds.Watch", "core.inputs.Inputs", "core.layout.Tensors",
+         "core.layout.Layout", "core.task.Outputs", "core.scopes.Forward", "core.scopes.Term"]  # fmt: skip
 
 
 def make_pages() -> dict[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from tools.docs.tables import make_table
 
 from steppe.config import Config, resolve
 from steppe.reproduce import league, league_page, recipes, rows, verdicts
+from steppe.reproduce.intervals import estimate
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = 8  # rows that need not be folded
@@ -65,8 +65,9 @@ def _surveyed(known: Sequence[rows.Row]) -> list[Evidence]:
     for (table, cell), mine in several.items():
         values = [next((v for s in STATISTICS if (v := rows.find_statistic(row, s)) is not None), 0.0) for row in mine]
         title = (DOCS / f"{table}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
-        found.append(Evidence(f"{table}.md", title, cell, resolve(mine[0]["config"]), "–", f"{100 * fmean(values):.4g}",
-                              "–", len({row["seed"] for row in mine}),
+        ours = str(estimate([100 * v for v in values])).partition(" (")[0]
+        found.append(Evidence(f"{table}.md", title, cell, resolve(mine[0]["config"]), "–", ours, "–",
+                              len({row["seed"] for row in mine}),
                               named.get(mine[0]["recipe"], mine[0]["config"]["algorithm"])))  # fmt: skip
     return found
 

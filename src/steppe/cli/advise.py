@@ -15,7 +15,7 @@ from steppe.core.errors import SteppeError
 
 @app.command()
 def advise(
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in all.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Total number of clients.")] = None,
     per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Partition nearest to the clients' data, such as "
                          "'lda(0.1)'.")] = None,
@@ -32,13 +32,13 @@ def advise(
     from steppe.reproduce import rows
     from steppe.reproduce.advice import Wish
     from steppe.reproduce.advice import advise as answer
-    from steppe.reproduce.method_results import collect_evidence
+    from steppe.reproduce.method_results import collect_evidence, list_uncompared
 
     if clients and per_round and per_round > clients:
         raise SteppeError(f"--per-round is {per_round}, but there are only {clients} clients: lower --per-round.")
     wish = Wish(clients, per_round, partition, data, stateless, max_bytes, max_flops)
     known = rows.read_folders([rows.find_ours(), *([results] if results else [])])
-    told = answer(wish, collect_evidence(known))
+    told = answer(wish, collect_evidence(known), list_uncompared(known))
     if as_json:
         print(json.dumps(told, indent=1, ensure_ascii=False))
         return
@@ -50,6 +50,8 @@ def _show(told: dict[str, Any]) -> None:
         best = told["advice"]
         terminal.show(terminal.escape(f"{best['method']}: {format_number(best)}, {_costs(best)}"))
         terminal.show(terminal.escape(f"  {best['run']}"))
+        for e in told["others"]:  # one number each is enough for what is behind
+            e |= {"over_fedavg": None, "over_fedavg_ema": None}
         counts = [e["seeds"] for e in (best, *told["level"], *told["others"])]
         runs = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
         unit = "block" if told["source"] == "league" else "seed"
@@ -69,11 +71,12 @@ def _show(told: dict[str, Any]) -> None:
 def format_number(e: dict[str, Any]) -> str:
     """Return an accuracy, and how far it is from FedAvg's."""
     width = f" ± {e['half_width']:.2f}" if e["half_width"] is not None else ""
-    gain = ""
-    if (over := e["over_fedavg"]) is not None:
-        half = f" ± {e['over_fedavg_half_width']:.2f}" if e["over_fedavg_half_width"] is not None else ""
-        gain = f", {abs(over):.2f}{half} points {'above' if over >= 0 else 'below'} FedAvg"
-    return f"{e['accuracy']:.2f}{width} %{gain}"
+    gains = ""
+    for name, key in (("FedAvg", "over_fedavg"), ("FedAvg + EMA", "over_fedavg_ema")):
+        if (over := e[key]) is not None:
+            half = f" ± {e[f'{key}_half_width']:.2f}" if e[f"{key}_half_width"] is not None else ""
+            gains += f", {abs(over):.2f}{half} points {'above' if over >= 0 else 'below'} {name}"
+    return f"{e['accuracy']:.2f}{width} %{gains}"
 
 
 def _costs(e: dict[str, Any]) -> str:

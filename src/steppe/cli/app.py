@@ -42,7 +42,7 @@ def main() -> None:
             from rich.console import Console
 
             text = f"[bold red]error:[/] {terminal.escape(_text(error))}"
-            Console(stderr=True, soft_wrap=True).print(text, highlight=False)
+            Console(stderr=True, soft_wrap=True, emoji=False).print(text, highlight=False)
         sys.exit(code)
 
 

@@ -17,20 +17,23 @@ from steppe.core.errors import SteppeError
 def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
+         data: Annotated[str | None, typer.Option("--data", help="Data set from which the model gets a batch, "
+                                                                 "instead of --shape and --classes.")] = None,
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, measured by tracing."""
     from steppe.algorithms import CATALOGUE
+    from steppe.engine.traced_costs import CostTracer
     from steppe.report.formats import format_bytes
-    from steppe.report.listing import trace_costs
     from steppe.settings import split_algorithm
 
     names = list(CATALOGUE) if everything or not algorithms else algorithms
     shared = arguments.share_sets(sets, [split_algorithm(name)[0] for name in names])
     asked = {name: shared[split_algorithm(name)[0]] for name in names}
-    rows, parameters = trace_costs(asked, model, arguments.parse_shape(shape), classes, batch, add)
+    tracer = CostTracer(model, data, arguments.parse_shape(shape), classes, batch)
+    rows, parameters = [tracer.trace_written(name, s, add) for name, s in asked.items()], tracer.task.layout.size
     if as_json:
         print(json.dumps({"model": model, "parameters": parameters, "rows": rows}, indent=1))
         return

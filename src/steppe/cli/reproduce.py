@@ -25,7 +25,7 @@ def reproduce(
     tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; survey; or list "
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
-                     "may be repeated.")] = [],  # noqa: B006
+                     "may be repeated; those named first run first.")] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per cell, with seeds 0, 1, …")] = 1,
     scale: Annotated[str, typer.Option("--scale", help="paper, or tiny (embedded digits, a minute).")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",

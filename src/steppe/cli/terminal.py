@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def escape(text: str) -> str:
+    """Return text to be shown as it is: neither rich's markup nor codes that a terminal would obey."""
     from rich.markup import escape
 
-    return escape(text)
+    return escape(CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
 
 
-def console() -> Any:
+def console(**size: int) -> Any:
+    """Return rich's console, of this size if it is given."""
     from rich.console import Console
 
-    here = Console()
-    return here if here.is_terminal else Console(width=250, height=25)  # a file or a pipe has no edge to wrap at
+    here = Console(**size, emoji=False)  # type: ignore[arg-type]  # :x: may be part of a name
+    # A file or a pipe has no edge to wrap at.
+    return here if size or here.is_terminal else Console(width=250, height=25, emoji=False)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
     """Print a table without cutting names short: on a narrow terminal, columns in `spare` are left out, one by one."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     here = console()
@@ -32,12 +37,12 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
             table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(row[i]) for i in shown))
-        needed = Console(width=1000, height=25).measure(table).maximum  # the real console would report that it fits
+        needed = console(width=1000, height=25).measure(table).maximum  # the real console would report that it fits
         if needed <= here.width:
             break
     show(f"[bold]{escape(title)}[/]")
-    Console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may override the width
+    console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may override the width
 
 
 def show(text: str) -> None:
-    console().print(text, highlight=False, soft_wrap=True)
+    console().print(CONTROL.sub("?", text), highlight=False, soft_wrap=True)

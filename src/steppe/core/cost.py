@@ -11,9 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
+from steppe.core.errors import SteppeError
+from steppe.core.hook_checks import watch
 from steppe.core.layout import Tensors
 from steppe.core.part_class_checks import telling_missing_states
-from steppe.core.server import Server, broadcast
+from steppe.core.server import Server, aggregate, broadcast, choose_evaluated
 from steppe.core.task import Task
 
 
@@ -53,14 +55,21 @@ class Traced(NamedTuple):
         )  # fmt: skip
 
 
-def cost(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Cost:
-    """Trace begin, step and end. Only the shapes of `batch` are used, unless the model cannot run without data."""
-    return trace_round(algorithm, task, batch, device).weigh(task)
+def cost(algorithm: Algorithm, task: Task, batch: Tensors) -> Cost:
+    """Trace begin, step and end without data, or with a real step if the model reads values or creates tensors."""
+    try:
+        traced = trace_round(algorithm, task, batch)
+    except Exception as error:  # without data, a model may fail in any way
+        if task.x0.is_meta or isinstance(error, SteppeError):
+            raise
+        traced = trace_round(algorithm, task, batch, task.x0.device)
+    return traced.weigh(task)
 
 
 @telling_missing_states()
 def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Traced:
-    """Run one client's round on tensors without data, with one step."""
+    """Run one client's round on tensors without data, with one step, and refuse mistakes of its parts."""
+    algorithm = Algorithm(tuple(map(watch, algorithm.parts)), algorithm.name)
     task = task.to(device)
     x = task.x0
     batch = tree_map(lambda v: v.to(device, x.dtype if v.is_floating_point() else None), batch)
@@ -76,6 +85,10 @@ def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.
     with counter, torch.no_grad():
         live = step(algorithm, task, sent, live, batches, scalar, scalar, meter=meter)
     reply = end(algorithm, task, sent, live, scalar)
+    if not algorithm.guards:  # these act on several clients, or draw from a secret
+        replies = tree_map(lambda v: v[None], reply)
+        after = aggregate(algorithm, task.layout, server, sent, replies, scalar[None], 1, lambda p, k: rows[p][k])
+        choose_evaluated(algorithm, task.layout, after, scalar, scalar)
     size = task.layout.size
     model = size - (size if algorithm.alone else task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0)
 

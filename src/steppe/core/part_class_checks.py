@@ -1,4 +1,4 @@
-"""Find mistakes in the class of a part: a hook or a setting that Python ignores, a state that does not exist."""
+"""Find mistakes in a part: a hook or a setting that Python ignores, a state that does not exist."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
 
 HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n != "has" and not n.startswith("_"))
+
+
+class PartSlip(SteppeError):
+    """A hook of a part does what it must not; the text says what to write instead."""
 
 
 @cache
@@ -58,6 +62,6 @@ def telling_missing_states() -> Iterator[None]:
         if not hooks:
             raise
         part, hook = hooks[-1]
-        raise SteppeError(f"{type(part).__name__}.{hook} reads {error}, which does not exist: declare it in "
+        raise PartSlip(f"{type(part).__name__}.{hook} reads {error}, which does not exist: declare it in "
                           "client_state, round_state or server_state, name in `down` what the server sends, and fill "
                           "s.up in finish.") from error  # fmt: skip

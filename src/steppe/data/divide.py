@@ -73,6 +73,9 @@ def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tup
     elif isinstance(rule, Path):
         options["partition"] = str(rule)
     if by is not None:
+        if isinstance(rule, str | Path) and (str(rule).strip() in ("iid", "natural") or is_file(str(rule))):
+            raise SteppeError(f"by is what a rule of labels divides by, such as partition='lda(0.3)'; {rule} does not "
+                              "read it: leave it out.")  # fmt: skip
         data = data if data is not None else load(named, options.get("data_folder"))
         as_labels(by, len(data.train_targets))  # a mistake is found here
         data = replace(data, by=as_array(by))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from steppe.core.errors import SteppeError, quote
+from steppe.core.ordinary_files import check_ordinary
 
 
 def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
@@ -28,7 +29,7 @@ def find(folder: Path, names: list[str], inside: tuple[str, ...] = ()) -> Path:
 def read_bytes(path: Path) -> bytes:
     """Read a plain or gzip-compressed file."""
     try:
-        data = path.read_bytes()
+        data = check_ordinary(path).read_bytes()
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise SteppeError(f"{path} cannot be read ({error}); download it again.") from error

@@ -97,11 +97,13 @@ def as_labels(by: Any, samples: int) -> np.ndarray:
     array = as_array(by)
     if array.ndim == 0 or len(array) != samples:
         raise SteppeError(f"by has the shape {array.shape}, but must have one value per training sample: {samples}.")
+    array = array[:, 0] if array.shape[1:] == (1,) else array
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise SteppeError("by has values that are not finite.")
-        if array.ndim > 1:
-            raise SteppeError(f"by has the shape {array.shape}: give one number per training sample.")
+        if array.ndim > 1 and (array % 1).any():
+            raise SteppeError(f"by has the shape {array.shape}: give one number per training sample, or whole numbers.")
+    if array.dtype.kind == "f" and array.ndim == 1:
         inner = np.quantile(array, np.linspace(0, 1, BINS + 1)[1:-1])
         array = np.searchsorted(inner, array, side="right")
     try:

@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 
 from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, quote
+from steppe.core.ordinary_files import check_ordinary
 
 DEFLATE = 1100  # a byte of a zip file becomes at most this many bytes
 HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
@@ -27,7 +28,7 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.erro
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Read the arrays with these names, as far as they are there; all arrays if no names are given."""
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(check_ordinary(path)) as file:
             inside = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
             return {name: _read(file, info) for name, info in inside.items() if wanted is None or name in wanted}
     except FileNotFoundError:

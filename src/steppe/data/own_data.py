@@ -147,7 +147,7 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
                               f"{kinds[1][0]}; make them equal.")  # fmt: skip
     inputs = tree_map(lambda *t: torch.cat(t), *read)
     text = any(isinstance(v, str) for c in columns for v in (c.targets[:1] if not is_array(c.targets) else ()))
-    text = text or any(getattr(getattr(c.targets, "dtype", None), "kind", "") in "UO" for c in columns)
+    text = text or any(getattr(getattr(c.targets, "dtype", None), "kind", "") in ("U", "O") for c in columns)
     if text:
         targets: Any = np.concatenate([np.asarray(c.targets) for c in columns])
     else:
@@ -155,5 +155,9 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
         if odd := next((i for i, r in enumerate(rows) if r.shape[1:] != rows[0].shape[1:]), None):
             raise SteppeError(f"{whose[odd].capitalize()} targets have the shape {tuple(rows[odd].shape[1:])}, but "
                               f"{whose[0]} targets have {tuple(rows[0].shape[1:])}; make them equal.")  # fmt: skip
+        floats = [r.is_floating_point() for r in rows]
+        if any(floats) and not all(floats):
+            raise SteppeError(f"{whose[floats.index(True)].capitalize()} targets are floats, but "
+                              f"{whose[floats.index(False)]} targets are whole numbers; make them equal.")  # fmt: skip
         targets = torch.cat(rows)
     return inputs, targets, [count(x) for x in read]

@@ -22,6 +22,7 @@ from numpy.random import RandomState
 
 from steppe.core.atomic_write import save_figure, write_atomically
 from steppe.core.errors import SettingError, SteppeError, quote
+from steppe.core.ordinary_files import check_ordinary
 from steppe.data.draw_clients import DrawnClients
 from steppe.data.rules import OFFICIAL_SEEDS, PARTITIONS
 from steppe.settings import parse_rule
@@ -100,7 +101,7 @@ class Partition:
         from steppe.data.given_partition import number_clients, split_indices
 
         try:
-            content = json.loads(Path(path).read_text())
+            content = json.loads(check_ordinary(Path(path)).read_text())
             content = {"clients": content} if isinstance(content, list) else content
             if "groups" in content:
                 groups = number_clients(content["groups"])[0]
@@ -119,7 +120,7 @@ class Partition:
             raise SteppeError(f"The partition file {path} does not exist.") from error
         except SteppeError as error:
             raise SteppeError(f"{path}: {error}") from error
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise SteppeError(f"{path} is not a saved partition ({type(error).__name__}: {error}); save it again, or "
                               'write {"clients": [[0, 1], [2, 3]]}.') from error  # fmt: skip
         if not intact:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from steppe import data as datasets
 from steppe import models
@@ -81,12 +81,9 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     federation = Federation(data, split, config.batch, config.epochs, datasets.find_augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
-        if data.outputs is None:
-            raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
-                              + explain_labels(data))  # fmt: skip
         torch.manual_seed(config.seed)
-        model = models.build(config.model, data.outputs, data.shape)
-    task, notes = _task(model, data, loss, metric, head, predict)
+        model = build_model(config.model, data)
+    task, notes = make_task(model, data, loss, metric, head, predict)
     if config.judged_on == "validation":
         notes.append("evaluated on held-out training samples; the test set is not used")
     task = task.to(device, dtype)
@@ -103,12 +100,12 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         judged = next((p.name for p in chosen.using("evaluated")), None)
         if judged and at_nodes:
-            raise SteppeError(f"{judged} evaluates another model than the trained one. Its batch norm statistics would "
+            raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
         notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
-    costs = known_cost or _cost(chosen, task, batch)  # without the uploads for measures, which are added below
+    costs = known_cost or cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
     if config.running_mean is not None:
         chosen = chosen.plus(RunningMean(config.running_mean), outermost=True)
@@ -193,23 +190,33 @@ def _is_place(data: str) -> bool:
     return data.startswith(("hub:", "folder:")) or data.endswith(".npz")
 
 
-def _task(model: nn.Module, data: Data, loss: Any, metric: Any, head: str | None,
-          predict: Predict | None) -> tuple[Task, list[str]]:  # fmt: skip
+def build_model(name: str, data: Data) -> nn.Module:
+    """Build a model by name for the shape and the classes of some data."""
+    if data.outputs is None:
+        raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
+                          + explain_labels(data))  # fmt: skip
+    return models.build(name, data.outputs, data.shape)
+
+
+def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head: str | None = None,
+              predict: Predict | None = None) -> tuple[Task, list[str]]:  # fmt: skip
+    """Return the model with its loss and metrics, by default those of the data's targets, and notes about them."""
     check_predict(predict)
     each = read_loss(("mse" if data.train_targets.is_floating_point() else "cross_entropy") if loss is None else loss)
     metrics, notes = read_metrics(metric, each)
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
+    for name, p in model.named_parameters():
+        if p.requires_grad and p.numel() and not all(bound.isfinite() for bound in p.detach().aminmax()):
+            raise SteppeError(f"The model's {name} has values that are not finite, before any training.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
             f"the model has no module {head!r}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, each, metrics, head, predict=predict), notes
-
-
-def _cost(algorithm: Algorithm, task: Task, batch: dict[str, Tensor]) -> Cost:
-    """Trace the cost without data, or with a real step if the model reads values or creates its own tensors."""
     try:
-        return cost(algorithm, task, batch)
-    except Exception:  # without data, a model may fail in any way
-        return cost(algorithm, task, batch, task.x0.device)
+        return Task(model, each, metrics, head, predict=predict), notes
+    except TypeError as error:
+        if "pickle" not in str(error):
+            raise
+        raise SteppeError(f"The model cannot be copied, because it holds an open file, a lock or a generator "
+                          f"({error}): leave it out of the module's attributes.") from error  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
@@ -27,18 +28,24 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     data = federation.data
     few = slice(federation.batch_size)
     x, targets = federation.plain(take(data.train_inputs, few)), federation.targets(data.train_targets[few])
+    given = tree_map(torch.clone, x)  # a mistake must not change the user's data
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            logits = task.forward(task.x0, x, task.buffers, learning=False).logits
+            logits = task.forward(task.x0, given, task.buffers, learning=False).logits
     except SteppeError:
         raise
     except Exception as error:
         if any(frame.f_code is getattr(task.predict, "__code__", "") for frame, _ in walk_tb(error.__traceback__)):
             raise SteppeError(f"predict fails on the model's outputs, with {type(error).__name__}: {error}.") from error
         raise SteppeError(
-            f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
+            f"The model cannot take inputs of shape {show_shape(x)}: {error}."
+            + (" Is its table of tokens large enough?" if isinstance(error, IndexError) else explain_types(data))
         ) from error
+    if not all(map(torch.equal, tree_leaves(given), tree_leaves(x))):
+        raise SteppeError("The model changes its inputs in place, which are your data: let it write to new tensors, "
+                          "such as x = x * 2 instead of x *= 2, and nn.ReLU() instead of nn.ReLU(inplace=True) as the "
+                          "first layer.")  # fmt: skip
     if not isinstance(logits, Tensor):
         raise SteppeError(f"predict returns a {type(logits).__name__}, but must return one tensor: the predictions.")
     indexed = task.own_loss or find_loss_name(task.loss_each) == "cross_entropy"  # by the label

@@ -54,7 +54,7 @@ class Progress(logging.Handler):
             self.stack.enter_context(handle_logs(self))
             from rich.console import Console
 
-            console = Console(stderr=True)
+            console = Console(stderr=True, emoji=False)
             # A notebook needs ipywidgets for a bar, and colours (FORCE_COLOR) do not make a terminal.
             if find_spec("ipywidgets") if console.is_jupyter else sys.stderr.isatty():
                 self._start_bar(console)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from steppe.config import Config, nest_settings, rename_old, resolve, spell_out
 from steppe.core.algorithm import Algorithm
-from steppe.core.errors import SettingError, SteppeError, quote
+from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.references import OWN
 from steppe.registry import call_with_settings, check_parts, list_settings
@@ -52,13 +53,29 @@ def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[st
     """Return the caller's own parts, and the options that are not settings of his function."""
     if isinstance(algorithm, str):
         return None, dict(options)
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
     if isinstance(algorithm, Part | Algorithm | tuple | list):
+        _refuse_settings_of_objects(algorithm, options)
         return algorithm, dict(options)
-    if not callable(algorithm) or isinstance(algorithm, type):
+    if not callable(algorithm) or (isinstance(algorithm, type) and not issubclass(algorithm, Part)):
         raise SettingError(f"algorithm is {quote(algorithm)}: give a name, a part, several parts, a function that "
                            "returns parts, or a steppe.Algorithm")  # fmt: skip
-    mine = {k: v for k, v in options.items() if k in list_settings(algorithm)}
-    parts = call_with_settings(algorithm, f"algorithm {qualified_name(algorithm)!r}", mine)
+    settings, name = list_settings(algorithm), getattr(algorithm, "__name__", quote(algorithm))
+    for key in options:
+        if key not in settings and key not in Config.model_fields and get_close_matches(key, settings):
+            raise SettingError(f"algorithm {name} has no setting {quote(key)}{suggest_name(key, settings)}", key)
+    mine = {k: v for k, v in options.items() if k in settings}
+    parts = call_with_settings(algorithm, f"algorithm {name}", mine)
+    if not isinstance(parts, Part | Algorithm | tuple | list):
+        raise SettingError(f"algorithm {name} returns {quote(parts)}, but must return a part, several parts, or a "
+                           "steppe.Algorithm")  # fmt: skip
     return parts, {k: v for k, v in options.items() if k not in mine}
+
+
+def _refuse_settings_of_objects(algorithm: Any, options: Mapping[str, Any]) -> None:
+    given = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
+    for part in given if isinstance(given, tuple | list) else (given,):
+        kind = type(part)
+        settings = getattr(part, "__dataclass_fields__", {})
+        if key := next((k for k in options if k in settings and k not in Config.model_fields), None):
+            raise SettingError(f"{key} is a setting of {kind.__name__}, which is given as an object: write "
+                               f"{kind.__name__}({key}=…), or give the class, {kind.__name__}", key)  # fmt: skip

@@ -29,7 +29,7 @@ def write_certificates(folder: Path, hosts: list[str]) -> None:
           .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
           .sign(ca_key, hashes.SHA384()))  # fmt: skip
     certificate = (
-        _begun(_name(hosts[0]), ca_name, key.public_key())
+        _begun(_name(hosts[0][:64]), ca_name, key.public_key())
         .add_extension(x509.BasicConstraints(False, None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

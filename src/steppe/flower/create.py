@@ -9,7 +9,9 @@ run/        the records of the run
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 import shlex
 import shutil
 import tomllib
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from steppe.config import Config
-from steppe.core.errors import SteppeError, make_missing_error
+from steppe.core.errors import SteppeError, make_missing_error, quote
 from steppe.core.inputs import take
 from steppe.data import load
 from steppe.data.divide import divide
@@ -30,42 +32,66 @@ from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
 from steppe.flower.private_files import write_private
+from steppe.runs.folder import check_place
 
 CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
+WRITTEN = "app", "operator", "nodes", "README.md"  # the last is written last
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*")
 QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
 
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
          name: str | None = None, telemetry: bool = False, **terms: Any) -> None:  # fmt: skip
     """Write the folder; `config.clients` is the number of nodes. TLS and node keys are used beyond loopback."""
+    check_place(folder, "a federation")
+    check_host(host)
     if (folder / "app" / FILE).exists():
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
+    if taken := [name for name in WRITTEN if (folder / name).exists()]:
+        raise SteppeError(f"{folder} already holds {taken[0]}, which a federation has too: choose another folder.")
     version = _flower_version()
     tls = not is_loopback(host) if tls is None else tls
     config, files, loads = take_files(config)
     content = _write_file(config, name or folder.resolve().name, own_data, terms, loads)
     parse(tomllib.loads(content)).config()  # before anything is written
-    with write_private():
-        _write_app(folder / "app", version, content)
-        for file, path in files.items():
-            (folder / "app" / PACKAGE / file).write_bytes(path.read_bytes())
-        operator = folder / "operator"
-        operator.mkdir()
-        if tls:
-            from steppe.flower.certificates import write_certificates
-
-            write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
-        connect(folder, host, PORT, CONTROL_PORT)
-        _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
-        _script(operator / "flwr.sh", _flwr(telemetry))
-        for client in range(config.clients):
-            _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+    made = not folder.exists()
+    try:
+        with write_private():
+            _write_app(folder / "app", version, content)
+            for file, path in files.items():
+                (folder / "app" / PACKAGE / file).write_bytes(path.read_bytes())
+            operator = folder / "operator"
+            operator.mkdir()
             if tls:
-                keys.bind(folder, client)
-        if not own_data:
-            write_shares(folder, config)
-        pin(folder)
-        (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+                from steppe.flower.certificates import write_certificates
+
+                write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
+            connect(folder, host, PORT, CONTROL_PORT)
+            _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
+            _script(operator / "flwr.sh", _flwr(telemetry))
+            for client in range(config.clients):
+                _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+                if tls:
+                    keys.bind(folder, client)
+            if not own_data:
+                write_shares(folder, config)
+            pin(folder)
+            (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+    except BaseException:  # half a federation would be refused as one that exists
+        for name in WRITTEN:
+            shutil.rmtree(folder if made else folder / name, ignore_errors=True)
+        raise
+
+
+def check_host(host: str) -> None:
+    """Refuse what is neither a name nor an IPv4 address: it is written into scripts and a certificate."""
+    try:
+        right = ipaddress.IPv4Address(host) != ipaddress.IPv4Address(0)
+    except ValueError:
+        right = HOST.fullmatch(host) is not None and len(host) <= 253 and not host.rpartition(".")[2].isdigit()
+    if not right:
+        raise SteppeError(f"host is {quote(host)}, but must be a name such as server.example.org or an IPv4 address, "
+                          "by which nodes reach the SuperLink, without a port.")  # fmt: skip
 
 
 def _write_app(app: Path, version: str, content: str) -> None:

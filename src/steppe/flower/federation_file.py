@@ -7,46 +7,58 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from steppe.config import Config, parse_option, read_config_file, resolve
+from steppe.config import LARGE, MANY, Config, parse_option, read_config_file, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 from steppe.engine.build import build_algorithm
 from steppe.engine.privacy import find_privacy
 from steppe.registry import find_foreign, list_catalogue_settings
 from steppe.settings import explain
 
 FILE = "federation.toml"
+LARGEST_SAMPLE = 10**8
+Mean = Annotated[float, Field(ge=-LARGE, le=LARGE)]
+Std = Annotated[float, Field(ge=1 / LARGE, le=LARGE)]
+Shape = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_SAMPLE, strict=True)]], Field(max_length=8)]
 
 
 class Sample(BaseModel):
     """The form of one sample, which is the server's only description of the nodes' data."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    shape: list[int] = Field(description="shape of one input: [channels, height, width] for images")
+    shape: Shape = Field(description="shape of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
-    classes: int | None = Field(None, ge=1, description="number of classes, with labels from 0; none for regression")
-    tokens: int | None = Field(None, ge=1, description="number of different tokens, for sequences")
+    classes: int | None = Field(
+        None, ge=1, le=10**6, description="number of classes, with labels from 0; none for regression"
+    )
+    tokens: int | None = Field(None, ge=1, le=10**7, description="number of different tokens, for sequences")
     class_names: list[str] | None = Field(None, description="class names by label, for folders of images")
     targets: Literal["int64", "float32"] = Field("int64", description="int64 for labels, float32 for regression")
-    target_shape: list[int] = Field([], description="shape of one target; [] for a label or a single number")
-    mean: list[float] = Field([], description="mean of each channel, in units of 0..1, shared by all nodes")
-    std: list[float] = Field([], description="standard deviation of each channel")
+    target_shape: Shape = Field([], description="shape of one target; [] for a label or a single number")
+    mean: list[Mean] = Field([], description="mean of each channel, in units of 0..1, shared by all nodes")
+    std: list[Std] = Field([], description="standard deviation of each channel")
 
     @model_validator(mode="after")
     def consistent(self) -> Sample:
         if self.class_names is not None and self.classes != len(self.class_names):
             raise ValueError(f"there are {len(self.class_names)} class_names, but classes is {self.classes}")
-        if len(self.mean) != len(self.std) or any(s <= 0 for s in self.std):
-            raise ValueError("mean and std need one number per channel, and std > 0")
+        if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
+            raise ValueError("one of the class_names occurs twice")
+        if len(self.mean) != len(self.std):
+            raise ValueError("mean and std need one number per channel")
+        for key, shape in (("shape", self.shape), ("target_shape", self.target_shape)):
+            if math.prod(shape) > LARGEST_SAMPLE:
+                raise ValueError(f"{key} is {shape}, but a sample may have at most {LARGEST_SAMPLE:,} numbers")
         if self.inputs == "uint8" and not self.mean:
             raise ValueError("images need mean and std, because all nodes must normalise in the same way")
         return self
@@ -83,21 +95,29 @@ class FederationFile(BaseModel):
     enough: int | None = Field(
         None, ge=1, description="number of nodes to wait for before the first round (default: all clients)"
     )
-    wait: float = Field(300.0, gt=0, description="seconds to wait for nodes before giving up")
-    deadline: float = Field(600.0, gt=0, description="seconds per round; later replies are dropped")
+    wait: float = Field(300.0, gt=0, le=LARGE, description="seconds to wait for nodes before giving up")
+    deadline: float = Field(600.0, gt=0, le=LARGE, description="seconds per round; later replies are dropped")
     least: int = Field(
-        1, ge=1, description="smallest number of good replies per round; with fewer, the round is repeated"
+        1, ge=1, le=MANY, description="smallest number of good replies per round; with fewer, the round is repeated"
     )
     max_samples: int = Field(
         1_000_000, ge=1, lt=2**53, description="largest sample count that a node may report; it sets its weight"
     )
-    refusals: int = Field(3, ge=1, description="number of refused replies after which a client is left out")
+    refusals: int = Field(3, ge=1, le=MANY, description="number of refused replies after which a client is left out")
     leave_out: int = Field(
-        10, ge=0, description="number of rounds for which a client with too many refused replies is left out"
+        10, ge=0, le=MANY, description="number of rounds for which a client with too many refused replies is left out"
     )
     lost_state: Literal["refuse", "fresh"] = Field(
         "refuse", description="if a node has lost a client's state: stop using the client, or let it start afresh"
     )
+
+    @field_validator("out")
+    @classmethod
+    def apart(cls, out: str) -> str:
+        """Refuse what is no folder, or one that Flower ships to the nodes or that has the federation's keys."""
+        if "\0" in out or Path(out).parts[:1] in ((), ("app",), ("operator",), ("nodes",)):
+            raise ValueError(f"it is {quote(out)}, but must be a folder of its own, not one of the federation's")
+        return out
 
     def config(self, sets: Sequence[str] = ()) -> Config:
         """Return the run's configuration with a command line's settings; refuse keys that need the nodes' data here."""

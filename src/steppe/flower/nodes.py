@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
-from steppe.core.client import Reply, Sent
+from steppe.core.client import Reply, Sent, make_empty_replies
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
@@ -80,7 +80,7 @@ class Nodes:
         while True:
             present = self._present(ids, round_)
             messages, down = self._write(sent, present)
-            good, refused = self._collect(messages, round_)
+            good, refused = self._collect(messages, round_) if present else ({}, {})
             missing = [i for i in ids if i not in good and i not in refused]
             if missing:
                 log.warning(f"round {round_ + 1}: no reply from client {list_clients(missing)}")
@@ -89,23 +89,29 @@ class Nodes:
             why = "".join(f"; client {i}: {text.rstrip('.')}" for i, text in refused.items())
             short = (f"round {round_ + 1}: {len(good)} good replies, but at least {self.settings.least} are needed"
                      f"{f'; no reply from client {list_clients(missing)}' if missing else ''}{why}.")  # fmt: skip
-            if not missing or time.monotonic() - began > self.settings.wait:
+            if not missing or not present or time.monotonic() - began > self.settings.wait:
+                if self._can_skip(good, ids, least, round_):
+                    log.warning(f"{short} The model stays as it was.")
+                    break
                 raise RunFailed(short)
             log.warning(f"{short} The round is repeated.")
         answered = [i for i in ids if i in good]
         sizes = [self.store.sizes[i] for i in answered]
         passed = time.monotonic() - began
-        training = max(min(max(a.seconds, 0.0), passed) for a in good.values())
+        training = max((min(max(a.seconds, 0.0), passed) for a in good.values()), default=0.0)
         facts: dict[str, Any] = ({"dropped": missing} if missing else {}) | (
             {"refused": [{"client": i, "why": why} for i, why in refused.items()]} if refused else {}
         )  # fmt: skip
         facts |= {
             "samples": sizes,
             "nodes": {"asked": len(ids), "bytes_down": down // max(len(present), 1),
-                      "bytes_up": sum(a.size for a in good.values()) // len(good),
+                      "bytes_up": sum(a.size for a in good.values()) // max(len(good), 1),
                       "training": round(training, 4), "overhead": round(passed - training, 4)},
         }  # fmt: skip
-        replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
+        if good:
+            replies: Reply = tree_map(lambda v: v.to(x0.device), stack([good[i].reply for i in answered]))
+        else:
+            replies = make_empty_replies(self.built.algorithm, self.built.task, sent, self.store.fresh())
         known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
         return Answers(answered, replies, sizes, sum(known), facts)
 
@@ -152,7 +158,10 @@ class Nodes:
         """Do nothing: there is nothing to release."""
 
     def _present(self, ids: Sequence[int], round_: int) -> list[int]:
-        """Return the round's clients whose nodes are present and not left out; wait while they are too few."""
+        """Return the round's clients whose nodes are present and not left out; wait while they are too few.
+
+        Return none if the round can be skipped.
+        """
         until = time.monotonic() + self.settings.wait
         least = min(self.settings.least, len(ids))
         out = [i for i in ids if self.strikes.is_out(i, round_)]
@@ -162,10 +171,20 @@ class Nodes:
             if len(present) >= least:
                 return present
             if time.monotonic() > until or len(ids) - len(out) < least:
+                if self._can_skip(present, ids, least, round_):
+                    return []
                 without = f", and client {list_clients(out)} is left out because of refused replies" if out else ""
                 raise RunFailed(f"{least} of this round's clients ({list_clients(ids)}) are needed, but {len(present)} "
                                 f"are connected after {self.settings.wait:g} s{without}.")  # fmt: skip
             time.sleep(POLL)
+
+    def _can_skip(self, found: Collection[int], ids: Sequence[int], least: int, round_: int) -> bool:
+        """Return whether a round without any reply may be skipped: other clients, for other rounds, are connected.
+
+        Otherwise a bad or absent client that is sampled alone would end the run, and each time that it is resumed.
+        """
+        others = [i for i in self.roll.who if i not in ids and not self.strikes.is_out(i, round_)]
+        return least == 1 and not found and bool(others)
 
     def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
         """Yield (client, node, reply) as replies arrive, until all are here or time is up; ignore later ones."""

@@ -20,7 +20,7 @@ from steppe.flower.nodes import Nodes
 from steppe.flower.overhead import measure
 from steppe.flower.server_status import LOG, lock, log_to, write_status
 from steppe.references import look_in
-from steppe.runs.folder import RunFolder
+from steppe.runs.folder import RunFolder, check_place
 
 log = logging.getLogger("steppe")
 
@@ -43,6 +43,7 @@ def serve(grid: Grid, app_folder: Path, sets: list[str], out: str = "", resume: 
     look_in(app_folder)
     settings, config = federation_file.read_federation_file(app_folder, sets)
     where = Path(out or settings.out)
+    check_place(where)
     where.mkdir(parents=True, exist_ok=True)
     with lock(where), log_to(where / LOG):
         write_status(where, "running", federation=settings.name, rounds=config.rounds)

@@ -32,6 +32,7 @@ from steppe.jobs.queue_progress import QueueProgress
 log = logging.getLogger("steppe.queue")
 Event = dict[str, Any]
 LIVES = 3  # times that a job may lose its machine: it may be the job that brings them down
+LOOK = 1.0  # seconds between two looks at places without room, and at the time left
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Queue:
     def _wait(self) -> None:
         """Handle the next event."""
         try:
-            self._handle(*self.events.get(timeout=max(0.0, min(1.0, self.time_left))))
+            self._handle(*self.events.get(timeout=max(0.0, min(LOOK, self.time_left))))
         except Empty:
             if self.time_left <= 0:
                 raise OutOfTime from None

@@ -2,7 +2,7 @@
 
     direction = g(w) − h_i + α (w − w⁰)     `square`: w⁰ is where the client began, x unless a part moves it
     direction = g(w) − h_i + (α/2) unit(w − w⁰)     `norm`: the un-squared distance, of the FL-SAM code
-    direction = g(w) − h_i                  `none`: FedGMT
+    direction = g(w) − h_i                  `none`: no pull, as in FedGMT
     h_i ← h_i − α Δ_i                       Δ_i = w_i − w⁰
     h ← h − (α/N) Σ_{i∈S} Δ_i               `all`: over all N clients, uniformly: always the mean of all h_i
     h = Σ_{i∈S} p_i h_i                     `active`: the mean of the round's own duals, which are uploaded too

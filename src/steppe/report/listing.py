@@ -1,29 +1,21 @@
-"""What has a name, and what it costs: read from the registries, never written down twice."""
+"""What has a name: read from the registries, never written down twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
-import torch
-
 from steppe.algorithms import CATALOGUE
-from steppe.config import RECIPES, Config, parse_option
-from steppe.core.algorithm import Algorithm
-from steppe.core.cost import Cost, cost
+from steppe.config import RECIPES, Config
 from steppe.core.errors import SteppeError, quote
 from steppe.core.ranges import read_hints
-from steppe.core.task import Task
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
-from steppe.models import MODELS, build, describe
-from steppe.parts.sgd import SGD
+from steppe.models import MODELS, describe
 from steppe.references import ALGORITHMS, installed
 from steppe.references import PARTS as REGISTERED_PARTS
-from steppe.registry import PARTS, find_entry, find_part, list_settings, make_algorithm, parse_addition
-from steppe.settings import split_algorithm
+from steppe.registry import PARTS, find_entry, find_part, list_settings
 
 PLACES = {
     "folder:PATH": {"about": "a folder of pictures, as train/<class>/* and test/<class>/*"},
@@ -111,35 +103,3 @@ def _entry(function: Any) -> dict[str, Any]:
         if get_origin(hints.get(name)) is Literal:
             entry.setdefault("choices", {})[name] = list(get_args(hints[name]))
     return entry
-
-
-def trace_costs(algorithms: Mapping[str, list[str]], model: str, shape: tuple[int, ...], classes: int, batch: int,
-                add: list[str]) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
-    """Costs of algorithms, each with its `key=value` settings, on a named model, also as multiples of FedAvg's."""
-    try:
-        with torch.device("meta"):  # sizes are enough, so no memory is needed
-            task = Task(build(model, classes, shape))
-            example = {"x": torch.zeros(batch, *shape), "y": torch.zeros(batch, dtype=torch.int64)}
-        base = cost(make_algorithm("fedavg", SGD()), task, example)
-        rows = [_cost_row(name, task, example, base, sets, add) for name, sets in algorithms.items()]
-    except RuntimeError as error:  # too large for torch, or too small for the model
-        reason = str(error).splitlines()[0]
-        raise SteppeError(f"{model} cannot be traced with this shape, classes and batch: {reason}") from error
-    return rows, task.layout.size
-
-
-def _cost_row(text: str, task: Task, example: Any, base: Cost, sets: list[str], add: list[str]) -> dict[str, Any]:
-    name, own_sets, parts = split_algorithm(text)
-    given = dict(parse_option(word, list_settings(find_entry(name))) for word in (*own_sets, *sets))
-    if given.get("dtype", "float32") != "float32":
-        raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
-    settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}
-    algorithm = make_algorithm(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
-    return make_cost_row(text, algorithm, task, example, base)
-
-
-def make_cost_row(label: str, algorithm: Algorithm, task: Task, example: Any, base: Cost) -> dict[str, Any]:
-    """Return an algorithm's cost, also as multiples of FedAvg's."""
-    found = cost(algorithm, task, example)
-    ratio = (found.bytes_down + found.bytes_up) / (base.bytes_down + base.bytes_up)
-    return {"algorithm": label, **asdict(found), "bytes_x": ratio, "flops_x": found.flops / base.flops}

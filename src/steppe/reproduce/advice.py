@@ -8,11 +8,19 @@ from math import log
 from typing import Any
 
 from steppe.data.partition import parse
-from steppe.reproduce.intervals import compare_blocks
+from steppe.reproduce.intervals import Interval, compare_blocks
 from steppe.reproduce.method_results import Evidence, Setting
 
 EVEN, ALIKE = "iid", 100.0  # clients that are alike: as if the parameter of lda, dirichlet or sharding were so large
 OTHER_RULE = 3.0  # between partitions of two kinds
+RARE = 0.02  # of the clients per round: the smallest share that the league plans
+# What a reader of an answer has to know about its table.
+CAVEATS = {
+    "fedsol-table1": "FedSoL's setting in that table was chosen when results were known, and FedAvg has the paper's "
+                     "local momentum, 0.9: in the league it is far better with 0.",
+    "man-accuracy": "The settings in that table are its paper's: its methods were not tuned alike.",
+    "survey": "FedAvg has a local momentum of 0.9 in the survey: in the league it is far better with 0.",
+}  # fmt: skip
 CHANCE = 2.0  # points by which single runs may differ by chance (docs/survey.md)
 
 
@@ -57,11 +65,13 @@ def _compare_partitions(wanted: str, there: str) -> float:
     return sum(abs(log(a / b)) for a, b in zip(numbers, others, strict=False))
 
 
-def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
+def advise(wish: Wish, evidence: Sequence[Evidence], uncompared: Sequence[Evidence] = ()) -> dict[str, Any]:
     """Answer from the nearest setting in which at least two methods were compared; of several, the one with most runs.
 
     The advice is the most accurate method within the limits. `level` has the methods that the rows do not distinguish
     from it, `dominated` those that cost at least as much as another method there and are less accurate.
+
+    uncompared  methods that the league has only tuned so far, with their accuracy on held-out data
     """
     places: dict[Setting, list[Evidence]] = {}
     for e in evidence:
@@ -85,7 +95,9 @@ def advise(wish: Wish, evidence: Sequence[Evidence]) -> dict[str, Any]:
         "beyond_limits": [describe_evidence(e) for e in found
                           if not wish.allows(e) and e.accuracy.mean > best.accuracy.mean],
         "dominated": [e.title for e in found if is_dominated(e, found)],
-        "gaps": find_gaps(wish, nearest, best),
+        "gaps": find_gaps(wish, nearest, best) + [
+            f"Not compared yet, though it may be as good: {e.title} ({e.accuracy.mean:.2f} % of held-out data, 1 run)."
+            for e in uncompared if nearest.source == "league" and wish.allows(e)],
     }  # fmt: skip
 
 
@@ -112,8 +124,12 @@ def find_gaps(wish: Wish, nearest: Setting, best: Evidence) -> list[str]:
         share, there = wish.per_round / wish.clients, nearest.per_round / nearest.clients
         if abs(log(share / there)) > 1e-6:
             gaps.append(f"No run within these limits has a participation of {100 * share:g} %: the nearest has "
-                        f"{100 * there:g} %. What clients keep between their rounds is older where they take part "
-                        "more rarely.")  # fmt: skip
+                        f"{100 * there:g} %.")  # fmt: skip
+        if not best.stateless and share < there:
+            rare = ", if it is used again at all: see also what --stateless answers" if share < RARE else ""
+            gaps.append(
+                f"{best.title} keeps a state on clients, which is older where they take part more rarely{rare}."
+            )
     if wish.partition and wish.partition != nearest.partition:
         gaps.append(f"No run within these limits has the partition {wish.partition}: the nearest is "
                     f"{nearest.partition}.")  # fmt: skip
@@ -121,14 +137,21 @@ def find_gaps(wish: Wish, nearest: Setting, best: Evidence) -> list[str]:
         gaps.append(f"No run is about {wish.data}: the nearest is about {nearest.data}.")
     if best.accuracy.count == 1:
         gaps.append("One seed and one draw of the partition: differences of a point or two may be chance.")
-    return gaps
+    return gaps + ([CAVEATS[nearest.source]] if nearest.source in CAVEATS else [])
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _describe_gain(name: str, gain: Interval | None) -> dict[str, float | None]:
+    return {name: _round(gain.mean if gain else None), f"{name}_half_width": _round(gain.half if gain else None)}
 
 
 def describe_evidence(e: Evidence) -> dict[str, Any]:
     return {
         "method": e.title, "run": f"steppe run {e.command}", "accuracy": round(e.accuracy.mean, 2),
-        "half_width": None if e.accuracy.half is None else round(e.accuracy.half, 2), "seeds": e.accuracy.count,
-        "over_fedavg": None if e.gain is None else round(e.gain.mean, 2),
-        "over_fedavg_half_width": None if e.gain is None or e.gain.half is None else round(e.gain.half, 2),
+        "half_width": _round(e.accuracy.half), "seeds": e.accuracy.count,
+        **_describe_gain("over_fedavg", e.gain), **_describe_gain("over_fedavg_ema", e.gain_over_mean),
         "bytes": round(e.bytes_x, 2), "flops": round(e.flops_x, 2), "kept": round(e.kept, 2),
     }  # fmt: skip

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
 from steppe.config import Config
+from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
 from steppe.core.task import Task
 from steppe.data.partition import parse
 from steppe.engine.build import build_algorithm
 from steppe.models import build
 
-NOT_TRACED: dict[str, Any] = {"partition": "iid", "partition_seed": None, "rounds": 1, "seed": 0, "measure": [],
-                              "validation": 0.0, "judged_on": "test", "running_mean": None}  # fmt: skip
-
 
 def trace_costs(config: Config) -> Cost:
     """Trace one client's round and step: on 32×32 images, or the digits."""
-    return _trace(config.model_copy(update=NOT_TRACED).model_dump_json())
+    shape = (1, 8, 8) if config.data == "digits" else (3, 32, 32)
+    return _trace(build_algorithm(config), config.model, config.batch, shape)
 
 
 @cache
-def _trace(text: str) -> Cost:
-    config = Config.model_validate_json(text)
-    shape = (1, 8, 8) if config.data == "digits" else (3, 32, 32)
-    task = Task(build(config.model, 10, shape))
-    batch = {"x": torch.zeros(config.batch, *shape), "y": torch.zeros(config.batch, dtype=torch.int64)}
-    return cost(build_algorithm(config), task, batch)
+def _trace(algorithm: Algorithm, model: str, count: int, shape: tuple[int, ...]) -> Cost:
+    batch = {"x": torch.zeros(count, *shape), "y": torch.zeros(count, dtype=torch.int64)}
+    return cost(algorithm, _task(model, shape), batch)
+
+
+@cache
+def _task(model: str, shape: tuple[int, ...]) -> Task:
+    return Task(build(model, 10, shape)).to("meta")
 
 
 def compare_costs(config: Config) -> dict[str, float]:

@@ -6,7 +6,7 @@ What to run next follows from the rows that are there, so a command may be stopp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -21,6 +21,7 @@ from steppe.reproduce.rows import Row, find_statistic, has_statistic
 
 NAME = "league"
 CANDIDATES = 6  # of each arm
+MOST = 8  # of an arm whose best candidate is still at the edge
 MEAN, MODEL = "running_mean_of_last_ten", "mean_of_last_ten"  # of the running mean, and of the global model itself
 
 
@@ -103,18 +104,26 @@ class Arm:
         return next((f for f in reversed(found) if f is not None), None)
 
     def tried(self, rows: Sequence[Row]) -> tuple[dict[Candidate, float | None], bool]:
-        """Return the candidates with their scores so far, and whether all six were run."""
+        """Return the candidates with their scores so far, and whether six were run.
+
+        A seventh and an eighth follow while the best is at the edge. Until they are run, the best of the others counts.
+        """
         if self.like:
             return {}, True
         low, middle, high = self.axis["values"]
         scores = {c: self.score(c, rows) for c in (*map(Candidate, (low, middle, high)), Candidate(middle, True))}
-        for find_next in (self._find_fifth, self._find_sixth):
+        while len(scores) < MOST:
             known = {c: s for c, s in scores.items() if s is not None}
-            if len(known) < len(scores):
-                return scores, False
-            more = find_next(known)
+            if len(known) < len(scores) or (len(known) >= CANDIDATES and not self._may_improve(known)):
+                break
+            more = self._find_fifth(known) if len(known) < CANDIDATES - 1 else self._find_further(known)
             scores[more] = self.score(more, rows)
-        return scores, scores[more] is not None
+        return scores, sum(s is not None for s in scores.values()) >= CANDIDATES
+
+    def _may_improve(self, scores: dict[Candidate, float]) -> bool:
+        """Return whether the best candidate is at the edge of those that were run."""
+        best = max(scores, key=lambda c: scores[c])
+        return scores[best] >= 0 and _is_end(best, scores)
 
     def _find_fifth(self, scores: dict[Candidate, float]) -> Candidate:
         """Extend the axis if its best is at an end; otherwise go between the best and its better neighbour."""
@@ -126,7 +135,7 @@ class Arm:
             return Candidate(_between(middle, max((low, high), key=lambda at: on_axis[at])), other)
         return Candidate(self.axis["beyond"][0 if best == low else 1], other)
 
-    def _find_sixth(self, scores: dict[Candidate, float]) -> Candidate:
+    def _find_further(self, scores: dict[Candidate, float]) -> Candidate:
         """Go to the side of the best on which nothing was tried with its momentum; if there is none, as the fifth."""
         best = max(scores, key=lambda c: scores[c])
         same = {c.at: s for c, s in scores.items() if c.other == best.other}
@@ -149,8 +158,7 @@ class Arm:
 
     def is_at_edge(self, chosen: Candidate, rows: Sequence[Row]) -> bool:
         """Return whether nothing was tried on one side of the chosen value with its momentum: the best may be there."""
-        values = [c.at for c in self.tried(rows)[0] if c.other == chosen.other]
-        return chosen.at in (min(values), max(values))
+        return _is_end(chosen, [c for c, s in self.tried(rows)[0].items() if s is not None])
 
     @property
     def columns(self) -> list[dict[str, Any]]:
@@ -158,6 +166,12 @@ class Arm:
         mine, blocks = self.content.get("columns"), self.content.get("blocks")
         chosen = [c for c in read_league()["column"] if not mine or c["id"] in mine]
         return [c | {"blocks": blocks} for c in chosen] if blocks else chosen
+
+
+def _is_end(one: Candidate, several: Iterable[Candidate]) -> bool:
+    """Return whether a candidate has the least or the greatest value of those with its momentum."""
+    values = [c.at for c in several if c.other == one.other]
+    return one.at in (min(values), max(values))
 
 
 def _between(a: float, b: float) -> float:
@@ -224,6 +238,14 @@ def find_column(name: str) -> dict[str, Any]:
     return next(c for c in read_league()["column"] if c["id"] == name)
 
 
+def find_order(arm: Arm, column: dict[str, Any]) -> int:
+    """Return the place of an arm's runs in a column: that of the first `order` that names both, otherwise by tier."""
+    order = read_league()["order"]
+    named = (i for i, one in enumerate(order)
+             if column["id"] in one["columns"] and any(fnmatchcase(arm.id, g) for g in one["arms"]))  # fmt: skip
+    return next(named, len(order) + arm.tier - 1)
+
+
 def choose_ours(rows: Sequence[Row], scale: str = "paper") -> Arm | None:
     """Return the arm of ours with the best score on held-out data; None while one of them is not tuned."""
     scores = {}
@@ -235,10 +257,19 @@ def choose_ours(rows: Sequence[Row], scale: str = "paper") -> Arm | None:
     return max(scores, key=lambda a: scores[a])
 
 
+def find_strong(rows: Sequence[Row], scale: str = "paper") -> dict[Arm, float]:
+    """Return the arms without a block that do better on held-out data than every arm that ours was compared with."""
+    scores = {a: max((s for s in a.tried(rows)[0].values() if s is not None), default=-1.0) for a in list_arms(scale)}
+    bar = max(score for a, score in scores.items() if a.id in read_league()["contrasts"])
+    ran = {row["cell"].split("/")[1] for row in rows if row.get("table") == NAME and not row["config"]["validation"]}
+    return {a: score for a, score in scores.items() if score > bar and a.id not in ran}
+
+
 def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine: dict[str, object]) -> list[CellJob]:
     """Find the runs that are missing and already known: more follow from their results.
 
-    Tuning comes first; then block by block, each with all arms of the first tier; then the others.
+    They are in the order of the league's file: first the arms and columns of its first `order`, and so on. In each,
+    tuning comes first, and then block by block. Arms that may get another candidate wait for it.
     """
     league, arms = read_league(), list_arms(scale)
     check_globs(globs, [f"{c['id']}/{a.id}" for a in arms for c in a.columns])
@@ -259,18 +290,19 @@ def find_missing_runs(rows: Sequence[Row], scale: str, globs: list[str], machine
                    if not globs or any(fnmatchcase(f"{c['id']}/{arm.id}", g) for g in globs)]  # fmt: skip
         if not columns:
             continue
-        later = 2 * (arm.tier - 1)
-        for candidate in arm.tried(rows)[0]:
-            want(arm.cell(candidate, None), league["tuning"]["seed"], (later,))
+        scores = arm.tried(rows)[0]
+        for candidate in scores:
+            want(arm.cell(candidate, None), league["tuning"]["seed"], (min(find_order(arm, c) for _, c in columns), 0))
         chosen = arm.choose(rows)
-        if chosen is None or (arm.ours and ours is None):
+        if chosen is None or None in scores.values() or (arm.ours and ours is None):
             continue
-        later = 2 if arm.ours and arm is not ours else later
+        beaten = arm.ours and arm is not ours
         for place, column in columns:
+            order = len(league["order"]) + 1 if beaten else find_order(arm, column)
             for block in range(1, column["blocks"] + 1):
                 measured = block <= league["measure"]["blocks"]
                 names = league["measure"]["names"] if measured and scale == "paper" else []
-                want(arm.cell(chosen, column), block, (later + 1, place, block), names)
+                want(arm.cell(chosen, column), block, (order, 1, place, block), names)
     return sorted(jobs.values(), key=lambda j: j.stage)
 
 

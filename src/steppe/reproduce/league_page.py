@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from steppe.report.markdown_latex import escape_markdown as md
 from steppe.report.markdown_latex import render_markdown_table
 from steppe.report.report_tables import Table
+from steppe.report.seeds import compare_pairs, format_p
 from steppe.reproduce import factorial
-from steppe.reproduce.intervals import Interval, compare_blocks, estimate
+from steppe.reproduce.costs import compare_costs
+from steppe.reproduce.intervals import LEVEL, Interval, compare_blocks, correct_by_holm, estimate
 from steppe.reproduce.league import (
     CANDIDATES,
+    MOST,
     NAME,
+    Arm,
     choose_ours,
     find_column,
+    find_missing_runs,
     find_standings,
+    find_strong,
     list_arms,
     read_league,
 )
 from steppe.reproduce.rows import Row
 
+NEXT = """## What is run next
+
+One command runs everything, in this order, and may be stopped and started again. With a budget it starts nothing that
+would not end in time:
+
+    steppe reproduce league --jobs 8 --budget 1500"""
 Standing = dict[str, Any]
+ENOUGH = 3  # blocks: an interval over two says nothing
 
 
 def make_tables(rows: Sequence[Row], scale: str = "paper") -> list[Table]:
@@ -83,33 +97,60 @@ def write_outcome(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     ours, league = choose_ours(rows, scale), read_league()
     if ours is None:
         return write_progress(rows, scale)
-    told = [f"By held-out data, ours is {ours.title}."]
+    mine = [a for a in list_arms(scale) if a.ours]
+    told = [
+        f"By held-out data, ours is {ours.title}: the best of {len(mine)} arms of ours with {CANDIDATES} candidates "
+        f"each. A method that it is compared with has {CANDIDATES}, or up to {MOST} if the best is at the edge."
+    ]
     titles = {a.id: a.title for a in list_arms(scale)}
     found = find_standings(rows, scale)
-    for column in league["column"]:
-        for other, pair in compare_arms(found, column["id"], ours.id, league["contrasts"]).items():
-            told.append(f"{column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}: {_judge(pair)}.")
+    told += _write_contrasts(rows, found, ours, scale)
     further = [a.id for a in list_arms(scale) if a.id not in (ours.id, *league["contrasts"])]
     for column in league["column"]:
         for other, pair in compare_arms(found, column["id"], ours.id, further).items():
             told.append(f"Not named beforehand, {column['title']}: ours − ({titles[other]} + EMA) = {_signed(pair)}.")
-    return [*told, *_name_strong(rows, found, ours.id, scale), *_name_failures(rows, scale)]
+    return [*told, *_name_strong(rows, ours, scale), *_name_failures(rows, scale)]
 
 
-def _name_strong(rows: Sequence[Row], found: Sequence[Standing], ours: str, scale: str) -> list[str]:
-    """Name the arms without a block that do better on held-out data than every arm that ours was compared with."""
-    scores = {
-        a.id: max((s for s in a.tried(rows)[0].values() if s is not None), default=-1.0) for a in list_arms(scale)
-    }
-    bar = max(scores[c] for c in read_league()["contrasts"])
-    judged = {f["arm"] for f in found if f["mean"] or f["failed"]}
+def _write_contrasts(rows: Sequence[Row], found: Sequence[Standing], ours: Arm, scale: str) -> list[str]:
+    """Say what the contrasts named beforehand are, each also corrected for the number of those that were run."""
+    league, arms = read_league(), {a.id: a for a in list_arms(scale)}
+    columns = [c["id"] for c in league["column"]]
+    mean = {(f["column"], f["arm"]): f["mean"] for f in found}
+    pairs = {(c, other): pair for c in columns
+             for other, pair in compare_arms(found, c, ours.id, league["contrasts"]).items()}  # fmt: skip
+    chances = {(c, other): p for c, other in pairs
+               if (test := compare_pairs(mean[c, ours.id], mean[c, other])) and (p := test.p) is not None}  # fmt: skip
+    corrected = dict(zip(chances, correct_by_holm([*chances.values()]), strict=True))
     told = []
-    for arm in (a for a in list_arms(scale) if scores[a.id] > bar and a.id not in judged):
+    for (column, other), pair in pairs.items():
+        arm, here, key = arms[other], find_column(column)["title"], (column, other)
+        chance = f", p {format_p(chances[key])}, corrected {format_p(corrected[key])}" if key in chances else ""
+        chosen = arm.choose(rows)
+        edge = f", but {arm.title} has a value at the edge of those tried" if (
+            pair.mean > 0 and pair.count >= ENOUGH and chosen and arm.is_at_edge(chosen, rows)) else ""  # fmt: skip
+        told.append(f"{here}: ours − ({arm.title} + EMA) = {_signed(pair)}{chance}: {_judge(pair)}{edge}.")
+    if chances:
+        planned = len(columns) * len(league["contrasts"])
+        left = sum(p * planned < 1 - LEVEL for p in chances.values())
+        told.append(
+            f"Corrected by Holm's method for the {len(chances)} contrasts above that have a p-value. For all "
+            f"{planned} that are planned, Bonferroni's would leave {left or 'none'} of them decided. Both "
+            "assume that differences between blocks have a normal distribution, which so few cannot show."
+        )
+    return told
+
+
+def _name_strong(rows: Sequence[Row], ours: Arm, scale: str) -> list[str]:
+    """Name the arms without a block that do better on held-out data than every arm that ours was compared with."""
+    told = []
+    best = max(s for s in ours.tried(rows)[0].values() if s is not None)
+    for arm, score in find_strong(rows, scale).items():
         tried = sum(s is not None for s in arm.tried(rows)[0].values())
-        flops = next(f["flops_x"] for f in found if f["arm"] == arm.id)
+        flops = compare_costs(arm.cell(arm.middle(False), None).config)["flops_x"]
         told.append(f"Not compared with ours yet, though it may be as good: {arm.title} + EMA, at {flops:.2f} times "
-                    f"FedAvg's FLOPs, has {_score(scores[arm.id])} % of held-out data with the best of the {tried} "
-                    f"candidates that were run; ours has {_score(scores[ours])} %, one run each.")  # fmt: skip
+                    f"FedAvg's FLOPs, has {_score(score)} % of held-out data with the best of the {tried} "
+                    f"candidates that were run; ours has {_score(best)} %, one run each.")  # fmt: skip
     return told
 
 
@@ -153,6 +194,8 @@ def _signed(pair: Interval) -> str:
 
 def _judge(pair: Interval) -> str:
     worth = read_league()["worth"]
+    if pair.count < ENOUGH:
+        return "too few blocks to decide"
     if not pair.excludes_zero:
         return "not decided"
     if pair.mean < 0:
@@ -178,6 +221,23 @@ def list_missing(rows: Sequence[Row], scale: str = "paper") -> list[str]:
     return told
 
 
+def list_next(rows: Sequence[Row], scale: str = "paper") -> list[str]:
+    """Say in which order the missing runs come, and how many of each are known already."""
+    order = read_league()["order"]
+    counts = Counter(job.stage[0] for job in find_missing_runs(rows, scale, [], {}))
+    waiting = [f"{arm.name(c)} of {arm.title}, and then its blocks" for arm in list_arms(scale) if arm.choose(rows)
+               for c, score in arm.tried(rows)[0].items() if score is None]  # fmt: skip
+    told = [f"tuning: {one}" for one in waiting]
+    told += [f"{one['what']}: {_count_runs(counts[i])}" for i, one in enumerate(order) if counts[i]]
+    rest = sum(n for i, n in counts.items() if i >= len(order))
+    told += [f"all else: {_count_runs(rest)} and those that follow from their results"] if rest else []
+    return told
+
+
+def _count_runs(n: int) -> str:
+    return f"{n} run{'s' if n > 1 else ''}"
+
+
 def describe(scale: str = "paper") -> str:
     """Return how arms are tuned and evaluated, from the league's own file."""
     league = read_league()
@@ -191,13 +251,16 @@ def describe(scale: str = "paper") -> str:
         f"arms. + EMA is the running mean of the global models (keep = {league['keep']:g}), which every run evaluates "
         "in addition to the global model itself. Each arm has six candidates: three on its own axis, one with local "
         "momentum 0 (with a clip, if the paper has no momentum), and two that depend on their results, so that the "
-        f"chosen value lies between others. They are trained on {100 - 100 * tuning['set']['validation']:.0f} % of "
+        "chosen value lies between others; up to two more follow if it is still at the edge. They are trained on "
+        f"{100 - 100 * tuning['set']['validation']:.0f} % of "
         f"the training data of {find_column(tuning['column'])['title']}, on a separate partition, for as many rounds "
         "as in the final runs, and chosen by the running mean's accuracy on the rest; the test set is not used. All "
         "columns use the candidates that were chosen there. Accuracies are means of the last ten rounds on the test "
         "set. Every number is a mean over blocks ± half of its 95 % interval (Student's t), with the number of "
-        f"blocks in brackets; differences are paired by block. Named before the runs: {contrasts}; a win is at least "
-        f"{league['worth']:g} points and an interval without 0. λ1 and trace are the global model's after the last "
+        f"blocks in brackets; differences are paired by block. Named in commit {league['named_in']}, before the commit "
+        f"of every row: {contrasts}; a win is at least {league['worth']:g} points and an interval without 0. That "
+        f"it takes {ENOUGH} blocks was added later. Ours were composed when the survey was known, which has the same "
+        "test set with another seed. λ1 and trace are the global model's after the last "
         "round, on at most 5,000 training samples; bytes and FLOPs are multiples of FedAvg's, traced; seconds are of "
         "one H200, shared; * marks arms of ours. The effect of each part is computed from all combinations of the "
         f"parts of {whole}. They have the settings and the local rate that were chosen for it ('like it' in the "
@@ -207,7 +270,7 @@ def describe(scale: str = "paper") -> str:
 
 def render_markdown(rows: Sequence[Row], scale: str = "paper") -> str:
     parts = [f"# {read_league()['title']}", md(describe(scale)), "    steppe reproduce league",
-             "All methods of the catalogue, with one seed each, are in [the survey](survey.md)."]  # fmt: skip
+             "More methods, with one seed each, are in [the survey](survey.md)."]  # fmt: skip
     if scale != "paper":
         parts.append("This is the tiny scale, on the embedded digits: the numbers say nothing about the methods.")
     tables = make_tables(rows, scale)
@@ -217,6 +280,9 @@ def render_markdown(rows: Sequence[Row], scale: str = "paper") -> str:
         parts += [f"## {md(table.title)}", render_markdown_table(table)]
     missing = list_missing(rows, scale)
     parts += ["## Not run", "\n".join(f"- {md(line)}" for line in missing)] if missing else []
+    parts += (
+        [NEXT, "\n".join(f"{i}. {md(line)}" for i, line in enumerate(list_next(rows, scale), 1))] if missing else []
+    )
     return "\n\n".join(parts) + "\n"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from steppe.config import RECIPES, Config
 from steppe.reproduce.costs import compare_costs, trace_costs
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
-from steppe.reproduce.league import MEAN, MODEL, list_arms, read_league
+from steppe.reproduce.league import MEAN, MODEL, find_strong, list_arms, read_league
 from steppe.reproduce.recipes import hash_recipe, load_table
 from steppe.reproduce.rows import Row, find_statistic
 from steppe.reproduce.survey import choose_candidate, list_entrants
@@ -37,7 +37,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A method in a setting: percent of the test set, over seeds; gain: over FedAvg on the same seeds, in points."""
+    """A method in a setting: percent of the test set, over seeds.
+
+    Gains are in points on the same seeds: over FedAvg, and over FedAvg with a running mean, which costs nothing.
+    """
 
     setting: Setting
     title: str
@@ -47,6 +50,7 @@ class Evidence:
     bytes_x: float
     flops_x: float
     kept: float
+    gain_over_mean: Interval | None = None
 
     @property
     def accuracy(self) -> Interval:
@@ -70,10 +74,22 @@ def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
         of = {s: 100 * v for s, r in judged.get(hash_recipe(config), {}).items()
               if (v := find_statistic(r, statistic)) is not None}  # fmt: skip
         if of:
-            setting = Setting(source, config.data, config.model, config.partition, config.clients, config.per_round,
-                              config.rounds)  # fmt: skip
-            found.setdefault(setting, []).append((title, command, config, of))
+            found.setdefault(_place(source, config), []).append((title, command, config, of))
     return [e for setting, methods in found.items() for e in _weigh(setting, methods)]
+
+
+def list_uncompared(rows: Sequence[Row]) -> list[Evidence]:
+    """Return the strong methods of the league that have no block yet, with their accuracy on held-out data."""
+    found = []
+    for arm, score in find_strong(rows).items():
+        config = next(arm.cell(c, None).config for c, s in arm.tried(rows)[0].items() if s == score)
+        found += _weigh(_place("league", config), [(f"{arm.title} + EMA", spell_command(config, read_league()["keep"]),
+                                                    config, {config.seed: 100 * score})])  # fmt: skip
+    return found
+
+
+def _place(source: str, c: Config) -> Setting:
+    return Setting(source, c.data, c.model, c.partition, c.clients, c.per_round, c.rounds)
 
 
 def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, str]]:
@@ -115,12 +131,13 @@ def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, flo
         if c.algorithm == "fedavg" and not c.settings and set(c.add) <= {"latest_mean"} and "EMA" not in title
     ]
     base = plain[0] if plain else None
+    mean = next((of for title, *_, of in methods if title == "FedAvg + EMA"), None)
     made = []
     for title, command, config, of in methods:
         costs = compare_costs(config)
-        gain = None if base is None or of is base else compare_blocks(of, base)
+        gain, over_mean = (None if b is None or of is b else compare_blocks(of, b) for b in (base, mean))
         made.append(Evidence(setting, title, command, tuple(sorted(of.items())), gain, costs["bytes_x"],
-                             costs["flops_x"], trace_costs(config).kept))  # fmt: skip
+                             costs["flops_x"], trace_costs(config).kept, over_mean))  # fmt: skip
     return made
 
 

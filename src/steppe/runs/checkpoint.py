@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.core.errors import SteppeError
+from steppe.core.ordinary_files import check_ordinary
 from steppe.core.server import Server
 from steppe.runs.client_store import DiskStore, Store, TornError, flatten_states
 from steppe.runs.tensor_files import save_file
@@ -90,13 +91,13 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = json.loads(check_ordinary(path / "manifest.json").read_text())
         if manifest["format"] not in READ:
             raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads "
                               f"{' and '.join(map(str, READ))}.")  # fmt: skip
         if manifest.pop("digest") != _digest_of(manifest) or path.name != f"round-{manifest['round']:06d}":
             raise SteppeError(f"The checkpoint {path} is damaged: its manifest was changed.")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SteppeError(f"The checkpoint {path} is damaged or incomplete: its manifest cannot be read "
                           f"({error}).") from error  # fmt: skip
     return dict(manifest)
@@ -123,7 +124,7 @@ def _read(path: Path, store: Store) -> Checkpoint:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with check_ordinary(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -27,6 +27,7 @@ from steppe.config import OWN, Config, resolve
 from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
+from steppe.core.ordinary_files import check_ordinary
 from steppe.data import Partition
 from steppe.runs.tensor_files import save_file
 
@@ -183,7 +184,7 @@ class RunFolder:
         records: list[Record] = []
         path = self.path / "rounds.jsonl"
         try:
-            lines = path.read_bytes().splitlines() if path.exists() else []
+            lines = check_ordinary(path).read_bytes().splitlines() if path.exists() else []
             for place, line in enumerate(lines):
                 try:
                     record = json.loads(line)
@@ -218,7 +219,7 @@ class RunFolder:
         if not self.model_file.exists():
             raise self.make_unfinished_error()
         try:
-            return load_file(self.model_file)
+            return load_file(check_ordinary(self.model_file))
         except (SafetensorError, OSError) as error:
             raise SteppeError(f"{self.model_file} is damaged ({error}): let the run finish again "
                               f"({self.how_to_resume}).") from error  # fmt: skip
@@ -244,7 +245,7 @@ class RunFolder:
         if default is not None and not path.exists():
             return default
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(check_ordinary(path).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             raise SteppeError(f"{self} is not the folder of a run: it has no {name}.") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -324,15 +325,15 @@ def expecting_intact(what: object) -> Iterator[None]:
                           f"({type(error).__name__}: {quote(str(error))}).") from error  # fmt: skip
 
 
-def check_place(path: str | Path) -> None:
-    """Refuse a path that cannot be the folder of a run."""
+def check_place(path: str | Path, what: str = "a run") -> None:
+    """Refuse a path that cannot be the folder of a run, or of something else."""
     try:
         place = Path(path).resolve()
         wrong = place == Path(place.anchor) or (place.exists() and not place.is_dir())
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, a loop of links
-        raise SteppeError(f"{quote(str(path))} cannot be the folder of a run: {error}.") from None
+        raise SteppeError(f"{quote(str(path))} cannot be the folder of {what}: {error}.") from None
     if wrong:
-        raise SteppeError(f"{path} cannot be the folder of a run: choose another, or one that does not exist yet.")
+        raise SteppeError(f"{path} cannot be the folder of {what}: choose another, or one that does not exist yet.")
 
 
 def tabulate(records: Sequence[Record]) -> list[Record]:
