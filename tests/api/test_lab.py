@@ -46,6 +46,8 @@ def test_parts_as_names_and_objects_side_by_side() -> None:
         steppe.run(3, seeded(), blobs(), **FEW)
     with pytest.raises(SteppeError, match=r"rho is a setting of LookBack, .*: write LookBack\(rho=…\)"):
         steppe.run(LookBack(0.1), seeded(), blobs(), rho=0.3, **FEW)
+    by_class = steppe.run(LookBack, seeded(), blobs(), rho=0.3, **FEW)
+    assert torch.equal(by_class.x, steppe.run(LookBack(0.3), seeded(), blobs(), **FEW).x)
     with pytest.raises(SteppeError, match="algorithm mine has no setting 'rh'; did you mean 'rho'"):
         steppe.run(mine, seeded(), blobs(), rh=0.3, **FEW)
     for returned in (None, "fedsam"):
@@ -224,11 +226,21 @@ def test_sweep(tmp_path: Path) -> None:
     assert found.best in found.points
     assert "the test set played no part in it" in found.table()
     assert [r["rho"] for r in found.records] == [0.1, 0.2]
-    for wrong, sentence in (({}, "something to vary"), ({"rho": []}, "something to vary")):
+    assert len(steppe.sweep(LookBack, {"rho": [0.1, 0.2]}, seeded(), blobs(), **FEW).points) == 2
+    empty = "something to vary"
+    for wrong, sentence in (({}, empty), ({"rho": []}, empty), ({"rho": 0.1}, "a list"), ({"model": "mlp"}, "a list")):
         with pytest.raises(SteppeError, match=sentence):
             steppe.sweep("fedsam", wrong, seeded(), blobs(), **FEW)
     with pytest.raises(SteppeError, match="ranges are for a search"):
         steppe.sweep("fedsam", ranges={"rho": "0.01..1"}, **FEW)
+
+
+@pytest.mark.slow
+def test_a_parametrized_model_travels_to_other_processes() -> None:
+    model = Net()
+    torch.nn.utils.parametrizations.weight_norm(model.first)
+    here, there = (steppe.compare(["fedavg"], model, blobs(), jobs=jobs, **FEW).records for jobs in (1, 2))
+    assert here[0]["loss"] == there[0]["loss"]
 
 
 @pytest.mark.slow

@@ -234,11 +234,6 @@ def test_the_callers_random_state_and_switches_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_class_of_a_part_is_refused() -> None:
-    with pytest.raises(SteppeError, match=r"give an instance, LookBack"):
-        steppe.run(LookBack, Net(), blobs())  # type: ignore[arg-type]
-
-
 def test_progress_and_warnings_are_shown_and_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
     launch(rounds=2)
     assert "round 2/2  accuracy" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class CostTracer:
         chosen: Any = model if isinstance(model, nn.Module) else take_model(model)  # also one without numbers
         name = chosen if isinstance(chosen, str) else type(chosen).__name__
         if data is not None:
-            given = datasets.load(data) if isinstance(data, str) else datasets.as_data(data)
+            given = datasets.load(str(data)) if isinstance(data, str | Path) else datasets.as_data(data)
             module = build_model(chosen, given) if isinstance(chosen, str) else chosen
             self.task = make_task(module, given, loss, predict=predict)[0].to("cpu", torch.float32)
             self.batch = check_batch(self.task, Federation(given, None, batch, 1, Augmentation(), seed=0), [])

@@ -97,7 +97,7 @@ def _train(message: Message, context: Context, own: Own) -> RecordDict:
 def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, int]:
     try:
         terms = read_terms(text)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Refusal("terms", f"the server's terms cannot be read: {error}") from error
     config = terms.config
     client, place = node_config.get("client"), node_config.get("data")
