@@ -32,6 +32,19 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     assert len(rows.read_rows(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
 
 
+@pytest.mark.slow
+def test_all_tables_are_written_where_it_is_told(steppe, tmp_path):
+    """From the rows that the library has, and nothing next to the folder."""
+    said = steppe("reproduce", "tables", "--out", "deep/pages")
+    assert said.code == 0, said.err
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["pages"]
+    found = {p.relative_to(HOME / "docs") for p in (HOME / "docs" / "reproductions").iterdir() if p.suffix == ".md"}
+    for path in {*found, Path("survey.md"), Path("league.md"), Path("how-to/choose.md")}:
+        assert (tmp_path / "deep/pages" / path).read_text() == (HOME / "docs" / path).read_text(), path
+    checked = steppe("reproduce", "check", "--out", "deep/pages")
+    assert checked.code == 0, checked.err
+
+
 ONE = ("reproduce", "fedsol-table1", "--scale", "tiny", "--out", "out", "--cells", "cifar10/sharding-2/fed[as]vg")
 RESULTS = Path("out/results/fedsol-table1.jsonl")
 
