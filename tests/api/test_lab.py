@@ -236,6 +236,14 @@ def test_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_parametrized_model_travels_to_other_processes() -> None:
+    model = Net()
+    torch.nn.utils.parametrizations.weight_norm(model.first)
+    here, there = (steppe.compare(["fedavg"], model, blobs(), jobs=jobs, **FEW).records for jobs in (1, 2))
+    assert here[0]["loss"] == there[0]["loss"]
+
+
+@pytest.mark.slow
 def test_own_objects_travel_to_other_processes(tmp_path: Path) -> None:
     here = steppe.compare([LookBack(0.1), mine], Net, blobs(), out=tmp_path / "a", **FEW)
     there = steppe.compare([LookBack(0.1), mine], Net, blobs(), out=tmp_path / "b", jobs=2, **FEW)

@@ -102,7 +102,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         if judged and at_nodes:
             raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
-        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
+        changing = (
+            "running statistics of batch norm" if task.uses_batch_statistics else f"buffers ({', '.join(task.buffers)})"
+        )
+        notes.append(f"{changing}: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or cost(chosen, task, batch)  # without the uploads for measures, which are added below
