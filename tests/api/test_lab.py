@@ -261,7 +261,7 @@ def test_cost_and_trace() -> None:
     assert given.records[0]["flops"] == 10 * steppe.cost("fedavg", seeded(), example=example).records[0]["flops"]
     assert steppe.cost("fedsam", "gpt", "shakespeare").records[0]["flops_x"] == 2
     with pytest.raises(
-        SteppeError, match=r"Net cannot be traced with inputs of shape \(3, 32, 32\) .* a batch of them"
+        SteppeError, match=r"Net cannot be traced with inputs of shape \(3, 32, 32\) .* one of its batches"
     ):
         steppe.cost("fedavg", seeded())
     problem = {"clients": [{"A": [[1.0]], "b": [1.0]}], "x0": [0.0], "rounds": [[0]], "steps": 2, "lr": 0.5}
