@@ -86,7 +86,7 @@ def test_locks_work_on_windows_too() -> None:
     """No module that only Unix has is imported at the top of a file."""
     unix = {"fcntl", "pwd", "grp", "resource", "termios"}
     for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.parse(path.read_text()).body:  # a function may try it
             if isinstance(node, ast.Import):
                 assert not unix & {alias.name for alias in node.names}, path
             elif isinstance(node, ast.ImportFrom):
