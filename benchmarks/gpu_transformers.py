@@ -148,12 +148,12 @@ class Loop:
 class Ours:
     """The same job by this library, one round per call."""
 
-    def __init__(self, model: nn.Module, data: Data, batch: int, precision: str, device: str) -> None:
+    def __init__(self, model: nn.Module, data: Data, batch: int, precision: str, device: str, lanes: int) -> None:
         config = resolve({
             "algorithm": "fedavg", "partition": "iid", "clients": CLIENTS, "per_round": CLIENTS, "rounds": 1000,
             "batch": batch, "epochs": 1, "lr": LR, "lr_schedule": "constant", "momentum": MOMENTUM,
             "weight_decay": DECAY, "augmentation": "none", "precision": precision, "device": device,
-            "executor": "batched", "clip": None,
+            "executor": "batched", "clip": None, "chunk": lanes,
         })  # fmt: skip
         self.experiment = build_experiment(config, model=model, data=data)
         self.flags = torch.backends.cuda.matmul.allow_tf32
@@ -171,13 +171,13 @@ class Ours:
         return sum(row[0] for row in played.losses) / CLIENTS
 
 
-def measure(name: str, device: str, tiny: bool) -> dict[str, Any]:
+def measure(name: str, device: str, tiny: bool, lanes: int = CLIENTS) -> dict[str, Any]:
     """Time the rounds of one job by all programs, in turns."""
     model, precision = JOBS[name]
     programs: dict[str, Callable[[], Any]] = {}
-    row: dict[str, Any] = {"programs": {}}
+    row: dict[str, Any] = {"lanes": lanes, "programs": {}}
     contenders: dict[str, Callable[..., Any]] = {
-        "ours": lambda *given: Ours(*given, precision, device),
+        "ours": lambda *given: Ours(*given, precision, device, lanes),
         "loop, graph": lambda *given: Loop(*given, precision, device, compiled=False),
         "loop, compiled graph": lambda *given: Loop(*given, precision, device, compiled=True),
     }
@@ -204,7 +204,7 @@ def measure(name: str, device: str, tiny: bool) -> dict[str, Any]:
     return {**row, "best": best, "ratio": best["ours"] / min(loops) if "ours" in best and loops else None}
 
 
-def measure_all(names: list[str], device: str, seconds: float, tiny: bool = False,
+def measure_all(names: list[str], device: str, seconds: float, tiny: bool = False, lanes: int = CLIENTS,
                 keep: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:  # fmt: skip
     """Time the jobs, but start none after this many seconds; `keep` gets the rows so far."""
     began, rows = time.perf_counter(), dict[str, Any]()
@@ -212,7 +212,7 @@ def measure_all(names: list[str], device: str, seconds: float, tiny: bool = Fals
         if time.perf_counter() - began > seconds:
             rows[name] = {"skipped": "no time left"}
             continue
-        rows[name] = row = measure(name, device, tiny)
+        rows[name] = row = measure(name, device, tiny, lanes)
         print(describe(name, row), flush=True)
         keep(rows)
         if device.startswith("cuda"):
@@ -255,6 +255,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models and batches")
     parser.add_argument("--seconds", type=float, default=600, help="start no further job after this many seconds")
+    parser.add_argument("--lanes", type=int, default=CLIENTS,
+                        help="clients trained at once; the activations of few stay in the L2 cache")  # fmt: skip
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     versions = find_versions(torch.device(given.device))
@@ -265,7 +267,7 @@ def main() -> None:
                 json.dumps({"versions": versions, "kind": "transformers", "rows": rows}, indent=1) + "\n"
             )
 
-    keep(measure_all(given.jobs, given.device, given.seconds, given.tiny, keep))
+    keep(measure_all(given.jobs, given.device, given.seconds, given.tiny, given.lanes, keep))
 
 
 if __name__ == "__main__":

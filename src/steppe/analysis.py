@@ -198,9 +198,9 @@ class Analysis:
         if changed:
             what = {"parts": "algorithm", "parameters": "model"}.get(changed[0], "data")
             if self.own.get(what) is not None:
-                why = ("its frozen parameters are not the run's" if "base" in was and was["base"] != is_.get("base")
-                       else f"its {changed[0]} are not the run's")  # fmt: skip
-                raise SteppeError(f"{self.where} was trained with another {what} than the one that you pass: {why}.")
+                base = ": its frozen parameters are not the run's" if was.get("base") != is_.get("base") else ""
+                other = "other data than those" if what == "data" else f"another {what} than the one"
+                raise SteppeError(f"{self.where} was trained with {other} that you pass{base}.")
             raise SteppeError(f"{self.where} was not trained with the {what} that its settings name, but with your "
                               f"own: in Python, call steppe.analyze({str(self.where)!r}, {what}=…).")  # fmt: skip
         return built

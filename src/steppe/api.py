@@ -45,8 +45,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     """Train a federation and return its result.
 
     algorithm  a name from the catalogue, optionally with settings and parts ("fedsam:rho=0.1+man"), your own as
-               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), a function that
-               returns parts, or a complete Algorithm
+               "FILE.py:NAME" or "MODULE:NAME", your own part or parts (the local optimiser is added), the class of a
+               part, a function that returns parts, or a complete Algorithm
     add        further parts: names with settings ("man:weight=0.1", "FILE.py:NAME") or your own objects
     model      a name, your own nn.Module, or its class, which is then built from the run's seed; parameters with
                requires_grad=False stay as they are
@@ -103,6 +103,7 @@ def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, An
     """Return the caller's own model, data and partition for `build_experiment`; their names go into the options."""
     own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
     chosen_model = model if own_model else take_model(model)
+    data = str(data) if isinstance(data, Path) else data
     own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}

@@ -7,7 +7,7 @@ interrupted ones.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,9 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
     ranges   what to search in addition to the grid's choices: {"rho": "0.01..1:log"}
     """
+    for key, values in (grid or {}).items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise SettingError(f"the values of {key} must be a list, such as [{quote(values)}]", key)
     choices = {key: list(values) for key, values in (grid or {}).items()}
     spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
     if (not choices and not spans) or not all(choices.values()):
@@ -169,7 +172,7 @@ def partition(data: Any, rule: str = "lda(0.3)", clients: int = 20, seed: int | 
         >>> len(split.clients), int(split.sizes.sum())
         (5, 1437)
     """
-    return divide(load(data) if isinstance(data, str) else as_data(data), rule, clients, seed)[1]
+    return divide(load(str(data)) if isinstance(data, str | Path) else as_data(data), rule, clients, seed)[1]
 
 
 def write_report(runs: str | Path | Run | Sequence[str | Path | Run], path: str | Path = "report.html") -> Path:
@@ -245,7 +248,7 @@ def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[st
 def _known_settings(algorithm: Asked) -> set[str]:
     if isinstance(algorithm, str):
         return set(list_catalogue_settings(split_algorithm(algorithm)[0]))
-    is_function = callable(algorithm) and not isinstance(algorithm, type | Part | Algorithm)
+    is_function = callable(algorithm) and not isinstance(algorithm, Part | Algorithm)  # the class of a part, too
     return set(list_settings(algorithm)) if is_function else set()
 
 

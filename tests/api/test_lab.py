@@ -46,6 +46,8 @@ def test_parts_as_names_and_objects_side_by_side() -> None:
         steppe.run(3, seeded(), blobs(), **FEW)
     with pytest.raises(SteppeError, match=r"rho is a setting of LookBack, .*: write LookBack\(rho=…\)"):
         steppe.run(LookBack(0.1), seeded(), blobs(), rho=0.3, **FEW)
+    by_class = steppe.run(LookBack, seeded(), blobs(), rho=0.3, **FEW)
+    assert torch.equal(by_class.x, steppe.run(LookBack(0.3), seeded(), blobs(), **FEW).x)
     with pytest.raises(SteppeError, match="algorithm mine has no setting 'rh'; did you mean 'rho'"):
         steppe.run(mine, seeded(), blobs(), rh=0.3, **FEW)
     for returned in (None, "fedsam"):
@@ -56,13 +58,41 @@ def test_parts_as_names_and_objects_side_by_side() -> None:
 def test_a_run_with_an_added_object_resumes_and_is_measured_with_it_again(tmp_path: Path) -> None:
     steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.1)], out=tmp_path / "a", **FEW)
     more = {**FEW, "rounds": 3}
-    with pytest.raises(SteppeError, match="parts was"):
+    with pytest.raises(SteppeError, match=r"rho of look_back was 0\.1 and is 0\.2"):
         steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.2)], out=tmp_path / "a", resume=True, **more)
     steppe.run("fedsam", seeded(), blobs(), add=[LookBack(0.1)], out=tmp_path / "a", resume=True, **more)
     with pytest.raises(SteppeError, match=r"pass it again from Python, with add=\[…\]"):
         steppe.analyze(tmp_path / "a", ["lambda1"], model=seeded(), data=blobs())
     found = steppe.analyze(tmp_path / "a", ["lambda1"], model=seeded(), data=blobs(), add=[LookBack(0.1)])
     assert "lambda1" in found
+
+
+def double(v: Any) -> Any:
+    return 2 * v
+
+
+class Shifts(steppe.Part):
+    """Its settings are an array and a function."""
+
+    name = "shifts"
+
+    def __init__(self, by: torch.Tensor, of: Any) -> None:
+        self.by, self.of = by, of
+
+    def gradient(self, grad: steppe.Oracle, w: torch.Tensor, s: steppe.LocalStep) -> torch.Tensor:
+        return self.of(grad(w)) + self.by.mean()
+
+
+def test_arrays_and_functions_in_a_part_are_recorded_by_what_they_are(tmp_path: Path) -> None:
+    by = torch.zeros(5000)
+    steppe.run(Shifts(by, double), seeded(), blobs(), out=tmp_path / "a", **FEW)
+    recorded = steppe.load(tmp_path / "a").about["parts"][0]
+    assert recorded["of"].endswith("test_lab.double")
+    assert recorded["by"].startswith("shape (5000,), hash ")
+    other = by.clone()
+    other[2500] = 1  # not seen in the text of so long a tensor
+    with pytest.raises(SteppeError, match="by of shifts was 'shape"):
+        steppe.run(Shifts(other, double), seeded(), blobs(), out=tmp_path / "a", resume=True, **{**FEW, "rounds": 3})
 
 
 def test_a_run_of_an_own_function_is_measured_and_reported(tmp_path: Path) -> None:
@@ -121,7 +151,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         again = steppe.compare(algorithms, Net, blobs(), seeds=2, rho=0.15, out=tmp_path / "c", **keys)
     assert sum("used again" in line for line in lines) == 10
     assert again.records == found.records
-    with pytest.raises(SteppeError, match="holds a run with other settings: parts was"):
+    with pytest.raises(SteppeError, match="holds a run with other settings: rho of look_back was"):
         steppe.compare({labels[2]: LookBack(0.2)}, Net, blobs(), out=tmp_path / "c", **keys)
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setattr("steppe.report.result_objects.find_spec", lambda _: None)
@@ -196,11 +226,21 @@ def test_sweep(tmp_path: Path) -> None:
     assert found.best in found.points
     assert "the test set played no part in it" in found.table()
     assert [r["rho"] for r in found.records] == [0.1, 0.2]
-    for wrong, sentence in (({}, "something to vary"), ({"rho": []}, "something to vary")):
+    assert len(steppe.sweep(LookBack, {"rho": [0.1, 0.2]}, seeded(), blobs(), **FEW).points) == 2
+    empty = "something to vary"
+    for wrong, sentence in (({}, empty), ({"rho": []}, empty), ({"rho": 0.1}, "a list"), ({"model": "mlp"}, "a list")):
         with pytest.raises(SteppeError, match=sentence):
             steppe.sweep("fedsam", wrong, seeded(), blobs(), **FEW)
     with pytest.raises(SteppeError, match="ranges are for a search"):
         steppe.sweep("fedsam", ranges={"rho": "0.01..1"}, **FEW)
+
+
+@pytest.mark.slow
+def test_a_parametrized_model_travels_to_other_processes() -> None:
+    model = Net()
+    torch.nn.utils.parametrizations.weight_norm(model.first)
+    here, there = (steppe.compare(["fedavg"], model, blobs(), jobs=jobs, **FEW).records for jobs in (1, 2))
+    assert here[0]["loss"] == there[0]["loss"]
 
 
 @pytest.mark.slow

@@ -298,6 +298,8 @@ def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:
     assert steppe.run("fedavg", Next(), (ids, hidden, ids, ids), **FEW).history[-1]["loss"] > 0
     with pytest.raises(SteppeError, match=r"sample 59 of the train inputs, whose values are \d to 5"):
         steppe.run("fedavg", Next(), (late, ids, ids, ids), **FEW)
+    with pytest.raises(SteppeError, match=r"index out of range.*Is its table of tokens large enough\?"):
+        steppe.run("fedavg", Next(), (ids + 1, ids, ids, ids), **FEW)
     with pytest.raises(SteppeError, match="sample 59 of the test inputs"):
         steppe.run("fedavg", Next(), (ids, ids, late, ids), **FEW)
     with pytest.raises(SteppeError, match=r"test targets have 5 at sample 59, place \(6,\).*outputs for 0 to 4"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,6 +122,12 @@ class Detached(Net):
         return super().forward(x).detach()
 
 
+class Locked(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
 def without_numbers() -> nn.Module:
     with torch.device("meta"):
         return Net()
@@ -144,6 +151,7 @@ def with_nan() -> nn.Module:
     (without_numbers, "is on the meta device"),
     (made_for_inference, "made in torch.inference_mode"),
     (with_nan, "not finite, before any training"),
+    (Locked, "cannot be copied, because it holds an open file"),
     (lambda: nn.DataParallel(seeded()), r"give the module inside it, model\.module"),
 ])  # fmt: skip
 def test_models_that_cannot_be_trained_are_a_sentence(make: Any, sentence: str) -> None:
@@ -162,6 +170,9 @@ def test_analyze_says_what_of_a_model_is_another(tmp_path: Path) -> None:
     steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "net", **FEW)
     with pytest.raises(SteppeError, match="with another model than the one that you pass"):
         steppe.analyze(tmp_path / "net", "loss", model=Wrapped(lambda y, x: -y), data=blobs())
+    x, y, *tests = blobs()
+    with pytest.raises(SteppeError, match="with other data than those that you pass"):
+        steppe.analyze(tmp_path / "net", "loss", model=seeded(), data=(x + 1, y, *tests))
 
 
 # --- frozen parameters

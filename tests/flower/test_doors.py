@@ -2,13 +2,18 @@
 
 import asyncio
 import hashlib
+import io
+import logging
 import os
 import socket
+import threading
 import zipfile
+from contextlib import suppress
 from io import BytesIO
 from types import SimpleNamespace
 
 import pytest
+import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
@@ -16,11 +21,11 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, TaskType
 from flwr.supercore.fab import Fab
 
 from steppe.config import resolve
-from steppe.flower import own_user
+from steppe.flower import own_user, superlink
 from steppe.flower.app_hash import FILE, hash_app, hash_bundle
 from steppe.flower.create import init, pin
 from steppe.flower.own_user import is_own_user
-from steppe.flower.superlink import JOIN, LARGEST, OBJECT, OPEN, REPLY, SMALL, Doors, find_fault
+from steppe.flower.superlink import JOIN, LARGEST, OBJECT, OPEN, REPLY, SMALL, Doors, Impatient, escape_log, find_fault
 from steppe.flower.supernode import is_trusted
 
 NODES, CONTROL = 8000, 8001
@@ -100,6 +105,58 @@ def test_a_request_has_a_largest_size(doors, pieces):
         assert ask(doors, path, b"", headers=[(b"content-length", b"-1")]) == 413
 
 
+def test_a_request_that_never_arrives_is_given_up(doors, monkeypatch):
+    monkeypatch.setattr(superlink, "PATIENCE", 0.05)
+    said = []
+
+    async def receive():
+        await asyncio.sleep(3600)
+
+    async def send(message):
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": OBJECT, "headers": [], "server": ("127.0.0.1", NODES)}
+    asyncio.run(doors(scope, receive, send))
+    assert said[0]["status"] == 408
+    assert not doors.bodies
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n"]
+)
+def test_a_connection_without_a_request_is_closed(sent, monkeypatch):
+    """Nothing, half of the first request, half of the second."""
+    monkeypatch.setattr(superlink, "PATIENCE", 0.2)
+    answers = _answers_to(sent)
+    assert answers.count(b"200 OK") == sent.count(b"\r\n\r\n")
+
+
+def test_headers_have_a_largest_size():
+    assert b"400 Bad Request" in _answers_to(b"POST / HTTP/1.1\r\nX: " + b"a" * 10**6)
+
+
+def _answers_to(sent: bytes) -> bytes:
+    """All that is answered until the server closes the connection."""
+
+    async def yes(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = uvicorn.Server(uvicorn.Config(yes, http=Impatient, lifespan="off", log_level="critical"))
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        with socket.create_connection(bound.getsockname(), timeout=60) as client:
+            found = b""
+            with suppress(ConnectionError):  # it may be closed before everything is sent
+                client.sendall(sent)
+                while more := client.recv(4096):
+                    found += more
+        server.should_exit = True
+        thread.join()
+    return found
+
+
 def test_a_reply_has_a_largest_size(doors):
     """Objects add up until the next reply is announced, by the node's key."""
     mine, other = ([(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), key)] for key in (b"mine", b"other"))
@@ -117,6 +174,15 @@ def test_a_node_may_only_reply_and_only_in_its_own_name(doors):
     assert "not a message" in find_fault(b"\xff" * 40)
     assert ask(doors, REPLY, reply(source=8)) == 400
     assert not doors.bodies
+
+
+def test_a_terminal_does_not_obey_what_flower_logs():
+    """Flower quotes what nodes send; a node could also add lines."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.addFilter(escape_log)
+    handler.handle(logging.makeLogRecord({"msg": "type %s", "args": ("\x1b]0;x\x07\nanother line",)}))
+    assert said.getvalue() == "type \\x1b]0;x\\x07\\nanother line\n"
 
 
 def test_the_user_of_a_connection(monkeypatch):

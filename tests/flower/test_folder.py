@@ -294,6 +294,16 @@ def test_a_server_that_lives_is_not_joined_by_another(link, told_of, advice, tmp
     assert (f"kill -9 {os.getpid()}, then resume" in told, "kill" in told) == (advice, advice)
 
 
+def test_two_commands_do_not_start_the_same_federation(tmp_path):
+    """Each would delete the other's database and write its own ports."""
+    command("init", tmp_path / "f", "--nodes", 2)
+    with lock(tmp_path / "f/operator"):
+        told = command("up", tmp_path / "f")
+    assert "Another steppe federate up or resume is running in" in told
+    assert not list(tmp_path.glob("f/operator/*.log"))
+    assert stat.S_IMODE((tmp_path / "f/operator/server.lock").stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize(("state", "alive", "why"), [
     ({"state": "failed", "why": "It diverged."}, "", "It diverged."),
     ({"state": "running"}, "", "The server's process has died."),

@@ -32,6 +32,19 @@ def test_the_whole_of_table_1(steppe, tmp_path):
     assert len(rows.read_rows(tmp_path / "runs/reproduce-tiny/results/fedsol-table1.jsonl")) == 8 * 6
 
 
+@pytest.mark.slow
+def test_all_tables_are_written_where_it_is_told(steppe, tmp_path):
+    """From the rows that the library has, and nothing next to the folder."""
+    said = steppe("reproduce", "tables", "--out", "deep/pages")
+    assert said.code == 0, said.err
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["pages"]
+    found = {p.relative_to(HOME / "docs") for p in (HOME / "docs" / "reproductions").iterdir() if p.suffix == ".md"}
+    for path in {*found, Path("survey.md"), Path("league.md"), Path("how-to/choose.md")}:
+        assert (tmp_path / "deep/pages" / path).read_text() == (HOME / "docs" / path).read_text(), path
+    checked = steppe("reproduce", "check", "--out", "deep/pages")
+    assert checked.code == 0, checked.err
+
+
 ONE = ("reproduce", "fedsol-table1", "--scale", "tiny", "--out", "out", "--cells", "cifar10/sharding-2/fed[as]vg")
 RESULTS = Path("out/results/fedsol-table1.jsonl")
 
@@ -123,13 +136,22 @@ def test_a_process_stays_with_its_algorithm():
     queue.slots[0].job = first
     assert queue._choose("").group != first.group
     third = queue._choose(first.group)
-    assert (third.group, third.stage) == (first.group, (0, 0))
+    assert (third.group, third.stage) == (first.group, (0, 0, 0))
     stages = []
     while job := queue._choose(""):
         queue.waiting.remove(job)
         stages.append(job.stage)
     assert stages == sorted(stages)  # table by table, and second seeds after everybody's first
-    assert stages[-1] == (1, 1)
+    assert stages[-1] == (1, 0, 1)
+
+
+def test_cells_that_are_named_first_run_first():
+    globs = ["cifar10/lda-0.1/fedsol", "*/sharding-2/fedavg", "cifar10/lda-0.1/*"]
+    jobs = missing_runs.find_missing_runs(["fedsol-table1"], "paper", globs, 1, False, [], {})
+    assert [job.cells[0].id for job in jobs][:2] == ["cifar10/lda-0.1/fedsol", "cifar10/sharding-2/fedavg"]
+    queue = Queue([Here])
+    queue.waiting = list(jobs)
+    assert queue._choose("").cells[0].id == "cifar10/lda-0.1/fedsol"  # though FedSAM takes longer
 
 
 def test_cells_that_share_a_run_are_looked_at_together():

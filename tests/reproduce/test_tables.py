@@ -21,7 +21,7 @@ CIFAR10 = {
     "fedsol": (66.72, 69.88, 77.79, 60.01, 64.13, 75.60),
 }
 COLUMNS = [f"cifar10/{c}" for c in ("sharding-2", "sharding-5", "sharding-10", "lda-0.05", "lda-0.1", "lda-0.5")]
-TABLES = ["fedgmt", "fedscar-costs", "fedsmoo-table1", "fedsmoo-table2", "fedsol-figure2", "fedsol-table1",
+TABLES = ["fedgmt", "fednsam", "fedscar-costs", "fedsmoo-table1", "fedsmoo-table2", "fedsol-figure2", "fedsol-table1",
           "fedsol-table5", "fedsol-table6", "fedsol-table7", "fedsol-table8", "fedsol-table8-flops", "fedsol-table9",
           "fl-simulator", "man-accuracy", "man-hessian", "man-rounds"]  # fmt: skip
 
@@ -60,6 +60,7 @@ def test_a_few_numbers_of_every_other_table():
         ("fl-simulator", "5-200/dir-0.1/fedsmoo"): Published(81.35),
         ("fedgmt", "cnn/dir-0.01/fedgmt"): Published(76.36),
         ("fedgmt", "resnet18-gn/iid/fedavg"): Published(76.74),
+        ("fednsam", "lenet/fedavg"): Published(38.85),
         ("man-accuracy", "tiny-imagenet/iid/fedspeed-man-tiny"): Published(33.02),
         ("man-hessian", "cifar100/dir-0.6/feddyn-man-trace"): Published(3966.0),
         ("man-rounds", "cifar100/iid/fedavg-cifar100"): Published(500.0, at_least=True),

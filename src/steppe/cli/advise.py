@@ -15,7 +15,7 @@ from steppe.core.errors import SteppeError
 
 @app.command()
 def advise(
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in all.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Total number of clients.")] = None,
     per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Partition nearest to the clients' data, such as "
                          "'lda(0.1)'.")] = None,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
             everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None,  # noqa: B006
-            seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per algorithm: seeds seed, "
-                             "seed+1, …")] = 1,
+            seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per algorithm, with seeds "
+                             "seed, seed+1, …")] = 1,
             measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures of the final "
                                 "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
             samples: Samples = 1000,

@@ -17,7 +17,7 @@ from steppe.core.errors import SteppeError
 def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
          everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
-         data: Annotated[str | None, typer.Option("--data", help="Data set of which the model is given a batch, "
+         data: Annotated[str | None, typer.Option("--data", help="Data set from which the model gets a batch, "
                                                                  "instead of --shape and --classes.")] = None,
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,

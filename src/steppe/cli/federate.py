@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ federate = typer.Typer(no_args_is_help=True, help="Set up, run, inspect and resu
 app.add_typer(federate, name="federate")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
-Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Nodes, one per client (default: 3).")]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="Number of nodes, one per client. Default: 3.")]
 Algorithm = Annotated[str | None, typer.Option("--algorithm", "-a", help="A name of the catalogue (steppe list).")]
 Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Use TLS and one key per node. Default: on, except on "
                                           "loopback.")]  # fmt: skip
@@ -146,7 +147,7 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
     from steppe.flower.federation_file import FILE, read_federation_file
     from steppe.flower.overhead import describe
     from steppe.flower.own_user import is_loopback
-    from steppe.flower.server_status import find_server, is_alive
+    from steppe.flower.server_status import find_server, is_alive, lock
     from steppe.flower.status import find_address, find_control
     from steppe.runs.folder import RunFolder, check_place
 
@@ -179,7 +180,9 @@ def _play(folder: Path, resume: bool, as_json: bool) -> None:
                           f"{folder} is for several machines, with its SuperLink on {host}: start it there with "
                           f"{folder}/operator/superlink.sh, as README.md says step by step.")  # fmt: skip
     go_on = f"continue with: steppe federate resume {folder}"
-    with Progress(config.rounds) as progress:
+    # Two would each delete the other's records and write its own addresses.
+    alone = nullcontext() if running else lock(folder / "operator", "steppe federate up or resume")
+    with alone, Progress(config.rounds) as progress:
         progress.begin(config.algorithm)
         local = None if running else launch.Local(folder)
         try:

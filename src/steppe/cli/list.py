@@ -50,7 +50,7 @@ def _settings(entry: dict[str, Any]) -> list[str]:
 @app.command()
 def cite(names: Annotated[list[str], typer.Argument(help="Algorithms or parts, or steppe for the library itself.")],
          debug: Debug = False) -> None:  # fmt: skip
-    """Print the BibTeX of algorithms, parts and of Steppe itself."""
+    """Print the BibTeX of algorithms, of parts, and of Steppe itself."""
     from steppe.citations import cite as bibtex
 
     print("\n\n".join(bibtex(name) for name in names))

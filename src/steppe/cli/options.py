@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
                   context_settings={"help_option_names": ["-h", "--help"]},
                   help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
 
-Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or setting of the "
+Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
                                         "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
 Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
                                         "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip

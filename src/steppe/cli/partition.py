@@ -16,11 +16,12 @@ from steppe.core.errors import SteppeError
 @app.command()
 def partition(data: Annotated[str, typer.Option("--data", help="A data set (steppe list).")] = "digits",
               rule: Annotated[str, typer.Option("--partition", help="A rule (steppe list partitions).")] = "lda(0.3)",
-              clients: Annotated[int, typer.Option("--clients", min=1)] = 20,
+              clients: Annotated[int, typer.Option("--clients", min=1, help="Number of clients.")] = 20,
               seed: Annotated[int | None, typer.Option("--seed", help="Seed (default: the rule's own).")] = None,
               save: Annotated[Path | None, typer.Option("--save", help="Write the partition to a JSON file.")] = None,
               picture: Annotated[Path | None, typer.Option("--plot", help="Draw clients × classes to a file.")] = None,
-              data_folder: Annotated[str | None, typer.Option("--data-folder")] = None,
+              data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or "
+                                                              "./data.")] = None,
               as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Split a data set over clients; show, save or draw the split."""
     from steppe.data import load

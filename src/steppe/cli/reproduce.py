@@ -25,7 +25,7 @@ def reproduce(
     tables: Annotated[list[str], typer.Argument(help="Tables, such as fedsol-table1; league; survey; or list "
                       "(show all), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells, such as 'cifar10/lda-0.1/*'; "
-                     "may be repeated.")] = [],  # noqa: B006
+                     "may be repeated; those named first run first.")] = [],  # noqa: B006
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per cell, with seeds 0, 1, …")] = 1,
     scale: Annotated[str, typer.Option("--scale", help="paper, or tiny (embedded digits, a minute).")] = "paper",
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
@@ -60,7 +60,11 @@ def reproduce(
         _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return
     if tables in (["tables"], ["check"]):
-        _write_all(tables == ["check"], *missing_runs.find_folders(out, results, "paper"), kinds)
+        rows_in, tables_in = missing_runs.find_folders(out, results, "paper")
+        ours = []
+        if tables_in == out or not missing_runs.CHECKOUT.is_dir():
+            tables_in, ours = tables_in / "reproductions", [rows.find_ours()]  # the pages about all tables are above it
+        _write_all(tables == ["check"], rows_in, tables_in, kinds, ours)
         return
     is_league, is_survey = tables == ["league"], tables == ["survey"]
     alone = is_league or is_survey
@@ -147,15 +151,15 @@ def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str],
     return found_all
 
 
-def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str]) -> None:
+def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str], ours: list[Path]) -> None:
     """Write everything made from rows: the tables, their index, and the pages next to their folder."""
     from steppe.reproduce import audit, choose_page, league_page, publish, rows, survey_page
 
     if only_check:
-        audit.check_rows(results, tables)
+        audit.check_rows(results, tables, *ours)
         terminal.show(f"every row in {results} belongs to a recipe, and {tables} agrees with the rows")
         return
-    known = rows.read_folders([results])
+    known = rows.read_folders([*ours, results])
     texts = survey_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
     made = publish.render_all(known, kinds)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])

@@ -20,7 +20,7 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
                              "MODULE:NAME.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
-        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="Measure flatness in "
+        measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="Measure flatness during "
                            "training, such as lambda1:10 for every tenth round; may be repeated.")] = [],  # noqa: B006
         track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
                          "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006

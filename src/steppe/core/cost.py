@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SettingError, SteppeError
 from steppe.core.hook_checks import watch
 from steppe.core.layout import Tensors
 from steppe.core.part_class_checks import telling_missing_states
@@ -87,8 +88,9 @@ def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.
     reply = end(algorithm, task, sent, live, scalar)
     if not algorithm.guards:  # these act on several clients, or draw from a secret
         replies = tree_map(lambda v: v[None], reply)
-        after = aggregate(algorithm, task.layout, server, sent, replies, scalar[None], 1, lambda p, k: rows[p][k])
-        choose_evaluated(algorithm, task.layout, after, scalar, scalar)
+        with suppress(SettingError):  # of a setting that only a run fills in, such as the number of rounds
+            after = aggregate(algorithm, task.layout, server, sent, replies, scalar[None], 1, lambda p, k: rows[p][k])
+            choose_evaluated(algorithm, task.layout, after, scalar, scalar)
     size = task.layout.size
     model = size - (size if algorithm.alone else task.layout.size_of(algorithm.frozen) if algorithm.frozen else 0)
 

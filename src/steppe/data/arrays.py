@@ -40,7 +40,9 @@ def _as_numeric(given: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise SteppeError(f"The {what} are not an array of numbers ({error}).") from error
+        raise SteppeError(
+            f"The {what} are not an array of numbers; pad lists of different lengths ({error})."
+        ) from error
     if array.dtype == object:
         array = _without_objects(array, what)
     if array.dtype.kind not in "biuf" and array.dtype.kind != "c":

@@ -100,9 +100,12 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
                               "group norm, or choose average, local or recalibrate.")  # fmt: skip
         judged = next((p.name for p in chosen.using("evaluated")), None)
         if judged and at_nodes:
-            raise SteppeError(f"{judged} evaluates another model than the trained one. Its batch norm statistics would "
+            raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
                               "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
-        notes.append(f"running statistics of batch norm: {_POLICY[config.buffers]}"
+        changing = (
+            "running statistics of batch norm" if task.uses_batch_statistics else f"buffers ({', '.join(task.buffers)})"
+        )
+        notes.append(f"{changing}: {_POLICY[config.buffers]}"
                      + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or cost(chosen, task, batch)  # without the uploads for measures, which are added below
@@ -213,4 +216,10 @@ def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head:
         raise SteppeError(
             f"the model has no module {head!r}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
         )
-    return Task(model, each, metrics, head, predict=predict), notes
+    try:
+        return Task(model, each, metrics, head, predict=predict), notes
+    except TypeError as error:
+        if "pickle" not in str(error):
+            raise
+        raise SteppeError(f"The model cannot be copied, because it holds an open file, a lock or a generator "
+                          f"({error}): leave it out of the module's attributes.") from error  # fmt: skip

@@ -39,7 +39,8 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         if any(frame.f_code is getattr(task.predict, "__code__", "") for frame, _ in walk_tb(error.__traceback__)):
             raise SteppeError(f"predict fails on the model's outputs, with {type(error).__name__}: {error}.") from error
         raise SteppeError(
-            f"The model cannot take inputs of shape {show_shape(x)}: {error}.{explain_types(data)}"
+            f"The model cannot take inputs of shape {show_shape(x)}: {error}."
+            + (" Is its table of tokens large enough?" if isinstance(error, IndexError) else explain_types(data))
         ) from error
     if not all(map(torch.equal, tree_leaves(given), tree_leaves(x))):
         raise SteppeError("The model changes its inputs in place, which are your data: let it write to new tensors, "

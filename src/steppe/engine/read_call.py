@@ -53,12 +53,10 @@ def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[st
     """Return the caller's own parts, and the options that are not settings of his function."""
     if isinstance(algorithm, str):
         return None, dict(options)
-    if isinstance(algorithm, type) and issubclass(algorithm, Part):
-        raise SteppeError(f"algorithm is the class {algorithm.__name__}: give an instance, {algorithm.__name__}(…).")
     if isinstance(algorithm, Part | Algorithm | tuple | list):
         _refuse_settings_of_objects(algorithm, options)
         return algorithm, dict(options)
-    if not callable(algorithm) or isinstance(algorithm, type):
+    if not callable(algorithm) or (isinstance(algorithm, type) and not issubclass(algorithm, Part)):
         raise SettingError(f"algorithm is {quote(algorithm)}: give a name, a part, several parts, a function that "
                            "returns parts, or a steppe.Algorithm")  # fmt: skip
     settings, name = list_settings(algorithm), getattr(algorithm, "__name__", quote(algorithm))
@@ -80,4 +78,4 @@ def _refuse_settings_of_objects(algorithm: Any, options: Mapping[str, Any]) -> N
         settings = getattr(part, "__dataclass_fields__", {})
         if key := next((k for k in options if k in settings and k not in Config.model_fields), None):
             raise SettingError(f"{key} is a setting of {kind.__name__}, which is given as an object: write "
-                               f"{kind.__name__}({key}=…)", key)  # fmt: skip
+                               f"{kind.__name__}({key}=…), or give the class, {kind.__name__}", key)  # fmt: skip

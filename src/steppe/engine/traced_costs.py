@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class CostTracer:
         chosen: Any = model if isinstance(model, nn.Module) else take_model(model)  # also one without numbers
         name = chosen if isinstance(chosen, str) else type(chosen).__name__
         if data is not None:
-            given = datasets.load(data) if isinstance(data, str) else datasets.as_data(data)
+            given = datasets.load(str(data)) if isinstance(data, str | Path) else datasets.as_data(data)
             module = build_model(chosen, given) if isinstance(chosen, str) else chosen
             self.task = make_task(module, given, loss, predict=predict)[0].to("cpu", torch.float32)
             self.batch = check_batch(self.task, Federation(given, None, batch, 1, Augmentation(), seed=0), [])
@@ -60,7 +61,7 @@ class CostTracer:
         except Exception as error:  # a model may fail in any way
             reason = str(error).strip().partition("\n")[0]
             raise SteppeError(f"{name} cannot be traced with inputs of shape {tuple(shape)} in batches of {batch}: "
-                              f"{reason}. Name data, and it is given a batch of them.") from error  # fmt: skip
+                              f"{reason}. Name a data set to trace with one of its batches.") from error  # fmt: skip
 
     def trace(self, label: str, algorithm: Algorithm) -> dict[str, Any]:
         """Return an algorithm's cost, also as multiples of FedAvg's."""

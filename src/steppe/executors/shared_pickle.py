@@ -36,7 +36,17 @@ class Shared(NamedTuple):
     places: list[int]
 
 
-class Packer(cloudpickle.Pickler):  # type: ignore[misc]
+class OwnPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles the user's own objects."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Take a parametrized module apart, which its own class refuses."""
+        if isinstance(thing, nn.Module) and parametrize.is_parametrized(thing):
+            return _parametrized, (parametrize.type_before_parametrizations(thing), thing.__dict__)
+        return super().reducer_override(thing)
+
+
+class Packer(OwnPickler):
     """Pickles everything but large tensors, which it lists."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -57,12 +67,6 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]
             self.objects[place].append(thing)
         return place, known, isinstance(thing, nn.Parameter), thing.requires_grad
 
-    def reducer_override(self, thing: Any) -> Any:
-        """Take a parametrized module apart, which its own class refuses."""
-        if isinstance(thing, nn.Module) and parametrize.is_parametrized(thing):
-            return _parametrized, (parametrize.type_before_parametrizations(thing), thing.__dict__)
-        return super().reducer_override(thing)
-
 
 class Unpacker(pickle.Unpickler):
     """Unpickles what a Packer made; the large tensors are given."""
@@ -78,6 +82,13 @@ class Unpacker(pickle.Unpickler):
             found = self.large[place]
             self.made[pid] = nn.Parameter(found, requires_grad) if parameter else found.requires_grad_(requires_grad)
         return self.made[pid]
+
+
+def pickle_own(thing: Any) -> bytes:
+    """Return the user's own objects as bytes for another process, all tensors included."""
+    file = io.BytesIO()
+    OwnPickler(file).dump(thing)
+    return file.getvalue()
 
 
 def pack(thing: Any) -> tuple[bytes, Packer]:

@@ -15,19 +15,21 @@ from filelock import FileLock, Timeout
 
 from steppe.core.errors import SteppeError
 from steppe.engine.progress import handle_logs
+from steppe.flower.private_files import write_private
 from steppe.runs.folder import RunFolder
 
 LOCK, LOG, STATUS = "server.lock", "server.log", "status.json"
 
 
 @contextmanager
-def lock(where: Path) -> Iterator[None]:
-    """Lock the folder for one server; the system frees the lock however the process ends."""
+def lock(where: Path, what: str = "server") -> Iterator[None]:
+    """Lock the folder for one server, or another command; the system frees the lock however the process ends."""
     held = FileLock(where / LOCK, timeout=0)
     try:
-        held.acquire()
+        with write_private():
+            held.acquire()
     except Timeout:
-        raise SteppeError(f"Another server is running in {where}: wait for it, or stop it.") from None
+        raise SteppeError(f"Another {what} is running in {where}: wait for it, or stop it.") from None
     try:
         yield
     finally:

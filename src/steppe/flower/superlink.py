@@ -10,8 +10,12 @@ else is on loopback, and only for the user who started the SuperLink.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
+import resource
 import socket
 import sys
+from typing import Any
 
 import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -21,7 +25,9 @@ from flwr.supercore.logger import console_handler
 from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
 from flwr.superlink.main import create_app
 from google.protobuf.message import DecodeError
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from steppe.core.errors import show_codes
 from steppe.flower.own_user import App, Receive, Scope, Send, is_loopback, is_own_user, only_own_user, refuse
 
 OPEN = tuple(f"/v1/fleet/{name}" for name in (
@@ -33,6 +39,7 @@ REPLY, OBJECT = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 MB = 2**20
 LARGEST = {OBJECT: 16 * MB, REPLY: 4 * MB}  # bytes of a request; Flower cuts arrays into objects of 5 MB
 SMALL = 64 * 1024
+PATIENCE = 120.0  # seconds for a request to arrive
 
 
 class Doors:
@@ -63,16 +70,15 @@ class Doors:
             return await refuse(scope, send, 400, "a header occurs twice")
         if not declared.isdigit() or int(declared) > limit:
             return await refuse(scope, send, 413, f"larger than {limit} bytes")
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            if len(body) > limit:
-                return await refuse(scope, send, 413, f"larger than {limit} bytes")
-            if not message.get("more_body"):
-                break
+        try:
+            async with asyncio.timeout(PATIENCE):
+                body = await _read(receive, limit)
+        except TimeoutError:
+            return await refuse(scope, send, 408, "too slow")
+        if body is None:
+            return None
+        if len(body) > limit:
+            return await refuse(scope, send, 413, f"larger than {limit} bytes")
         if path == REPLY and (why := find_fault(body)):
             return await refuse(scope, send, 400, why)
         if path == OBJECT and self.sent.get(key, 0) + len(body) > self.max_reply:
@@ -95,6 +101,39 @@ class Doors:
         await self.fleet(scope, again, answer)
 
 
+async def _read(receive: Receive, limit: int) -> bytes | None:
+    """Return a request's body, or as much as shows that it is too large; None if the connection was closed."""
+    body = bytearray()
+    while len(body) <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return bytes(body)
+
+
+class Impatient(H11Protocol):
+    """Connections that are closed if a request's headers, which uvicorn waits for without end, do not arrive in time.
+
+    h11, other than uvicorn's default parser, also limits the size of the headers.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.last: Any = None
+        self.loop.call_later(PATIENCE, self.look)
+
+    def look(self) -> None:
+        """Close the connection if no request has begun since the last look, and none is being answered."""
+        if self.cycle is self.last and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.last = self.cycle
+            self.loop.call_later(PATIENCE, self.look)
+
+
 def find_fault(body: bytes) -> str:
     """Return why a pushed message is refused: a node may only answer what it was asked, and in its own name."""
     try:
@@ -109,6 +148,12 @@ def find_fault(body: bytes) -> str:
     return ""
 
 
+def escape_log(record: logging.LogRecord) -> bool:
+    """Make control characters visible in a line of Flower's log, which quotes what nodes send."""
+    record.msg, record.args = show_codes(record.getMessage()), None
+    return True
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="steppe.flower.superlink")
     parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="address that nodes connect to")
@@ -116,17 +161,21 @@ def main() -> None:
         "--max-reply", type=float, default=1024.0, metavar="MB", help="largest reply of a node, in megabytes"
     )
     ours, sys.argv[1:] = parser.parse_known_args()
+    console_handler.addFilter(escape_log)
     config = _parse_superlink_lifespan_config()
     if not is_loopback(config.host):
         sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes sets the open port.")
     host, _, port = ours.nodes.rpartition(":")
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < most:  # the more connections it takes to use all of them, the better
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
     sockets = [_bind(config.host, config.port), _bind(host, int(port))]
     # Without keys, nodes can only be told apart by their user, which is known on loopback.
     alone = not config.enable_supernode_auth and is_loopback(host)
     doors = Doors(create_app(config, SuperLinkLifespan), int(port), int(ours.max_reply * MB),
                   config.enable_supernode_auth, alone)  # fmt: skip
     server = uvicorn.Server(uvicorn.Config(
-        doors, log_config=get_uvicorn_log_config(console_handler.level), ssl_keyfile=config.ssl_keyfile,
+        doors, http=Impatient, log_config=get_uvicorn_log_config(console_handler.level), ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile, proxy_headers=False, ws="none", server_header=False,
     ))  # fmt: skip
     server.run(sockets=sockets)

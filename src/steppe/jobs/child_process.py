@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from steppe.core.errors import SteppeError
+from steppe.executors.shared_pickle import pickle_own
 
 COMMAND = (sys.executable, "-m", "steppe.jobs.worker")
 PATIENCE = 10.0  # seconds that a run gets to end cleanly
@@ -61,7 +60,7 @@ def pack_own(request: dict[str, Any]) -> dict[str, Any]:
     if not request.get("own") or isinstance(request["own"], str):
         return request
     try:
-        content = cloudpickle.dumps(dict(request["own"]))
+        content = pickle_own(dict(request["own"]))
     except Exception as error:  # a user's object may raise anything
         raise SteppeError(f"Your own objects cannot be sent to another process ({error}): use jobs=1.") from error
     return {**request, "own": base64.b64encode(content).decode(), "path": sys.path}

@@ -51,7 +51,7 @@ class Here:
 def find_places(jobs: int | None, device: str, on: str | None = None) -> list[Place]:
     """Return `jobs` places that share this machine; by default one per GPU, or one per core if there is no GPU.
 
-    With `jobs` = 1 the place is this process. `on` names a cluster instead, whose places are as many as there is room.
+    With `jobs` = 1 the place is this process. `on` names a cluster instead, with as many places as it has room for.
     """
     if on is not None:
         from steppe.jobs.ray_places import find_remote_places

@@ -33,7 +33,7 @@ class Bridge:
         self.worker = Worker(self._emit, environment, self.own)  # where the user's own files are
 
     def _emit(self, event: Event) -> None:
-        """Pass on an event, with the folder's name at home."""
+        """Pass on an event, with the name that the folder has on the user's machine."""
         self.events.put({k: v.replace(str(self.run), self.home) if isinstance(v, str) else v for k, v in event.items()})
 
     def describe(self) -> dict[str, str]:
@@ -41,7 +41,7 @@ class Bridge:
         return {"node": platform.node(), "steppe": steppe.__version__}
 
     def send(self, request: dict[str, Any], own: dict[str, bytes], begun: dict[str, bytes]) -> None:
-        """Start a job, with the user's own files and, of an interrupted run, those that it has left."""
+        """Start a job, with the user's own files and, if it was interrupted, the files that it left."""
         shutil.rmtree(self.run, ignore_errors=True)
         for folder, files in ((self.own, own), (self.run, begun)):
             for name, content in files.items():

@@ -13,9 +13,9 @@ from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
 
 
-def find_complaints(results: Path, tables: Path) -> list[str]:
-    """Return sentences about rows that belong to no recipe, and about tables that differ from the rows."""
-    known = [row for path in sorted(results.glob("*.jsonl")) for row in rows.read_rows(path)]
+def find_complaints(results: Path, tables: Path, *others: Path) -> list[str]:
+    """Return sentences about rows (also in other folders) of no recipe, and about tables that differ from the rows."""
+    known = rows.read_folders([*others, results])
     cells = _cells(known)
     told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, cells)]
     if told:
@@ -78,7 +78,7 @@ def _follow(row: rows.Row) -> bool:
     return all(abs(row.get(key, -1.0) - value) < 2e-5 for key, value in wanted.items())
 
 
-def check_rows(results: Path, tables: Path) -> None:
-    told = find_complaints(results, tables)
+def check_rows(results: Path, tables: Path, *others: Path) -> None:
+    told = find_complaints(results, tables, *others)
     if told:
         raise SteppeError("\n".join(told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
@@ -38,26 +39,34 @@ def find_missing_runs(names: Sequence[str], scale: str, globs: list[str], seeds:
     """Find the runs of these tables that have no row yet."""
     every = [cell for name in names for cell in load_table(name, scale).cells]
     chosen = [c for c in select_cells(every, globs, tried) if c.statistic not in (*TRACED, UNKNOWN)]
-    return find_runs_of_cells(chosen, known, seeds, machine)
+    return find_runs_of_cells(chosen, known, seeds, machine, globs)
 
 
-def find_runs_of_cells(
-    cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object]
-) -> list[CellJob]:
-    """Find the runs that these cells need. Cells with the same recipe share one. Seed by seed, then table by table."""
+def find_runs_of_cells(cells: Sequence[Cell], known: Sequence[Row], seeds: int, machine: dict[str, object],
+                       globs: Sequence[str] = ()) -> list[CellJob]:  # fmt: skip
+    """Find the runs that these cells need. Cells with the same recipe share one.
+
+    Seed by seed, then in the order of the patterns, then table by table: what matters most can be named first.
+    """
     there: dict[tuple[str, int], list[Row]] = {}
     for row in add_shortened(known, cells):
         there.setdefault((row["recipe"], row["seed"]), []).append(row)
-    places = list(dict.fromkeys(c.table for c in cells))
+    tables = list(dict.fromkeys(c.table for c in cells))
+
+    def place(cell: Cell) -> tuple[int, int]:
+        named = (i for i, glob in enumerate(globs) if fnmatchcase(cell.id, glob))
+        return next(named, len(globs)), tables.index(cell.table)
+
     waiting: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         for seed in range(seeds):
             key = cell.hash, seed
             if not any(has_statistic(r, cell.statistic) for r in there.get(key, [])):
                 waiting.setdefault(key, []).append(cell)
-    return [CellJob(_join(several, seed, machine), f"{several[0].table} {several[0].id}, seed {seed}", None,
-                    (seed, min(places.index(c.table) for c in several)), tuple(several))
+    jobs = [CellJob(_join(several, seed, machine), f"{several[0].table} {several[0].id}, seed {seed}", None,
+                    (seed, *min(map(place, several))), tuple(several))
             for (_, seed), several in waiting.items()]  # fmt: skip
+    return sorted(jobs, key=lambda job: job.stage)
 
 
 def _join(cells: Sequence[Cell], seed: int, machine: dict[str, object]) -> Config:

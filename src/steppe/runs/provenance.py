@@ -12,8 +12,9 @@ from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import steppe
 from steppe.config import OWN, Config
@@ -47,8 +48,16 @@ def hash_structure(model: nn.Module) -> str:
 
 def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
     """Return every part's name, class and settings."""
-    return [{"part": p.name, "type": qualified_name(p), **(asdict(p) if is_dataclass(p) else vars(p))}
-            for p in algorithm.parts]  # fmt: skip
+    settings = [asdict(p) if is_dataclass(p) else vars(p) for p in algorithm.parts]
+    return [{"part": p.name, "type": qualified_name(p), **{k: _describe_value(v) for k, v in own.items()}}
+            for p, own in zip(algorithm.parts, settings, strict=True)]  # fmt: skip
+
+
+def _describe_value(value: Any) -> Any:
+    """Return a setting as it is, but arrays as a hash and functions by their names: the text of both is ambiguous."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"shape {tuple(value.shape)}, hash {hash_tensors({'': torch.as_tensor(value)})}"
+    return qualified_name(value) if callable(value) else value
 
 
 def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:

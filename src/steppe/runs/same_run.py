@@ -76,8 +76,8 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
     was, now = folder.about, json.loads(json.dumps(about, default=str))
     if len(was["parts"]) == len(now["parts"]):
         now["parts"] = [_leave_out_new_fields(*parts) for parts in zip(now["parts"], was["parts"], strict=True)]
-    changed = [f"{RECORDED[k]} was {was.get(k)!r} and is {now[k]!r}" for k in RECORDED
-               if leave_out_places(was.get(k)) != leave_out_places(now[k])]  # fmt: skip
+    pairs = {k: (leave_out_places(was.get(k)), leave_out_places(now[k])) for k in RECORDED}
+    changed = [_say_change(k, *pair) for k, pair in pairs.items() if pair[0] != pair[1]]
     changed += _compare_sources(folder, now.get("sources", {}))
     if "format" in was:
         for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
@@ -96,6 +96,15 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
         if len(predicts) > 1:
             changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
     return changed
+
+
+def _say_change(key: str, was: Any, now: Any) -> str:
+    """Name the settings that differ if the parts are the same ones, and otherwise both."""
+    if key == "parts" and [p.get("part") for p in was] == [p["part"] for p in now]:
+        differing = [f"{k} of {q['part']} was {p.get(k)!r} and is {q.get(k)!r}" for p, q in zip(was, now, strict=True)
+                     for k in {**p, **q} if p.get(k) != q.get(k)]  # fmt: skip
+        return ", ".join(differing)
+    return f"{RECORDED[key]} was {was!r} and is {now!r}"
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
