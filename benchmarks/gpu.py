@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench-gpu needs a CUDA device, but PyTorch finds none.")
-    began = time.perf_counter()
+    began, when = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     data, what = jobs.cifar()
     found = roofs()
     rows: list[dict[str, Any]] = []
@@ -157,8 +158,8 @@ def main() -> None:
 
     def write() -> None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        report = {"versions": find_versions(torch.device("cuda")), "data": what, "roofs": found, "rows": rows,
-                  "flatness": curvature, "growth": growth, "transformers": attentive}  # fmt: skip
+        report = {"versions": find_versions(torch.device("cuda")), "when": when, "data": what, "roofs": found,
+                  "rows": rows, "flatness": curvature, "growth": growth, "transformers": attentive}  # fmt: skip
         given.out.write_text(json.dumps(report, indent=1) + "\n")
 
     for name in given.full:

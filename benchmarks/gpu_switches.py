@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -49,8 +50,8 @@ JOBS = ("cnn fedavg tf32", "cnn fedavg bf16", "cnn fedsol adaptive all tf32", "r
         "resnet18-gn fedsmoo bf16")  # fmt: skip
 # What is turned, together, compared with the defaults; the most valuable first. Of a training step:
 STEPS: dict[str, list[tuple[str, ...]]] = {
-    "cnn": [("round_joins",), ("fuse_pooling",)],
-    "resnet18-gn": [("client_norm", "round_joins"), ("client_norm",), ("round_joins",)],
+    "cnn": [("align_gradients",), ("fuse_pooling",)],
+    "resnet18-gn": [("client_norm", "align_gradients"), ("client_norm",), ("align_gradients",)],
 }
 # And of an evaluation, for which nothing of the step is compiled again:
 FORWARDS: dict[str, list[tuple[str, ...]]] = {
@@ -154,7 +155,7 @@ def plan(names: list[str], only: list[str] | None = None) -> Iterator[tuple[str,
     """Yield (job, "step" or "evaluation", switches): first the first ones of all jobs.
 
     >>> [turned for job, kind, turned in plan(["cnn fedavg tf32"]) if kind == "step"]
-    [('round_joins',), ('fuse_pooling',)]
+    [('align_gradients',), ('fuse_pooling',)]
     """
     longest = max(map(len, (*STEPS.values(), *FORWARDS.values())))
     for rank, name in product(range(longest), names):
@@ -214,7 +215,8 @@ def measure(names: list[str], device: str, seconds: float, tiny: bool = False, f
     began = time.perf_counter()
     data, what = make_data(tiny)
     todo = list(plan(names, only))
-    report: Report = {"kind": "switches", "versions": find_versions(torch.device(device)), "data": what,
+    report: Report = {"kind": "switches", "versions": find_versions(torch.device(device)),
+                      "when": datetime.now(UTC).isoformat(timespec="seconds"), "data": what,
                       "defaults": dict(vars(SWITCHES)), "compiled_together": {}, "rows": []}  # fmt: skip
     if device.startswith("cuda") and fill:
         fill_caches(todo, FILLING * seconds, device, tiny, report["compiled_together"], lambda: keep(report))
@@ -261,7 +263,8 @@ def markdown(report: Report) -> str:
     """Return the tables of docs/performance.md."""
     about = report["versions"]
     together = report["compiled_together"].get("processes")
-    lines = [f"{about['hardware']}, torch {about['torch']}; commit {(about['commit'] or 'unknown')[:10]}. Data: "
+    lines = [f"{about['hardware']}, torch {about['torch']}; commit {(about['commit'] or 'unknown')[:10]}, "
+             f"{report['when'][:10]}. Data: "
              f"{report['data']}. Medians of rounds that take turns, without evaluation."
              + (f" First rounds found the caches filled by {together} processes." if together else ""), "",
              "| job | turned | ms before | ms after | ratio | first round, s, before | after | largest difference of "

@@ -25,7 +25,8 @@ def markdown(report: dict[str, Any]) -> str:
     v, roofs, rows = report["versions"], report["roofs"], report["rows"]
     timed = {r["job"]: r for r in rows if "best" in r and "seconds" not in r}
     lines = [
-        f"{v['hardware']}, Python {v['python']}, torch {v['torch']}; commit {(v['commit'] or 'unknown')[:10]}. Data: "
+        f"{v['hardware']}, Python {v['python']}, torch {v['torch']}; commit {(v['commit'] or 'unknown')[:10]}"
+        f"{', ' + report['when'][:10] if 'when' in report else ''}. Data: "
         f"{report['data']}. Roofs measured in the same run: {roofs['fp32_TFLOPs']:.0f} TFLOP/s in fp32, "
         f"{roofs['tf32_TFLOPs']:.0f} in TF32, {roofs['bf16_TFLOPs']:.0f} in bf16, {roofs['copy_TBs']:.1f} TB/s. "
         "Targets and ratios refer to the best rounds. TFLOP/s count the operations of training, but the time includes "

@@ -33,8 +33,9 @@ def describe_speed() -> list[str]:
     others = f"a plain PyTorch loop {plain:.2f} s"
     if "pfl-research" in best:
         others += f", pfl-research {best['pfl-research']:.2f} s"
-    return [f"a round of FedAvg on CIFAR-10, one {measured['versions']['hardware']}", f"{ours:.3f} s; {others}",
-            "[speed](docs/performance.md)"]  # fmt: skip
+    at = measured["versions"]
+    return [f"a round of FedAvg on CIFAR-10, one {at['hardware']}, commit {at['commit'][:10]}",
+            f"{ours:.3f} s; {others}", "[speed](docs/performance.md)"]  # fmt: skip
 
 
 def describe_reproductions(rows: list[Row]) -> list[str]:

@@ -94,6 +94,7 @@ TESTS: dict[str, list[str]] = {
                           "tests/api/test_own_partition.py"],
     "data/divide.py": ["tests/data/test_partition.py", "tests/api/test_own_partition.py"],
     "data/own_data.py": ["tests/api/test_own_data.py"],
+    "data/npz.py": ["tests/data/test_readers.py", "tests/flatness"],
     "data/rules.py": [OUR_OWN, "tests/data/test_partition.py"],
     "data/dirichlet_rules.py": [OUR_OWN, "tests/data/test_partition.py"],
     "data/federation.py": [*EXECUTORS, OUR_OWN, *RUNS, "tests/api"],

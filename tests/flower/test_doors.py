@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import io
+import logging
 import os
 import socket
 import threading
@@ -23,7 +25,7 @@ from steppe.flower import own_user, superlink
 from steppe.flower.app_hash import FILE, hash_app, hash_bundle
 from steppe.flower.create import init, pin
 from steppe.flower.own_user import is_own_user
-from steppe.flower.superlink import JOIN, LARGEST, OBJECT, OPEN, REPLY, SMALL, Doors, Impatient, find_fault
+from steppe.flower.superlink import JOIN, LARGEST, OBJECT, OPEN, REPLY, SMALL, Doors, Impatient, escape_log, find_fault
 from steppe.flower.supernode import is_trusted
 
 NODES, CONTROL = 8000, 8001
@@ -172,6 +174,15 @@ def test_a_node_may_only_reply_and_only_in_its_own_name(doors):
     assert "not a message" in find_fault(b"\xff" * 40)
     assert ask(doors, REPLY, reply(source=8)) == 400
     assert not doors.bodies
+
+
+def test_a_terminal_does_not_obey_what_flower_logs():
+    """Flower quotes what nodes send; a node could also add lines."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.addFilter(escape_log)
+    handler.handle(logging.makeLogRecord({"msg": "type %s", "args": ("\x1b]0;x\x07\nanother line",)}))
+    assert said.getvalue() == "type \\x1b]0;x\\x07\\nanother line\n"
 
 
 def test_the_user_of_a_connection(monkeypatch):

@@ -6,14 +6,15 @@ import time
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
 from steppe.core.errors import RunFailed, SteppeError
+from steppe.flower import client_app
 from steppe.flower.federation_file import FederationFile, parse
-from steppe.flower.refusals import REASONS
+from steppe.flower.refusals import REASONS, Refusal
 from steppe.flower.server_app import serve
 from steppe.flower.server_status import is_alive, lock
 from steppe.runs.folder import RunFolder
@@ -432,3 +433,14 @@ def test_usual_settings_are_what_the_tests_need():
     _, config = settings_of({})
     assert config.clients == 3
     assert USUAL["per_round"] == 2
+
+
+def test_a_nodes_terminal_does_not_obey_the_server(capsys):
+    """What the server sends is quoted in the node's log."""
+    question = Message(RecordDict({"terms": ConfigRecord({"fingerprint": "x"})}), 1, "query")
+
+    def work():
+        raise Refusal("model", "this node's model differs from the server's (\x1b[31m\n)")
+
+    assert client_app._answer(question, work).content["refusal"]["code"] == "model"
+    assert capsys.readouterr().out == "steppe: this node's model differs from the server's (\\x1b[31m\\n)\n"

@@ -19,7 +19,7 @@ from steppe.flower.certificates import write_node_key
 from steppe.flower.create import CONNECTION, init, pin
 from steppe.flower.end_with_parent import find_descendants
 from steppe.flower.federation_file import read_federation_file
-from steppe.flower.launch import Local, end_keeper
+from steppe.flower.launch import Local, end_keeper, run_flwr
 from steppe.flower.node_store import NodeStore
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint
@@ -186,7 +186,7 @@ def test_a_node_is_killed_in_its_round_and_comes_back(trial):
 
 
 def _online(trial) -> int:
-    told = trial.local.flwr("supernode", "list", CONNECTION, "--format", "json").stdout
+    told = run_flwr(trial.local.folder, "supernode", "list", CONNECTION, "--format", "json").stdout
     return told.count('"online"')
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from steppe.core.errors import show_codes
 
 
 def escape(text: str) -> str:
     """Return text to be shown as it is: neither rich's markup nor codes that a terminal would obey."""
     from rich.markup import escape
 
-    return escape(CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
+    return escape(show_codes(text, "\n"))
 
 
 def console(**size: int) -> Any:
@@ -45,4 +44,4 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
 
 
 def show(text: str) -> None:
-    console().print(CONTROL.sub("?", text), highlight=False, soft_wrap=True)
+    console().print(show_codes(text, "\n"), highlight=False, soft_wrap=True)

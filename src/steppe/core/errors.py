@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -53,6 +54,15 @@ def suggest_name(word: str, options: Iterable[str]) -> str:
     if not close:
         return f"; known: {listed}"
     return f"; did you mean {' or '.join(map(repr, close))}?" + (f" Known: {listed}" if len(known) <= 20 else "")
+
+
+def show_codes(text: str, kept: str = "") -> str:
+    r"""Replace control characters, which a terminal would obey, by their escapes.
+
+    >>> print(show_codes("a\x1b[31m\n"))
+    a\x1b[31m\n
+    """
+    return "".join(c if c in kept or unicodedata.category(c)[0] != "C" else ascii(c)[1:-1] for c in text)
 
 
 def quote(value: Any) -> str:

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import steppe
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, show_codes
 from steppe.core.wire import list_reply
 from steppe.engine.devices import find_device
 from steppe.executors.sequential import train as train_client
@@ -118,7 +118,7 @@ def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:
     try:
         return Message(work(), reply_to=message)
     except SteppeError as error:
-        print(f"steppe: {error}", flush=True)
+        print(f"steppe: {show_codes(str(error))}", flush=True)  # it may quote the server
         code = error.code if isinstance(error, Refusal) else "other"
     except Exception as error:
         traceback.print_exc()

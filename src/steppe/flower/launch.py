@@ -64,9 +64,6 @@ class Local:
         self.nodes[client] = self._start(self.folder / "nodes" / str(client) / "node.sh", "node.log", PORT=port,
                                          SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
 
-    def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run_flwr(self.folder, *words)
-
     def submit(self, resume: bool = False, sets: str = "", out: str = "") -> str:
         return submit(self.folder, resume, sets, out)
 

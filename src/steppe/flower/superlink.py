@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import resource
+import logging
 import socket
 import sys
 from typing import Any
@@ -26,6 +26,7 @@ from flwr.superlink.main import create_app
 from google.protobuf.message import DecodeError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from steppe.core.errors import show_codes
 from steppe.flower.own_user import App, Receive, Scope, Send, is_loopback, is_own_user, only_own_user, refuse
 
 OPEN = tuple(f"/v1/fleet/{name}" for name in (
@@ -146,6 +147,23 @@ def find_fault(body: bytes) -> str:
     return ""
 
 
+def escape_log(record: logging.LogRecord) -> bool:
+    """Make control characters visible in a line of Flower's log, which quotes what nodes send."""
+    record.msg, record.args = show_codes(record.getMessage()), None
+    return True
+
+
+def _allow_more_connections() -> None:
+    """Raise the limit of open files: the more connections it takes to use all of them, the better."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="steppe.flower.superlink")
     parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="address that nodes connect to")
@@ -153,13 +171,12 @@ def main() -> None:
         "--max-reply", type=float, default=1024.0, metavar="MB", help="largest reply of a node, in megabytes"
     )
     ours, sys.argv[1:] = parser.parse_known_args()
+    console_handler.addFilter(escape_log)
     config = _parse_superlink_lifespan_config()
     if not is_loopback(config.host):
         sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes sets the open port.")
     host, _, port = ours.nodes.rpartition(":")
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= allowed < most:  # the more connections it takes to use all of them, the better
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
+    _allow_more_connections()
     sockets = [_bind(config.host, config.port), _bind(host, int(port))]
     # Without keys, nodes can only be told apart by their user, which is known on loopback.
     alone = not config.enable_supernode_auth and is_loopback(host)
