@@ -24,8 +24,8 @@ demo: $(VENV)/.installed
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
 	$(BIN)/steppe report runs/demo -o runs/demo/report.html
 
-# One process per core; tests/conftest.py says which tests stay together.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# One process per core; a file's tests stay together (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 test: setup
 	$(PYTEST) -m "not slow"
@@ -37,14 +37,15 @@ test-all: test
 	@echo "the fuzzers' seed is $(TEST_SEED); others: make test-all TEST_SEED=1, or make fuzz"
 	STEPPE_FUZZ_SEED=$(TEST_SEED) $(PYTEST) -m slow
 
-# The tests under another Python, in an environment of its own (3 GB: PyPI's torch brings CUDA):
+# The tests under another Python, in an environment of its own (6 GB: PyPI's torch brings CUDA), with a record of what
+# came of it in tools/results/pythons.json, without which a version is no classifier:
 # make test-python PYTHON=python3.13 TESTS="tests/api tests/core tests/parts"
 OTHER = build/$(notdir $(PYTHON))
 TESTS := tests
 test-python:
 	$(PYTHON) -m venv $(OTHER)
 	$(OTHER)/bin/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,optuna,transformers]'
-	$(OTHER)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(TESTS)
+	$(OTHER)/bin/python tools/pythons.py $(TESTS)
 
 # Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
 FUZZ_SEED := $(shell date +%s)

@@ -130,7 +130,7 @@ def parse_rule(text: str, key: str, rules: Mapping[str, tuple[Callable[..., Any]
     least = sum(p.default is p.empty for p in taken)
     numbers = [parse_value(word) for word in split(match[2] or "", ",")] if match else []
     fits = least <= len(numbers) <= len(taken) + more and all(_is_number(n) and 0 <= n <= LARGEST for n in numbers)
-    if not fits:
+    if not match or not fits:  # `cosine(0.1` without its bracket is not `cosine`
         raise SettingError(f"{key} is {quote(text)}: write {example}, with finite numbers, not negative and at most "
                            f"{LARGEST:g}", key)  # fmt: skip
     return function, [float(n) for n in numbers]

@@ -406,3 +406,9 @@ def test_a_loss_that_is_not_finite_is_no_success(steppe: Steppe) -> None:
     assert said.code == 3
     assert "The loss of the final model is not finite" in said.err
     assert json.loads(said.out, parse_constant=lambda name: pytest.fail(name))["loss"] is None
+
+
+def test_cost_fills_in_what_a_part_needs_of_a_run(steppe: Steppe) -> None:
+    said = steppe("cost", "fedavg+swa", "--model", "mlp", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["rows"][0]["up"] == 1

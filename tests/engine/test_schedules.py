@@ -110,6 +110,7 @@ def test_optimisers_by_name_part_and_class_are_one() -> None:
 @pytest.mark.parametrize(("options", "sentence"), [
     ({"lr_schedule": "cosin"}, "did you mean 'cosine'"),
     ({"lr_schedule": "steps(3,1;0.1)"}, "rounds that rise"),
+    ({"lr_schedule": "cosine(0.1"}, "'cosine\\(0.1': write cosine"),
     ({"lr_schedule": []}, "no factor"),
     ({"lr_schedule": lambda t: None}, "lr_schedule fails"),
     ({"lr_schedule": lambda t: -1.0}, "a factor of lr_schedule is -1.0, but must be a number, at least 0"),

@@ -336,7 +336,7 @@ def test_additions_cost_what_they_say():
         "ema": (0, 1, 1),
         "latest_mean": (1, 1, 2),
         "relaxed_start": (1, 1, 1),
-        "swa": (0, 1, 1),
+        "swa:rounds=10": (0, 1, 1),
     }.items():
         assert costs_of(make_algorithm("fedavg", RECIPE, add=(parse_addition(text),)))[:3] == want
 

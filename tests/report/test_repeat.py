@@ -224,3 +224,11 @@ def test_gradients_are_those_of_late_clients_too(tmp_path: Path) -> None:
     assert any(r.get("late") for r in run.records)
     assert run.gradients is not None
     assert run.gradients.tolist() == np.cumsum([2 * sum(-(-held[i] // 30) for i in ids) for ids in trained]).tolist()
+
+
+def test_a_federation_with_an_own_model_is_repeated_by_federate(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 3), torch.randn(40)
+    steppe.run("fedavg", Ramp(), (x, y, x, y), out=tmp_path / "run", **QUICK)
+    (tmp_path / "run" / "partition.json").unlink()  # the server of a federation has no partition
+    told = explain_repeat(read([tmp_path / "run"]).runs[0])
+    assert told == Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)

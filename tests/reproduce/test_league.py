@@ -7,12 +7,14 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 
 import steppe
 from steppe.cli.reproduce import _show_league
+from steppe.data.partition import make
 from steppe.engine.build import build_algorithm
 from steppe.reproduce import factorial, league, league_page, recipes, rows
 from steppe.reproduce.costs import compare_costs
@@ -157,6 +159,20 @@ def test_the_entry_of_the_catalogue_is_the_arm_that_won():
     found = [e for e in collect_evidence(known) if e.title == "Takyr"]
     assert {e.setting.partition for e in found} >= {"lda(0.1)", "sharding(2)"}
     assert {e.command for e in found} == {"takyr"}
+
+
+def test_every_partition_can_be_drawn():
+    """Of as many samples and classes as the data set has: a minimum per client may be out of reach."""
+    arm = league.list_arms()[0]
+    for column in arm.columns:
+        config = arm.cell(arm.middle(False), column).config
+        samples, classes = (
+            60_000 if config.data == "fashion-mnist" else 50_000,
+            100 if config.data == "cifar100" else 10,
+        )
+        for block in range(1, column["blocks"] + 1):
+            drawn = make(config.partition, np.arange(samples) % classes, config.clients, block)
+            assert len(drawn.clients) == config.clients, column["id"]
 
 
 def test_the_contrasts_were_named_before_every_run():

@@ -158,11 +158,15 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
         algorithm = make_algorithm(config.algorithm, optimiser, config.settings, add)
     else:
         algorithm = complete_algorithm(own, optimiser, add)
+    return complete_parts(algorithm, config)
+
+
+def complete_parts(algorithm: Algorithm, config: Config) -> Algorithm:
+    """Fill in the fields of its parts that depend on the run (rounds, clients, …): those that are None."""
     return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
 
 
 def _completed(part: Part, config: Config) -> Part:
-    """Fill in the fields of a part that depend on the run (rounds, clients, …): those that are None."""
     asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
     return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
 

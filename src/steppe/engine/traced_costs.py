@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from steppe import data as datasets
-from steppe.config import parse_option
+from steppe.config import Config, parse_option
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
 from steppe.core.errors import SteppeError
@@ -21,7 +21,7 @@ from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
 from steppe.data.augment import Augmentation
 from steppe.data.federation import Federation
-from steppe.engine.build import build_model, make_task
+from steppe.engine.build import build_model, complete_parts, make_task
 from steppe.engine.model_checks import check_batch
 from steppe.engine.objectives import read_loss
 from steppe.models import build
@@ -81,4 +81,5 @@ class CostTracer:
         if given.get("dtype", "float32") != "float32":
             raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
         settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}
-        return self.trace(text, make_algorithm(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add)))))
+        algorithm = make_algorithm(name, SGD(), settings, tuple(map(parse_addition, (*parts, *add))))
+        return self.trace(text, complete_parts(algorithm, Config()))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import resource
 import socket
 import sys
 from typing import Any
@@ -154,6 +153,17 @@ def escape_log(record: logging.LogRecord) -> bool:
     return True
 
 
+def _allow_more_connections() -> None:
+    """Raise the limit of open files: the more connections it takes to use all of them, the better."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="steppe.flower.superlink")
     parser.add_argument("--nodes", required=True, metavar="HOST:PORT", help="address that nodes connect to")
@@ -166,9 +176,7 @@ def main() -> None:
     if not is_loopback(config.host):
         sys.exit(f"--host is {config.host}, but the operator's port must be on loopback: --nodes sets the open port.")
     host, _, port = ours.nodes.rpartition(":")
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= allowed < most:  # the more connections it takes to use all of them, the better
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65536), most))
+    _allow_more_connections()
     sockets = [_bind(config.host, config.port), _bind(host, int(port))]
     # Without keys, nodes can only be told apart by their user, which is known on loopback.
     alone = not config.enable_supernode_auth and is_loopback(host)

@@ -29,6 +29,8 @@ class Repeat(NamedTuple):
 def explain_repeat(run: Run) -> Repeat:
     """Say how the run is repeated, with the command if there is one."""
     config = run.folder.config
+    if run.partition is None:
+        return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
     if own := list_own_objects(run):
         named: dict[str, Any] = {} if "algorithm" in run.folder.own else {"algorithm": config.algorithm}
         if named_parts := [text for text in config.add if not text.startswith(OWN)]:
@@ -36,8 +38,6 @@ def explain_repeat(run: Run) -> Repeat:
         settings = ", ".join(f"{k}={v!r}" for k, v in {**named, **find_settings(config), **config.settings}.items())
         return Repeat(f"Run from Python with {'; '.join(own)}. A command cannot name such objects: repeat the run from "
                       f"Python with the same ones{f' and {settings}' if settings else ''}.", None)  # fmt: skip
-    if run.partition is None:
-        return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
     if (data := run.about.get("data")) and run.data is None and _can_load(run):
         return Repeat(f"The data set {data['name']} on this machine has another content than the run's (hash "
                       f"{data['hash']}), so no command here repeats the run.", None)  # fmt: skip
