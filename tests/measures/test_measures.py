@@ -270,7 +270,7 @@ def test_a_run_of_ones_own_needs_what_it_was_made_of(tmp_path: Path) -> None:
     finished(tmp_path)
     with pytest.raises(SteppeError, match="trained your own module"):
         analyze(tmp_path, "loss")
-    with pytest.raises(SteppeError, match="data=…"):
+    with pytest.raises(SteppeError, match="other data than those that you pass"):
         analyze(tmp_path, "loss", model=seeded(), data=blobs(seed=2, samples=60))
     with pytest.raises(SteppeError, match="initial model"):
         analyze(tmp_path, "line", **own())
