@@ -144,6 +144,8 @@ def parts(draw: st.DrawFn, names: tuple[str, ...]) -> Part:
             settings[key] = draw(st.sampled_from(tame(hint)))
     if settings.get("estimate", "corrected") != "corrected":
         settings.pop("gain", None)  # refused with it
+    if settings.get("order") == "official":
+        settings.pop("last", None)  # the same
     return kind(**RUN.get(name, {}), **settings)
 
 
