@@ -314,8 +314,8 @@ class Config(BaseModel):
         factors = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         wrong = [f for f in factors if not isinstance(f, int | float) or not 0 <= f <= LARGE]
         if wrong:
-            raise SettingError(f"lr_schedule has the factor {quote(wrong[0])}, but a factor must be a number, at least 0 "
-                               f"and at most {LARGE:g}", "lr_schedule")  # fmt: skip
+            raise SettingError(f"lr_schedule has the factor {quote(wrong[0])}, but a factor must be a number, at least "
+                               f"0 and at most {LARGE:g}", "lr_schedule")  # fmt: skip
         return value
 
     @model_validator(mode="after")

@@ -255,6 +255,12 @@ def test_a_dual_inside_two_gradients_is_refused():
     Algorithm((SAM(0.1), ConsistentSAM(0.1), RECIPE))
 
 
+def test_a_momentum_that_does_not_scale_the_pull_is_refused():
+    with pytest.raises(CompositionError, match="pulled towards 0: use order=textbook"):
+        make_algorithm("fedlesam_d", RECIPE, {"variant": "last_round"}, (parse_addition("client_momentum"),))
+    make_algorithm("fedlesam_d", RECIPE, {"variant": "paper"}, (parse_addition("client_momentum"),))
+
+
 def test_the_same_part_twice_is_refused():
     with pytest.raises(CompositionError, match="share one state"):
         make_algorithm("fedlesam_d", RECIPE, add=(parse_addition("dynamic_regularisation:alpha=0.1"),))

@@ -70,6 +70,13 @@ class DynamicRegularisation(Part):
             raise SettingError("last of dynamic_regularisation needs order = textbook: the official order hands its "
                                "pull to the optimiser, for the whole model", "last")  # fmt: skip
 
+    def objection(self, others: tuple[Part, ...]) -> str:
+        scales = next((p.name for p in others if p.name in ("client_momentum", "momentum_sam")), None)
+        return "" if scales is None or not self.needs_plain_steps else (
+            f"'{scales}' scales the gradient but not the decay to which '{self.name}' adds its pull in the official "
+            "order, so the model would be pulled towards 0: use order=textbook (variant=paper of FedDyn, FedSMOO and "
+            "FedLESAM-D)")  # fmt: skip
+
     @property
     def alters_update(self) -> bool:  # type: ignore[override]
         return self.over == "active"
