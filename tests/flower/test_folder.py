@@ -254,9 +254,11 @@ def test_keys_are_bound_to_clients_one_to_one(tmp_path):
     (tmp_path / "nodes/1/key.pub").write_bytes((tmp_path / "nodes/0/key.pub").read_bytes())
     with pytest.raises(SteppeError, match="is already the key of client 0"):
         bind(tmp_path, 1)
-    (tmp_path / "nodes/1/key.pub").write_text("ssh-rsa nonsense")
-    with pytest.raises(SteppeError, match="is not a public key"):
-        bind(tmp_path, 1)
+    damaged = (tmp_path / "nodes/0/key.pub").read_text().replace("nistp384", "n\0stp384")
+    for nonsense in ("ssh-rsa nonsense", damaged):
+        (tmp_path / "nodes/1/key.pub").write_text(nonsense)
+        with pytest.raises(SteppeError, match="is not a public key"):
+            bind(tmp_path, 1)
 
 
 def test_a_federation_is_its_owners_alone(tmp_path, monkeypatch):

@@ -17,10 +17,14 @@ FILE = Path("operator") / "keys.json"
 
 def take_fingerprint(public: bytes) -> str:
     """Hash a public key as ssh-keygen writes it, or as Flower passes it on (PEM)."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as ser
 
     load = ser.load_ssh_public_key if public.startswith((b"ssh-", b"ecdsa-")) else ser.load_pem_public_key
-    key = load(public)
+    try:
+        key = load(public)
+    except UnsupportedAlgorithm as error:  # also of a damaged file
+        raise ValueError(str(error)) from None
     return hashlib.sha256(key.public_bytes(ser.Encoding.DER, ser.PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
