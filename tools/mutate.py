@@ -426,7 +426,7 @@ def main() -> None:
     how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
     how += f" --folder {asked.folder}" if asked.folder else ""
     write(asked.out, mutants, f"python tools/mutate.py {how}")
-    progress.unlink()
+    progress.unlink(missing_ok=True)  # there is none without mutants
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
     if first["type"] == "extra_forbidden":
         return SettingError(
-            f"there is no key {where!r}{suggest_name(str(place[-1]), _fields_at(model, place[:-1]))}", key
+            f"there is no key {quote(where)}{suggest_name(str(place[-1]), _fields_at(model, place[:-1]))}", key
         )
     if first["type"] == "missing":
         return SettingError(f"{where} is missing", key)

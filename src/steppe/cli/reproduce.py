@@ -12,7 +12,7 @@ import typer
 
 from steppe.cli import terminal
 from steppe.cli.options import Debug, Json, On, Out, app
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 
 if TYPE_CHECKING:
     from steppe.reproduce.missing_runs import CellJob
@@ -55,7 +55,7 @@ def reproduce(
     kinds = [kind.strip() for kind in formats.split(",")]
     for kind in kinds:
         if kind not in publish.KINDS:
-            raise SteppeError(f"--formats {formats}: there is no format {kind!r}{suggest_name(kind, publish.KINDS)}")
+            raise SteppeError(f"--formats {formats}: there is no format {quote(kind)}{suggest_name(kind, publish.KINDS)}")
     if tables == ["list"]:
         _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return
@@ -73,7 +73,7 @@ def reproduce(
         if name in ALONE:
             raise SteppeError(f"{name} cannot be combined with tables: steppe reproduce {name}")
         if name not in recipes.list_tables():
-            raise SteppeError(f"there is no table {name!r}{suggest_name(name, [*recipes.list_tables(), *ALONE])}")
+            raise SteppeError(f"there is no table {quote(name)}{suggest_name(name, [*recipes.list_tables(), *ALONE])}")
         recipes.load_table(name, scale)
     rows_in, tables_in = missing_runs.find_folders(out, results, scale)
     known_in = [rows.find_ours(), rows_in] if scale == "paper" else [rows_in]

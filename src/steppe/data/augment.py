@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 
 _DRAWS = 6  # per image: crop row, crop column, flip, cutout row, cutout column, crop or not
 
@@ -65,7 +65,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         if self.pad_mode not in ("zero", "reflect", "zero_after"):
             modes = suggest_name(self.pad_mode, ["zero", "reflect", "zero_after"])
-            raise SteppeError(f"The padding {self.pad_mode!r} is unknown{modes}")
+            raise SteppeError(f"The padding {quote(self.pad_mode)} is unknown{modes}")
         if self.crop < 0 or self.cutout < 0 or not 0 <= self.crop_probability <= 1:
             raise SteppeError("crop and cutout must not be negative, and crop_probability must be from 0 to 1.")
 
@@ -146,5 +146,5 @@ AUGMENTATIONS = {
 def find_augmentation(name: str) -> Augmentation:
     """Return the augmentation of this name."""
     if name not in AUGMENTATIONS:
-        raise SteppeError(f"The augmentation {name!r} is unknown{suggest_name(name, AUGMENTATIONS)}")
+        raise SteppeError(f"The augmentation {quote(name)} is unknown{suggest_name(name, AUGMENTATIONS)}")
     return AUGMENTATIONS[name]

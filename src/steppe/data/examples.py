@@ -128,7 +128,7 @@ def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: 
     wanted = [inputs] if isinstance(inputs, str) else list(inputs or [n for n in names if n not in (name, groups)])
     for column in [*wanted, *([groups] if groups else [])]:
         if column not in names:
-            raise SteppeError(f"There is no column {column!r} in the {part} data{suggest_name(str(column), names)}")
+            raise SteppeError(f"There is no column {quote(column)} in the {part} data{suggest_name(str(column), names)}")
     if not wanted:
         raise SteppeError(f"The {part} data have no column but {name!r}, so there is no input.")
     read = {column: _column(table, column) for column in [*wanted, name, *([groups] if groups else [])]}
@@ -159,7 +159,7 @@ def _find_target(names: Any, target: str | None, where: str) -> str:
     known = [str(n) for n in names]
     if target is not None:
         if target not in known:
-            raise SteppeError(f"There is no target {target!r} in {where}{suggest_name(target, known)}")
+            raise SteppeError(f"There is no target {quote(target)} in {where}{suggest_name(target, known)}")
         return target
     found = [n for n in TARGETS if n in known]
     if not found:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.data import cifar, hub, idx, image_folder, medmnist, shakespeare, svhn
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.files import find
@@ -116,7 +116,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
     if name not in DATASETS:
         forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
-        raise SteppeError(f"The data set {name!r} is unknown{suggest_name(name, forms)}")
+        raise SteppeError(f"The data set {quote(name)} is unknown{suggest_name(name, forms)}")
     reader, files = DATASETS[name]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
     files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))

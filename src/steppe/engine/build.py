@@ -14,7 +14,7 @@ from steppe import models
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost, cost
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.metric import Each
 from steppe.core.part import Part
 from steppe.core.prediction import Predict, check_predict
@@ -218,7 +218,7 @@ def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head:
             raise SteppeError(f"The model's {name} has values that are not finite, before any training.")
     if head is not None and head not in dict(model.named_modules()):
         raise SteppeError(
-            f"the model has no module {head!r}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
+            f"the model has no module {quote(head)}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
         )
     try:
         return Task(model, each, metrics, head, predict=predict), notes

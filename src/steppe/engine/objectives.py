@@ -137,7 +137,7 @@ def _find(
     function = known.get(name)
     key = {"loss": "loss"}.get(kind, "metrics")
     if function is None:
-        raise SettingError(f"there is no {kind} {name!r}{suggest_name(name, known)}", key)
+        raise SettingError(f"there is no {kind} {quote(name)}{suggest_name(name, known)}", key)
     taken = [p.name for p in list(inspect.signature(function).parameters.values())[2:]]
     for setting, value in settings.items():
         if setting not in taken:

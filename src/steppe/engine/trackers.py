@@ -175,11 +175,11 @@ def check_trackers(words: Sequence[str]) -> None:
     for word in words:
         name, colon, how = word.partition(":")
         if name not in TRACKERS:
-            raise SteppeError(f"track: there is no tracker {name!r}{suggest_name(name, TRACKERS)}")
+            raise SteppeError(f"track: there is no tracker {quote(name)}{suggest_name(name, TRACKERS)}")
         _, module, ways = TRACKERS[name]
         if colon and how not in ways:
             raise SteppeError(
-                f"track: {word!r} is unknown{suggest_name(word, [name, *(f'{name}:{way}' for way in ways)])}"
+                f"track: {quote(word)} is unknown{suggest_name(word, [name, *(f'{name}:{way}' for way in ways)])}"
             )
         if find_spec(module) is None:
             raise make_missing_error(f"track: {name} is not installed", name)

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.inputs import Inputs, cast, split, take
 from steppe.core.layout import Layout, Tensors
 from steppe.core.losses import reduce_to_examples
@@ -336,7 +336,7 @@ def block(layout: Layout, on: str) -> Tensor:
         return layout.mask(on)
     inside = [name == on or name.startswith(on + ".") for name in layout.names]
     if not any(inside):
-        raise SteppeError(f"The model has no part {on!r}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}")
+        raise SteppeError(f"The model has no part {quote(on)}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}")
     return torch.cat([torch.full((n,), k) for n, k in zip(layout.sizes, inside, strict=True)])
 
 

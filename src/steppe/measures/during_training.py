@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from steppe import flatness
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.layout import Tensors
 from steppe.experiment import Experiment
 from steppe.flatness import Sample
@@ -54,7 +54,7 @@ def choose_measures(words: Iterable[str]) -> list[str]:
 def find_measure(name: str) -> Measure:
     """Return the measure of this name; refuse an unknown name."""
     if name not in MEASURES:
-        raise SteppeError(f"there is no measure {name!r}{suggest_name(name, [*MEASURES, *GROUPS])}")
+        raise SteppeError(f"there is no measure {quote(name)}{suggest_name(name, [*MEASURES, *GROUPS])}")
     return MEASURES[name]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.models.cnn import cnn, convnet_tiny, lenet
 from steppe.models.gpt import gpt
 from steppe.models.lstm import lstm, lstm_fedavg
@@ -51,7 +51,7 @@ MODELS: dict[str, Builder] = {
 def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     """Build the named model for inputs of this shape (without the batch axis), with new weights."""
     if name not in MODELS:
-        raise SteppeError(f"There is no model named {name!r}{suggest_name(name, MODELS)}")
+        raise SteppeError(f"There is no model named {quote(name)}{suggest_name(name, MODELS)}")
     if classes < 1 or not shape or min(shape) < 1:
         raise SteppeError(f"{name} needs at least one class and a non-empty shape, not {classes} and {shape}.")
     return MODELS[name](classes, tuple(shape))

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from steppe.config import Config, list_keys, resolve
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.registry import list_catalogue_settings
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def list_tables() -> list[str]:
 @cache
 def load_table(name: str, scale: str = "paper") -> Table:
     if name not in list_tables():
-        raise SteppeError(f"there is no table {name!r}{suggest_name(name, list_tables())}")
+        raise SteppeError(f"there is no table {quote(name)}{suggest_name(name, list_tables())}")
     check_scale(scale)
     content = read_table_file(name)
     rows = [dict(r) for r in content["row"]]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steppe.core.atomic_write import save_figure
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.metric import Metric
 from steppe.runs.folder import Record, tabulate
 
@@ -41,7 +41,7 @@ def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Me
     there = {key for row in rows for key, value in row.items() if isinstance(value, int | float)} - {"round"}
     for name in names:
         if name not in there:
-            raise SteppeError(f"The runs have no number {name!r} to draw{suggest_name(name, there)}")
+            raise SteppeError(f"The runs have no number {quote(name)} to draw{suggest_name(name, there)}")
     return [known.get(name, Curve(name, name)) for name in names]
 
 
