@@ -55,7 +55,9 @@ def reproduce(
     kinds = [kind.strip() for kind in formats.split(",")]
     for kind in kinds:
         if kind not in publish.KINDS:
-            raise SteppeError(f"--formats {formats}: there is no format {quote(kind)}{suggest_name(kind, publish.KINDS)}")
+            raise SteppeError(
+                f"--formats {formats}: there is no format {quote(kind)}{suggest_name(kind, publish.KINDS)}"
+            )
     if tables == ["list"]:
         _list(as_json, [rows.find_ours(), *([results] if results else [])])
         return

@@ -128,7 +128,9 @@ def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: 
     wanted = [inputs] if isinstance(inputs, str) else list(inputs or [n for n in names if n not in (name, groups)])
     for column in [*wanted, *([groups] if groups else [])]:
         if column not in names:
-            raise SteppeError(f"There is no column {quote(column)} in the {part} data{suggest_name(str(column), names)}")
+            raise SteppeError(
+                f"There is no column {quote(column)} in the {part} data{suggest_name(str(column), names)}"
+            )
     if not wanted:
         raise SteppeError(f"The {part} data have no column but {name!r}, so there is no input.")
     read = {column: _column(table, column) for column in [*wanted, name, *([groups] if groups else [])]}

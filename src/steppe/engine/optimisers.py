@@ -88,7 +88,9 @@ def _make(kind: type[Part], name: str, settings: dict[str, Any]) -> Part:
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in settings:
         if key not in known:
-            raise SettingError(f"the optimiser {name} has no setting {quote(key)}{suggest_name(key, known)}", "optimiser")
+            raise SettingError(
+                f"the optimiser {name} has no setting {quote(key)}{suggest_name(key, known)}", "optimiser"
+            )
     return kind(**settings)
 
 

@@ -336,7 +336,9 @@ def block(layout: Layout, on: str) -> Tensor:
         return layout.mask(on)
     inside = [name == on or name.startswith(on + ".") for name in layout.names]
     if not any(inside):
-        raise SteppeError(f"The model has no part {quote(on)}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}")
+        raise SteppeError(
+            f"The model has no part {quote(on)}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}"
+        )
     return torch.cat([torch.full((n,), k) for n, k in zip(layout.sizes, inside, strict=True)])
 
 
