@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from steppe.config import Config
+from steppe.core.errors import SteppeError
+from steppe.jobs.points import Point
+from steppe.jobs.search import Search
 from tests.cli.conftest import Steppe
 from tests.cli.test_bad_input import refused
 from tests.scene import records
@@ -114,6 +118,13 @@ def test_a_search(steppe: Steppe) -> None:
         assert 0 < point["settings"]["rho"] < 1  # a setting of real numbers, though its ends are whole
         assert isinstance(point["settings"]["batch"], int)
         assert 10 <= point["settings"]["batch"] <= 20
+
+
+def test_trials_of_another_search_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="the extra `optuna` is not installed")
+    (tmp_path / "trials.json").write_text('[{"mu": "0"}]')
+    with pytest.raises(SteppeError, match="mu is '0', which is not one of this search's choices"):
+        Search({}, {"mu": ["1", "2"]}, 2, lambda values: Point("", Config(), values), 0, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ trials, whose runs exist, and unfinished trials are completed.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe import settings
-from steppe.core.errors import SteppeError, make_missing_error
+from steppe.core.errors import SteppeError, make_missing_error, quote
 from steppe.jobs.points import Point
 from steppe.runs.folder import RunFolder
 
@@ -79,8 +80,13 @@ class Search:
                 raise ValueError("a value is no number")
             if not all(isinstance(value, str | int | float) for values in found for value in values.values()):
                 raise ValueError("a value is neither a number nor a text")
+            for values, (key, options) in itertools.product(found, self.choices.items()):
+                if key in values and values[key] not in options:
+                    raise ValueError(f"{key} is {quote(values[key])}, which is not one of this search's choices")
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise SteppeError(f"{self.path} is damaged ({error}): delete it to begin the search again.") from None
+            raise SteppeError(
+                f"{self.path} is damaged, or of another search ({error}): delete it to begin the search again."
+            ) from None
         return list(found)
 
     def __iter__(self) -> Iterator[Point]:
