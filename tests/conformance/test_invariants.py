@@ -22,7 +22,7 @@ from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.normalised_averaging import NormalisedAveraging
 from steppe.parts.proximal_ascent import ProximalAscent
-from steppe.registry import PARTS
+from steppe.registry import PARTS, parse_addition
 from steppe.runs.client_store import MemoryStore
 from tests.conformance.compositions import (
     CLIENTS,
@@ -162,6 +162,18 @@ def test_the_server_keeps_the_mean_of_its_clients(composition, algorithm, schedu
             rows = torch.stack([own(found.rows.get(i, fresh), part, mine, until) for i in range(CLIENTS)])
             agree(found.server.state[part.name][name], rows.mean(0), 1e-10, f"{part.name}.{name}")
     return bool(kept)
+
+
+@pytest.mark.parametrize("entry", ["scaffold", "feddyn", "fedwmsam"])
+def test_a_norm_bound_shrinks_what_clients_keep_as_well(entry):
+    bound = parse_addition("norm_bound:limit=0.02")
+    algorithm = Composition(entry, {}, (bound,), "sgd").built()
+    x0 = torch.tensor(PROBLEM.x0, dtype=torch.float64)
+    for found in play(algorithm, [Turn([0, 1, 2, 3]), Turn([1, 2]), Turn([0, 2, 3])]):
+        fresh = algorithm.client_state(x0)
+        for part, name, mine in duals(algorithm, x0):
+            rows = torch.stack([found.rows.get(i, fresh)[part.name][mine] for i in range(CLIENTS)])
+            agree(found.server.state[part.name][name], rows.mean(0), 1e-10, f"{part.name}.{name}")
 
 
 # ------------------------------------------------------------------------------------------------- neutral settings
