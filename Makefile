@@ -18,7 +18,7 @@ $(VENV)/.complete: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,docs,dp,flower,hub,mat,tensorboard,mlflow,optuna,ray,transformers]'
 	@touch $@
 
-# The settings of the catalogue and of the command line: nothing is chosen by the demo's data.
+# The default settings: nothing is tuned on the demo's data.
 demo: $(VENV)/.installed
 	$(BIN)/steppe compare fedavg fedsam fedgmt takyr --set 'partition=lda(0.1)' --set model=mlp --seeds 3 --rounds 40 --jobs 2 --out runs/demo
 	@$(BIN)/steppe analyze runs/demo/*/seed-0 -m landscape --samples 1000 > /dev/null
@@ -30,15 +30,15 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorde
 test: setup
 	$(PYTEST) -m "not slow"
 
-# A change should not fail by the draw of the day.
+# Fixed, so that a change does not fail because of a random seed.
 TEST_SEED := 0
-# And every kill, every process, every README command, every compilation.
+# Also every kill, every process, every README command, every compilation.
 test-all: test
 	@echo "the fuzzers' seed is $(TEST_SEED); others: make test-all TEST_SEED=1, or make fuzz"
 	STEPPE_FUZZ_SEED=$(TEST_SEED) $(PYTEST) -m slow
 
-# The tests under another Python, in an environment of its own (6 GB: PyPI's torch brings CUDA), with a record of what
-# came of it in tools/results/pythons.json, without which a version is no classifier:
+# The tests under another Python, in an environment of its own (6 GB: PyPI's torch brings CUDA), with a record of
+# the outcome in tools/results/pythons.json; without one, a version is not listed as supported:
 # make test-python PYTHON=python3.13 TESTS="tests/api tests/core tests/parts"
 OTHER = build/$(notdir $(PYTHON))
 TESTS := tests
@@ -47,7 +47,7 @@ test-python:
 	$(OTHER)/bin/pip install --quiet -c constraints.txt -e '.[dev,dp,flower,optuna,transformers]'
 	$(OTHER)/bin/python tools/pythons.py $(TESTS)
 
-# Wrong inputs without end: configurations, files and command lines; each must be a result or a sentence.
+# Try many wrong inputs: configurations, files and command lines; each must give a result or a clear error.
 FUZZ_SEED := $(shell date +%s)
 FUZZ_EXAMPLES := 5000
 fuzz: setup

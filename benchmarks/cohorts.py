@@ -5,6 +5,7 @@ client with probability 0.1 (`bernoulli`), and ten clients of unequal sizes (`ld
 without evaluation. The target is a ratio of 1.15.
 
     python -m benchmarks.cohorts --out benchmarks/results/gpu-cohorts.json
+    python -m benchmarks.cohorts --work 'resnet18-gn fedavg' --turn client_norm      with a switch the other way
     python -m benchmarks.cohorts --device cpu --tiny          a quick check, on any machine
 """
 
@@ -26,6 +27,7 @@ from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
 from steppe.engine.play_round import play_round
 from steppe.engine.resources import make_store
+from steppe.executors.switches import SWITCHES, switched
 from steppe.runs.provenance import find_versions
 
 TARGET = 1.15
@@ -94,7 +96,7 @@ def markdown(report: dict[str, Any]) -> str:
     """Return the table of docs/performance.md."""
     about = report["versions"]
     lines = [f"{about['hardware']}, torch {about['torch']}; commit {(about['commit'] or 'unknown')[:10]}. "
-             f"Data: {report['data']}.", "",
+             f"Data: {report['data']}.{_name_switches(report.get('switches', {}))}", "",
              "| job | cohort | lanes | seconds per round | µs per sample pass | ratio |",
              "|---|---|---|---|---|---|"]  # fmt: skip
     for work, cohorts in report["rows"].items():
@@ -105,6 +107,12 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _name_switches(changes: dict[str, bool]) -> str:
+    """Say which switches differ from the defaults."""
+    each = ", ".join(f"{switch} {'on' if on else 'off'}" for switch, on in changes.items())
+    return f" Switches: {each}." if each else ""
+
+
 def main() -> None:
     """Measure all jobs, write the JSON file and print a table."""
     parser = argparse.ArgumentParser("python -m benchmarks.cohorts", description=__doc__,
@@ -112,13 +120,18 @@ def main() -> None:
     parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK), help="default: all")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--turn", nargs="*", choices=vars(SWITCHES), default=[],
+                        help="switches of steppe/executors/switches.py to turn")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="a small model and two steps per client")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     data, what = jobs.cifar()
-    report: dict[str, Any] = {"versions": find_versions(torch.device(given.device)), "data": what, "rows": {}}
+    changes = {switch: not getattr(SWITCHES, switch) for switch in given.turn}
+    report: dict[str, Any] = {"versions": find_versions(torch.device(given.device)), "data": what,
+                              "switches": changes, "rows": {}}  # fmt: skip
     for work in given.work:
-        report["rows"][work] = measure(work, data, given.device, given.rounds, given.tiny)
+        with switched(**changes):
+            report["rows"][work] = measure(work, data, given.device, given.rounds, given.tiny)
         for cohort, row in report["rows"][work].items():
             print(f"{work:22}{cohort:12}{row['us_per_pass']:9.2f} µs per pass  ratio {row['ratio']:.3f}  "
                   f"lanes {row['lanes']}  round {row['seconds_per_round']:.4f} s  first {row['first_round']:.1f} s",

@@ -6,7 +6,7 @@ starts. Further stages measure the kernels of a step, the effect of bf16 on accu
 training, the growth of the cost, and the Hessian compared with scipy's solver. The results are written as JSON to
 benchmarks/results/.
 
-On two idle cores it takes about half an hour; `--quick` takes about two minutes. Flower's simulation and pfl-research
+On two idle cores it takes 17 to 30 minutes; `--quick` takes about two minutes. Flower's simulation and pfl-research
 take part if they are installed; benchmarks/others.py says how.
 """
 

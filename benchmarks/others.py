@@ -8,7 +8,7 @@ shuffle between epochs.
 
 `make setup` installs neither. To install them into the same environment:
 
-    .venv/bin/pip install -c constraints.txt 'ray==2.55.1' 'multiprocess<0.71' 'prv-accountant<0.3'
+    .venv/bin/pip install 'ray==2.55.1' 'multiprocess<0.71' 'prv-accountant<0.3'
     .venv/bin/pip install --no-deps 'pfl==0.6.0'
 
 Flower (extra `flower`) uses Ray for its simulation. pfl is installed separately because it requires dp-accounting below
@@ -31,7 +31,7 @@ from benchmarks import gpu_hand_loop, hand_loop, jobs
 from steppe.models import build
 
 Answer = Callable[[float | None], None]
-ON_A_CARD = 5  # Flower actors per GPU: ten clients take two turns, and most of the GPU's memory stays free
+ON_A_CARD = int(os.environ.get("FLOWER_ACTORS", "10"))  # Flower's clients that share a GPU at the same time
 
 
 class Loop(Protocol):

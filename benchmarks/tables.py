@@ -1,6 +1,7 @@
 """The tables of docs/performance.md and docs/how-to/scale.md: `python -m benchmarks.tables FILE [--write]`.
 
-No figure is typed by hand: `--write` replaces the text between the two marks of that part in the document.
+No figure is typed by hand: `--write` replaces the text between the two marks of that part in the document. Outside the
+marks docs/performance.md has no table and no measured time, memory or rate (tests/benchmarks/test_tables.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from benchmarks.gpu_tables import met
 from benchmarks.growth import WORDS as AXES
 from benchmarks.race import TARGETS
 
+RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 PAGES = {"scale.json": Path(__file__).parents[1] / "docs/how-to/scale.md"}  # of the others, PAGE
 PARTS = ("cpu.json", "gpu-h200.json", "gpu-cohorts.json", "gpu-transformers.json", "gpu-switches.json", "scale.json")
@@ -31,7 +33,8 @@ def tables(report: dict[str, Any]) -> tuple[str, str]:
     if "per_round" in report or "million" in report:
         return BEGIN["scale.json"], scale_tables.markdown(report)
     if report.get("kind") == "transformers":
-        return BEGIN["gpu-transformers.json"], gpu_transformers.markdown(report)
+        roofs = json.loads((RESULTS / "gpu-h200.json").read_text())["roofs"]
+        return BEGIN["gpu-transformers.json"], gpu_transformers.markdown(report, roofs)
     if report.get("kind") == "switches":
         return BEGIN["gpu-switches.json"], gpu_switches.markdown(report)
     if "rows" in report:

@@ -1,7 +1,7 @@
 """A Flower ClientApp with Steppe's client inside.
 
 A node needs only `train`; `main` acts as the server and two nodes in this process, without a network.
-Needs: pip install 'steppe[flower]'.
+Needs the extra `flower`.
 """
 
 import torch

@@ -1,7 +1,8 @@
 """Three clinics train one model on Flower; their data stay in their own files.
 
 Everything runs on this machine, in real processes: a SuperLink and a SuperNode per clinic. On several machines the
-steps are the same (docs/how-to/federation.md). Needs: pip install 'steppe[flower]'.
+steps are the same (docs/how-to/federation.md). The processes need most of a minute to start, so of the tests only
+`make test-all` runs this example. Needs the extra `flower`.
 """
 
 import shutil

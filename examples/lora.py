@@ -1,7 +1,7 @@
 """Fine-tune a transformers model with LoRA: clients train and send an adapter, the base stays where it is.
 
 The base is built from a configuration, so nothing is downloaded; with a pretrained one, replace `build` by
-`AutoModelForSequenceClassification.from_pretrained(…)`. Needs: pip install 'steppe[transformers]'.
+`AutoModelForSequenceClassification.from_pretrained(…)`. Needs the extra `transformers`.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def write(sentences: int, seed: int) -> tuple[dict[str, torch.Tensor], torch.Ten
     likes = torch.randint(0, 2, (sentences, 1), generator=g)
     second = torch.rand(sentences, LENGTH, generator=g) < 0.1 + 0.8 * likes
     ids = torch.randint(1, WORDS // 2, (sentences, LENGTH), generator=g) + WORDS // 2 * second
-    mask = (torch.arange(LENGTH) < torch.randint(4, LENGTH + 1, (sentences, 1), generator=g)).long()
+    mask = torch.arange(LENGTH) < torch.randint(4, LENGTH + 1, (sentences, 1), generator=g)
     return {"input_ids": ids * mask, "attention_mask": mask}, likes[:, 0]
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import steppe
+from steppe.core.wire import flatten_states
 from steppe.engine import resources
 from steppe.engine.progress import handle_logs
 from steppe.engine.result import Result
 from steppe.runs import checkpoint
-from steppe.runs.client_store import flatten_states
 
 
 class Net(nn.Module):
@@ -84,7 +84,7 @@ def remains(out: Path, result: Result) -> dict[str, Any]:
     saved, complaints = checkpoint.load(out / "checkpoints", store)
     assert saved is not None
     assert complaints == []
-    rows = dict(zip(store.known(), store.gather(store.known()), strict=True))
+    rows = dict(zip(store.list_known(), store.gather(store.list_known()), strict=True))
     return {
         "model": (out / "model.safetensors").read_bytes(),
         "records": records(out),

@@ -1,4 +1,4 @@
-"""Imports point one way, the way the data walks; rooms and files have one name each."""
+"""Imports go in one direction, that of the data; no two files share a name."""
 
 import ast
 import sys
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "steppe"
-# In the order in which the data walk: each may import itself and what stands before it.
-ROOMS = ["core", "settings", "references", "parts", "algorithms", "registry", "citations", "config", "models", "data",
-         "experiment", "runs", "distributed", "executors", "evaluate", "flatness", "measures", "engine", "analysis",
-         "jobs", "report", "flower", "reproduce", "optim", "embed", "api", "lab",
-         "testing", "cli"]  # fmt: skip
-# Rooms that are held to less than what stands before them.
+# Packages in the order in which data flow through them: each may import itself and those before it.
+ROOMS = ["core", "settings", "references", "parts", "algorithms", "registry", "citations", "presets", "config",
+         "read_config", "models", "data", "experiment", "runs", "distributed", "executors", "evaluate",
+         "flatness", "measures", "engine", "analysis", "jobs", "report", "flower", "reproduce", "optim",
+         "embed", "api", "lab", "testing", "cli"]  # fmt: skip
+# Packages that may import fewer than all those before them.
 ONLY = {
     "core": [],
     "parts": ["core"],
@@ -33,6 +33,7 @@ ONLY = {
         "algorithms",
         "registry",
         "settings",
+        "presets",
         "config",
         "models",
         "data",
@@ -49,7 +50,8 @@ def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path.name} has a relative import, which is not checked"
             if node.module == "steppe":
                 yield from (f"steppe.{alias.name}" for alias in node.names)
             else:
@@ -75,33 +77,33 @@ def test_imports_point_backwards(path):
             assert top in OUTSIDE[mine] | set(sys.stdlib_module_names), f"{path.name} of {mine} imports {module}"
 
 
-def test_every_room_has_its_place():
+def test_every_package_has_its_place():
     rooms = {p.name.removesuffix(".py") for p in SOURCE.iterdir() if p.suffix == ".py" or any(p.glob("*.py"))}
     assert rooms - {"__init__", "__main__"} == set(ROOMS)
 
 
 def test_no_two_files_share_a_name():
     names = Counter(p.stem for p in SOURCE.rglob("*.py") if p.stem != "__init__")
-    # A command bears the name of what it calls, as a test bears that of what it tests.
+    # A command has the name of what it calls.
     commands = {p.stem for p in (SOURCE / "cli").glob("*.py")}
     assert {name for name, count in names.items() if count > 1 + (name in commands)} == set()
 
 
-def test_no_drawer_for_odds_and_ends():
-    drawers = {"utils", "base", "helpers", "common", "misc"}
+def test_names_say_what_is_in_a_file():
+    empty = {"utils", "base", "helpers", "common", "misc"}
     riddles = {"words", "story", "evidence", "charter", "turnout", "witness", "numbers", "told",
                "twin", "parcel", "shown", "keeper", "drawn"}  # fmt: skip
-    assert not [p for p in SOURCE.rglob("*.py") if p.stem in drawers | riddles]
+    assert not [p for p in SOURCE.rglob("*.py") if p.stem in empty | riddles]
 
 
 def test_parts_are_short():
-    """One idea per file: what does not fit on a page is two ideas."""
+    """One idea per file."""
     long = {p.name: n for p in (SOURCE / "parts").glob("*.py") if (n := len(p.read_text().splitlines())) > 150}
     assert not long
 
 
 def imports_at_once(path):
-    """What importing a module imports: not what stands in functions, or is for type checkers."""
+    """Yield what importing a module imports: nothing in functions or for type checkers."""
     waiting = list(ast.parse(path.read_text()).body)
     while waiting:
         node = waiting.pop()
@@ -120,7 +122,7 @@ def test_every_module_can_be_imported_first():
     needs = {name.removesuffix(".__init__"): {m for full in imports_at_once(p) for m in (full, full.rpartition(".")[0])
                                               if m in modules and (m == full or full not in modules)}
              for p, name in files.items()}  # fmt: skip
-    TopologicalSorter(needs).prepare()  # raises where there is a circle
+    TopologicalSorter(needs).prepare()  # raises if there is a circle
 
 
 @pytest.mark.parametrize("command", sorted(p.stem for p in (SOURCE / "cli").glob("*.py") if p.stem != "__init__"))

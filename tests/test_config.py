@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import steppe
-from steppe.config import ELSEWHERE, RECIPES, Config, list_keys, nest_settings, read_config_file, resolve
+from steppe.config import Config, list_keys, resolve
 from steppe.core.errors import SettingError
+from steppe.presets import ELSEWHERE, RECIPES
+from steppe.read_config import nest_settings, read_config_file
 
-ROLES = ("method", "recipe", "seed", "evaluation", "machine", "onlooker")
+ROLES = ("method", "recipe", "seed", "evaluation", "machine", "tracking")
 
 
 def test_every_key_has_one_role_and_a_description_of_its_own() -> None:
@@ -25,7 +27,7 @@ def test_every_key_has_one_role_and_a_description_of_its_own() -> None:
 
 
 def test_what_is_compared_and_where_it_runs_is_no_protocol() -> None:
-    assert list_keys("onlooker") == {"track"}
+    assert list_keys("tracking") == {"track"}
     assert list_keys("method") == {"algorithm", "settings", "add"}
     assert {"device", "workers", "store", "data_folder", "checkpoint_every"} <= list_keys("machine")
     assert {name for recipe in RECIPES.values() for name in recipe} <= list_keys("recipe")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tools.examples_page import PAGE, find_examples, read_outputs
 
-SLOW = {"flower_own_data.py"}  # starts real processes
+PROCESSES = {"flower_own_data.py"}  # a SuperLink and three SuperNodes start and stop: ten seconds of work take a minute
+SLOW = PROCESSES | {"lora.py", "own_idea.py", "shakespeare.py"}  # these take longer than all the others
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def needed_packages(path: Path) -> set[str]:
     names += [
         n.module for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.ImportFrom) and n.module
     ]
-    return {name.partition(".")[0] for name in names} | ({"flwr"} if path.name in SLOW else set())
+    return {name.partition(".")[0] for name in names} | ({"flwr"} if path.name in PROCESSES else set())
 
 
 def test_the_page_has_every_example_with_its_first_line_and_output() -> None:

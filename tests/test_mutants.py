@@ -17,6 +17,7 @@ import steppe
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, step
 from steppe.core.cost import cost
+from steppe.core.keyed import as_seed, key
 from steppe.core.part import Part
 from steppe.core.scopes import Forward, LocalStep
 from steppe.core.server import Server, aggregate, broadcast
@@ -37,11 +38,13 @@ from steppe.measures import for_figures
 from steppe.measures.during_training import MEASURES, Schedule, choose_measures
 from steppe.parts.distillation import Distillation
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
+from steppe.parts.frozen_head import FrozenHead
 from steppe.parts.nearest_neighbours import NearestNeighbours
 from steppe.parts.proximal_ascent import ProximalAscent
 from steppe.parts.relaxed_start import RelaxedStart
 from steppe.parts.sgd import SGD
 from steppe.registry import make_algorithm as make_algorithm
+from tests.conformance import problem as conformance
 from tests.flatness.small_problems import Matrix
 from tests.flatness.small_problems import make as small_problem
 from tests.scene import Net, blobs, launch, seeded
@@ -186,6 +189,13 @@ def test_every_client_round_and_seed_has_its_own_dropout(executor: Any) -> None:
     assert torch.equal(again, updates[:2])
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_seed_of_dropout_never_changes(executor: Any) -> None:
+    """Its key has a purpose of its own, 3, and is part of what a recorded seed means."""
+    one_round(executor, forgetful(), round_=1, seed=2)
+    assert torch.initial_seed() in {as_seed(key(2, 1, client, 3)) for client in (0, 1)}
+
+
 # --- a client's round
 
 
@@ -220,6 +230,13 @@ def test_the_training_loss_of_sam_is_that_of_its_first_pass() -> None:
     losses = [F.cross_entropy(model(x[mine].double()), y[mine]).item()
               for mine in result.experiment.federation.partition.clients]  # fmt: skip
     assert result.history[0]["train_loss"] == pytest.approx(np.mean(losses), abs=1e-12)
+
+
+def test_a_frozen_head_is_not_perturbed() -> None:
+    """FedSoL's ascent along the head alone stays at 0 if the head is frozen."""
+    climbing = Algorithm((ProximalAscent(0.5, Distillation(), on="head", radius="fixed"), FrozenHead(), SGD()))
+    x, plain = (conformance.run(a)[0].x for a in (climbing, Algorithm((FrozenHead(), SGD()))))
+    torch.testing.assert_close(x, plain, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "floor"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
@@ -356,7 +373,7 @@ def test_a_plane_through_models_reaches_a_quarter_beyond_them() -> None:
     loss, w, _ = small_problem("mlp", n=4)
     across = torch.randn(2, len(w), dtype=w.dtype, generator=torch.Generator().manual_seed(0))
     models = [w, w + across[0], w - 0.5 * across[0] + across[1]]  # the third lies on the other side of the first
-    found = for_figures._through(SimpleNamespace(points=3, loss=loss), models, ["a", "b", "c"])  # type: ignore[arg-type]
+    found = for_figures._draw_through(SimpleNamespace(points=3, loss=loss), models, ["a", "b", "c"])  # type: ignore[arg-type]
     places = np.array(list(found.marks.values()))
     low, high = places.min(0), places.max(0)
     assert low[0] < 0 < high[0]

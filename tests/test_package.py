@@ -120,6 +120,17 @@ NAMES = {
 }  # where import and package differ
 
 
+def test_only_the_readme_says_how_to_install() -> None:
+    """Steppe is on no index, so `pip install steppe` would install something else; other pages name extras."""
+    root = ROOT / "docs"
+    pages = [*root.rglob("*.md"), *root.rglob("*.py"), *(ROOT / "examples").iterdir(), ROOT / "README.md"]
+    texts = {page: page.read_text() for page in pages if "decisions" not in page.parts}
+    assert [page for page, text in texts.items() if re.search(r"pip install.*steppe", text)] == []
+    named = {name for text in texts.values() for name in re.findall(r"extra `(\w+)`", text)}
+    assert {"flower", "optuna"} <= named <= set(PROJECT["optional-dependencies"])
+    assert "pip install '.[flower,dp]'" in texts[ROOT / "README.md"]
+
+
 def test_no_test_is_skipped_for_want_of_a_package() -> None:
     """What tests ask for with `importorskip` is installed before they run."""
     extras = re.search(r"-e '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text())

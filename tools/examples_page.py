@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "examples.md"
 HEAD = """# Examples
 
-Each is a short script of [`examples/`](../../examples) that downloads nothing. The tests run all of them.
-`python -m tools.examples_page` writes this page.
+Each is a short script of [`examples/`](../../examples) that downloads nothing. `make test-all` runs all of them,
+`make test` the quick ones. `python -m tools.examples_page` writes this page.
 """
 
 

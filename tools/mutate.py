@@ -1,6 +1,7 @@
 """Change one thing in the source, and check whether a test detects it.
 
     python tools/mutate.py --count 150 --seed 0 --out tools/results/seed-0     a sample of all possible changes
+    python tools/mutate.py --folders core parts --out …                        a sample of those in some folders
     python tools/mutate.py --named --out tools/results/named                   faults that were once not detected
     python tools/mutate.py --again tools/results/seed-0.json --out …           the survivors of an earlier run
 
@@ -8,9 +9,11 @@ A mutant is the source with one expression or statement replaced. It runs in a c
 process, against the test files that concern its source file (`TESTS`), until one of them fails. A mutant that no test
 detects is a survivor: either it changes nothing that matters, or a test is missing. The sample is drawn evenly over
 folders and kinds of change, so that the many constants do not crowd out the few keys. Text, messages of errors, type
-annotations, and lines about CUDA, which cannot be tested without a GPU, are left out.
+annotations, and lines about CUDA, which cannot be tested without a GPU, are left out. The kernels of norms run in
+Triton's interpreter, if Triton is installed.
 
-Writes OUT.json (all mutants) and OUT.md (counts, and the survivors with their lines before and after).
+Writes OUT.json (all mutants) and OUT.md (counts, and the survivors with their lines before and after). Survivors that
+need no test are listed with the reason in surviving_mutants.py.
 """
 
 from __future__ import annotations
@@ -32,15 +35,18 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 
 from named_mutants import NAMED
+from surviving_mutants import SURVIVING
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "parts", "engine", "executors", "data", "measures", "flower")
 # Kernels for a GPU, and its memory.
 SKIPPED = {"executors/client_conv_kernels.py", "executors/allocator.py"}
+INTERPRETED = "test_kernels_equal_pytorch_in_the_interpreter"
 
 # The tests that concern a source file, the cheapest first: its own where it has some, or else those of its folder.
 EXECUTORS = [f"tests/executors/test_executors.py::test_{name}" for name in
@@ -54,38 +60,55 @@ SOME_PARTS = [f"tests/parts/test_{name}.py" for name in
               ("ascent", "normalised_averaging", "distillation", "smoo_family", "personal")]  # fmt: skip
 RUNS = ["tests/engine/test_rounds.py", "tests/engine/test_buffers.py", "tests/engine/test_precision.py"]
 OUR_OWN = "tests/test_mutants.py"  # written for mutants that survived
+CORE = ["tests/core", "tests/test_vectors.py", OUR_OWN, *RUNS, "tests/parts/test_soundness.py",
+        "tests/parts/test_personal.py", "tests/references"]  # fmt: skip
 TESTS: dict[str, list[str]] = {
-    "core": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/parts/test_personal.py"],
-    "core/server.py": ["tests/test_vectors.py", "tests/references", OUR_OWN, *RUNS, "tests/trust/test_robust.py"],
-    "core/keyed.py": ["src/steppe/core", OUR_OWN, "tests/data/test_augment.py"],
+    "core": CORE,
+    **{f"core/{name}.py": ["tests/core", "tests/test_settings.py", "tests/api/test_objectives.py",
+                           "tests/api/test_own_model.py", "tests/api/test_inputs.py", *CORE[1:]] for name
+       in ("errors", "inputs", "prediction", "task", "stacking", "metric", "ranges")},
+    "core/hook_checks.py": ["tests/core", "tests/cli/test_own_parts.py", "tests/test_costs.py", OUR_OWN],
+    "core/part_class_checks.py": ["tests/core", "tests/cli/test_own_parts.py", OUR_OWN],
+    "core/server.py": [*CORE, "tests/trust/test_robust.py", "tests/trust/test_privacy.py"],
+    "core/keyed.py": ["src/steppe/core", "tests/core", OUR_OWN, "tests/data/test_augment.py"],
     "core/cost.py": ["tests/test_costs.py", "tests/conformance/test_catalogue.py::test_cost_snapshot"],
     "core/noise.py": ["src/steppe/core/noise.py", "tests/trust/test_privacy.py"],
     "core/named_metrics.py": ["src/steppe/core/named_metrics.py", "tests/api/test_objectives.py"],
     "core/losses.py": ["src/steppe/core/losses.py", "tests/api/test_objectives.py"],
     "core/validate.py": ["tests/trust/test_validate.py", *RUNS, OUR_OWN],
-    "parts": ["tests/test_vectors.py", "tests/references", *SOME_PARTS, OUR_OWN],
+    "parts": ["tests/test_vectors.py", *SOME_PARTS, OUR_OWN, "tests/parts/test_soundness.py",
+              "tests/parts/test_cycles_and_mixes.py", "tests/references"],
     "parts/activation_norm.py": ["tests/parts/test_man.py"],
     "parts/robust.py": ["tests/trust/test_robust.py"],
     "parts/norm_bound.py": ["tests/trust/test_robust.py", "tests/trust/test_privacy.py"],
     "parts/proximal_ascent.py": ["tests/parts/test_ascent.py", "tests/parts/test_fedsol.py", OUR_OWN],
-    **{f"parts/{name}.py": ["tests/test_vectors.py", "tests/parts/test_recent.py", "tests/references", OUR_OWN]
+    **{f"parts/{name}.py": ["tests/test_vectors.py", "tests/parts/test_recent.py", "tests/parts/test_soundness.py",
+                            "tests/references", OUR_OWN]
        for name in ("nesterov", "geometric_bias", "trajectory_teacher", "global_ascent", "relaxed_start", "swa",
                     "ema")},
     "parts/adamw.py": ["tests/api/test_run.py", OUR_OWN],
     "parts/differential_privacy.py": ["tests/trust/test_privacy.py"],
-    "engine": [*RUNS, OUR_OWN, "tests/api", "tests/engine/test_resources.py"],
+    "engine": ["tests/engine", OUR_OWN, "tests/measures/test_measures.py", "tests/api", "tests/runs/test_resume.py"],
+    **{f"engine/{name}.py": ["tests/api/test_own_model.py", "tests/api/test_inputs.py", "tests/api/test_objectives.py",
+                             "tests/models", "tests/engine", OUR_OWN] for name in ("model_checks", "batching_problem")},
+    **{f"engine/{name}.py": ["tests/api", "tests/engine", "tests/test_costs.py", OUR_OWN] for name in
+       ("read_call", "result", "optimisers", "traced_costs")},
     "engine/availability.py": ["tests/engine/test_availability.py", OUR_OWN],
     "engine/objectives.py": ["tests/api/test_objectives.py"],
     "engine/trackers.py": ["tests/engine/test_trackers.py"],
     "engine/privacy.py": ["tests/trust/test_privacy.py"],
     "engine/accountant.py": ["tests/trust/test_privacy.py"],
-    "engine/quadratics.py": ["tests/test_vectors.py", "tests/parts/test_smoo_family.py", OUR_OWN],
+    "engine/quadratics.py": ["tests/test_vectors.py", "tests/parts/test_soundness.py",
+                             "tests/parts/test_smoo_family.py", OUR_OWN],
     "executors": [*EXECUTORS, OUR_OWN],
-    "executors/captured.py": ["tests/executors/test_captured.py"],
+    **{f"executors/{name}.py": ["tests/executors/test_captured.py", OUR_OWN] for name in ("captured", "timetable")},
+    "executors/client_conv.py": [f"tests/executors/test_client_{name}.py" for name in ("conv", "norm", "attention")],
     "executors/workers.py": WORKERS,
+    "executors/shared_pickle.py": ["tests/executors/test_executors.py", "tests/api/test_own_model.py"],
     **{f"executors/{name}.py": [f"tests/executors/test_{name}.py"] for name in
-       ("client_conv", "client_norm", "client_attention", "fuse_pooling", "captured_forward", "align_gradients")},
+       ("client_norm", "client_attention", "fuse_pooling", "captured_forward")},
     "executors/fuse_norm.py": ["tests/executors/test_client_norm.py"],
+    "executors/client_norm_kernels.py": [f"tests/executors/test_client_norm.py::{INTERPRETED}"],
     "data": ["tests/data/test_dataset.py", "tests/data/test_readers.py", OUR_OWN],
     "data/augment.py": ["tests/data/test_augment.py", OUR_OWN],
     "data/aligned_tests.py": ["tests/data/test_aligned_tests.py", OUR_OWN],
@@ -134,6 +157,7 @@ class Mutant:
     outcome: str = ""  # killed, survived, timeout
     by: str = ""  # the first test that failed
     seconds: float = 0.0  # of CPU time
+    reason: str = ""  # why a survivor needs no test
 
 
 def mutant(file: str, source: str, kind: str, node: ast.AST, new: str) -> Mutant | None:
@@ -227,10 +251,10 @@ def is_text(*nodes: ast.AST) -> bool:
     )
 
 
-def sample(count: int, seed: int) -> list[Mutant]:
+def sample(count: int, seed: int, folders: list[str]) -> list[Mutant]:
     """Sample evenly over folders and kinds: one of each in turn until there are enough."""
     groups: dict[tuple[str, str], list[tuple[str, str, str, ast.AST, str]]] = defaultdict(list)
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted((ROOT / "src/steppe" / folder).rglob("*.py")):
             file, source = path.relative_to(ROOT / "src/steppe").as_posix(), path.read_text()
             for kind, node, new in changes(ast.parse(source)) if file not in SKIPPED else ():
@@ -253,17 +277,18 @@ def named() -> list[Mutant]:
 def again(path: Path) -> list[Mutant]:
     """Return the survivors of an earlier run whose lines are still there."""
     old = [each for each in json.loads(path.read_text()) if each["outcome"] == "survived"]
-    return [swapped(each["kind"], each["file"], each["before"], each["after"]) for each in old]
+    return [swapped(each["kind"], each["file"], each["before"], each["after"], each["line"]) for each in old]
 
 
-def swapped(kind: str, file: str, before: str, after: str) -> Mutant:
+def swapped(kind: str, file: str, before: str, after: str, line: int = 0) -> Mutant:
+    """Return the mutant with this text replaced where it occurs; if it occurs several times, on this line."""
     source = (ROOT / "src/steppe" / file).read_text()
-    if source.count(before) != 1:
-        return Mutant(
-            file, kind, 0, before, after, outcome=f"not tried: its text is there {source.count(before)} times"
-        )
-    line = source[: source.index(before)].count("\n") + 1
-    return Mutant(file, kind, line, before, after, source.replace(before, after))
+    places = [i for i in range(len(source)) if source.startswith(before, i)]
+    chosen = [i for i in places if source[:i].count("\n") + 1 == line] if len(places) > 1 else places
+    if len(chosen) != 1:
+        return Mutant(file, kind, 0, before, after, outcome=f"not tried: its text is there {len(places)} times")
+    text = source[: chosen[0]] + after + source[chosen[0] + len(before) :]
+    return Mutant(file, kind, source[: chosen[0]].count("\n") + 1, before, after, text)
 
 
 def tests_for(file: str) -> list[str]:
@@ -293,9 +318,10 @@ def child(tree: Path, tests: list[str], limit: int) -> None:
         os.dup2(os.open(tree / "said.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     os.chdir(tree)
     sys.path[:0] = [str(tree / "src")]  # before an installed one
-    os.environ["PYTHONPATH"] = str(tree / "src")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu and not browser"]
+    wanted = "not gpu and not browser" + ("" if tests[0].endswith(INTERPRETED) else " and not slow")
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", wanted]
     if not any(test.startswith("src") for test in tests):
         options += ["-o", "addopts="]  # no doctests
     os._exit(pytest.main([*options, *tests], plugins=[FirstFailure(tree / "first.txt")]))
@@ -372,6 +398,9 @@ def read(progress: Path, mutants: list[Mutant]) -> None:
 
 
 def write(out: Path, mutants: list[Mutant], command: str) -> None:
+    reasons = {(file, after): reason for file, after, reason in SURVIVING}
+    for each in mutants:
+        each.reason = "" if each.outcome == "killed" else reasons.get((each.file, each.after), "")
     rows = [{k: v for k, v in asdict(each).items() if k != "text"} for each in mutants]
     out.with_suffix(".json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     outcomes = sorted({each.outcome for each in mutants})
@@ -382,8 +411,9 @@ def write(out: Path, mutants: list[Mutant], command: str) -> None:
         lines.append(f"| {folder or 'all'} | " + " | ".join(str(here.count(o)) for o in outcomes) + " |")
     lines += ["", "## Survivors", ""]
     for each in mutants:
-        if each.outcome not in ("killed", "timeout"):
-            lines += [f"`{each.file}:{each.line}` {each.kind} ({each.outcome})", "", "```diff",
+        if each.outcome != "killed":
+            lines += [f"`{each.file}:{each.line}` {each.kind} ({each.outcome}{each.reason and ': ' + each.reason})", "",
+                      "```diff",
                       *(f"-{line}" for line in each.before.splitlines()),
                       *(f"+{line}" for line in each.after.splitlines()), "```", ""]  # fmt: skip
     out.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
@@ -397,11 +427,16 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=200, help="seconds of CPU time for the tests of one mutant")
     parser.add_argument("--named", action="store_true", help="the committed list of faults instead of a sample")
     parser.add_argument("--again", type=Path, help="the survivors listed in this JSON file instead of a sample")
-    parser.add_argument("--folder", default="", help="only those in this folder of the package")
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="sample in these alone")
     parser.add_argument("--out", type=Path, required=True, help="where to write, without a suffix")
     asked = parser.parse_args()
-    mutants = named() if asked.named else again(asked.again) if asked.again else sample(asked.count, asked.seed)
-    mutants = [each for each in mutants if each.file.startswith(asked.folder)]
+    if asked.named:
+        mutants = named()
+    else:
+        mutants = again(asked.again) if asked.again else sample(asked.count, asked.seed, asked.folders)
+    if find_spec("triton") is None:
+        for each in mutants:
+            each.outcome = "not tried: needs Triton" if each.file.endswith("_kernels.py") else each.outcome
     if asked.named:  # each has its own test; those of `flower` are next to its other tests
         TESTS.update({each.file: [OUR_OWN] for each in mutants if not each.file.startswith("flower/")})
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -423,8 +458,9 @@ def main() -> None:
         read(progress, mutants)
         check_tests(mutants, trees[0])
     sampled = f"--count {asked.count} --seed {asked.seed}"
+    if asked.folders != FOLDERS:
+        sampled += f" --folders {' '.join(asked.folders)}"
     how = "--named" if asked.named else f"--again {asked.again}" if asked.again else sampled
-    how += f" --folder {asked.folder}" if asked.folder else ""
     write(asked.out, mutants, f"python tools/mutate.py {how}")
     progress.unlink(missing_ok=True)  # there is none without mutants
 

@@ -70,6 +70,6 @@ NAMED: list[tuple[str, str, str, str]] = [
     ("a forked app ends as if all were well", "flower/superexec.py", "code = ended.code or 0", "code = 0"),
     ("the process that forks outlives its node", "flower/superexec.py",
      "            sys.exit()\n", "            pass\n"),
-    ("the CA may not sign", "flower/certificates.py", "_usage(signs=True)", "_usage(signs=False)"),
+    ("the CA may not sign", "flower/certificates.py", "_make_usage(signs=True)", "_make_usage(signs=False)"),
     ("another socket's user is taken", "flower/own_user.py", "if words[1:4] == wanted:", "if words[1:4] != wanted:"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Run the tests under the Python that runs this, and keep what came of it: no classifier without such a record.
+"""Run the tests under the Python that runs this, and record the outcome: no classifier without such a record.
 
     python tools/pythons.py                        the fast tests, as `make test-python PYTHON=python3.14` runs them
     python tools/pythons.py tests/api tests/core   some of them, named in the record

@@ -195,7 +195,7 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
     from steppe.config import resolve
     from steppe.core.errors import RunFailed
     from steppe.flower.create import init
-    from steppe.flower.launch import Local, is_reachable
+    from steppe.flower.launch import Local, is_reachable, register, submit
     from steppe.runs.folder import RunFolder
 
     folder, notes = work / "federation", work / "progress.json"
@@ -219,7 +219,7 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
         notes.write_text(json.dumps(told))
 
     def look(record: dict[str, Any]) -> None:
-        """One line of memory for each process, as long as it lives."""
+        """Write one line of memory for each process, as long as it lives."""
         print(f"round {record['round']}: {record['clients']} clients, {record['seconds']['all']:.1f} s", flush=True)
         for name, pid in _find_processes(local, run):
             memory.setdefault(f"{name}, process {pid} of session {before['sessions']}", Memory()).look(
@@ -235,12 +235,12 @@ def federation(rounds: int, seed: int, work: Path, temporary: Path, mark: str, m
             raise Enough
         local.start_superlink()
         for client in range(nodes):
-            local.register(client)
+            register(local.folder, client)
             local.start_node(client)
         unrest.start()
         while (done := len(RunFolder(run).history)) < rounds:
             asked, resume = time.time(), (run / "config.json").exists()
-            local.submit(resume, f"rounds={min(done - done % segment + segment, rounds)}")
+            submit(local.folder, resume, f"rounds={min(done - done % segment + segment, rounds)}")
             try:
                 local.follow(look, asked, resume)
             except RunFailed as error:  # all nodes were away for longer than `wait`
@@ -282,7 +282,7 @@ def _find_processes(local: Any, run: Path) -> list[tuple[str, int]]:
 
 
 def _commit() -> str:
-    """The commit of this checkout; `-dirty` if files differ."""
+    """Return the commit of this checkout; `-dirty` if files differ."""
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     return subprocess.run(words, capture_output=True, text=True).stdout.strip() or "unknown"
 

@@ -12,7 +12,7 @@
 # - how to compare algorithms fairly;
 # - what a run leaves behind, and how to do the same on the command line.
 #
-# You need `pip install steppe` and nothing else. The digits are inside the package.
+# You need Steppe, installed [as its first page says](../index.md), and nothing else. The digits are inside the package.
 
 # %%
 import matplotlib.pyplot as plt

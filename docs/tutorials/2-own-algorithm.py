@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 2. Your own algorithm in 20 lines
 #
-# You have an idea for a better algorithm. This page takes one from a sentence to a report: twenty lines of code, a
+# You have an idea for a better algorithm. This page develops one from a sentence to a report: twenty lines of code, a
 # problem small enough to check by hand, a test suite that you need not write, a fair comparison, and its cost.
 #
 # **You will learn**
 #
-# - how an algorithm is made of *parts*, and what a part may do;
+# - how *parts* make up an algorithm, and what a part may do;
 # - how to check with two clients whether an idea does what you expect;
 # - how to compare it with the published methods, and what it costs;
 # - how to get from there to a page for your colleagues.
@@ -31,8 +31,8 @@
 #
 # ## Twenty lines
 #
-# In Steppe a local step is always $w \leftarrow w - \eta D(w)$, and a part replaces the function $D$ by another one. So the
-# code follows the equation above. States are declared with their initial values, and all values are flat vectors.
+# In Steppe a local step is always $w \leftarrow w - \eta D(w)$, and a part replaces the function $D$ with another one. The
+# code therefore follows the equation above. States are declared with their initial values, and all values are flat vectors.
 
 # %%
 from dataclasses import dataclass
@@ -139,7 +139,7 @@ axis.set(xlabel="first parameter", ylabel="second parameter")
 axis.legend(frameon=False, loc="upper right")
 axis.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
-# The circles are the clients' own minima. FedAvg converges to a wrong point, and more rounds do not change that: each
+# The circles are the clients' own minima. FedAvg converges to the wrong point, and more rounds do not change that: each
 # client moves most of the way to its own minimum before the models are averaged, faster along its steep direction than along
 # its flat one. SCAFFOLD and Recall end at the optimum, to rounding error. Their paths even coincide: if all clients take part in every round, what
 # SCAFFOLD uploads is what Recall's server can compute by itself. The two differ when only some clients take part.
@@ -202,7 +202,7 @@ except AssertionError as error:
 # %% [markdown]
 # ## A fair comparison
 #
-# All have the same seeds, clients and batches; there are three seeds, and a paired test against the first row. Parts, names of
+# All methods have the same seeds, clients and batches. There are three seeds, and a paired test against the first row. Parts, names of
 # the catalogue and combinations can be mixed:
 
 # %%
@@ -299,8 +299,8 @@ print("wrote", found.report("recall.html"))
 #
 # ## Exercises
 #
-# 1. Is `beta=1` best? `steppe.sweep(Recall(), {"beta": […]})` does not work, because `beta` belongs to an object. Write
-#    `def recall(beta: float = 1.0): return Recall(beta)` and sweep over that.
+# 1. Is `beta=1` best? Sweep over the class, `steppe.sweep(Recall, {"beta": […]})`. (An object, `Recall()`, already has its
+#    `beta`.)
 # 2. Two clients per round instead of five (`per_round=2`): does Recall or SCAFFOLD suffer more? Keep a running mean in
 #    `server` instead of the last one. Does that help?
 # 3. In the quadratic problem, let only one client take part per round (`"rounds": [[0], [1]] * 40`). Where does Recall end?

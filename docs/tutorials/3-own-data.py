@@ -86,7 +86,7 @@ class Map(nn.Module):
 
 # %% [markdown]
 # Four arrays are enough. `groups` has the owner of each training sample; any column of IDs will do. The targets are whole
-# numbers, that is, class labels, so the loss is cross-entropy.
+# numbers, which are class labels, so the loss is cross-entropy.
 
 # %%
 data = (places, land, test_places, test_land)
@@ -101,7 +101,7 @@ squares
 #
 # ## The same data, three partitions
 #
-# How much is due to the *distribution* of the data? Give the same samples to nine clients in other ways: by the name of a rule,
+# How much is due to the *distribution* of the data? Divide the same samples among nine clients in other ways: by the name of a rule,
 # `partition="iid"`; by your own lists of indices, `partition=[[0, 5, 7], [1, 2], …]`; or by a rule for label skew that divides by
 # something else, `by=`: here `dirichlet(0.1)` by how far east a place lies, so that clients own vertical bands.
 
@@ -147,7 +147,7 @@ assert scores["own indices"] > scores["squares"] + 0.02, scores
 # ## Natural clients with their own tests
 #
 # Real federations come as one data set per client. `from_clients` takes them with names; each is arrays or a torch data set, with
-# its own test samples if it has some. The result is then also known per client. A mean can hide that it is poor for some
+# its own test samples if it has any. The result is then also known per client. A mean can hide that it is poor for some
 # clients.
 
 # %%
@@ -273,7 +273,7 @@ try_to_run(places, land, test_places, test_land, partition=[[0, 1, 2], [2, 3, 4]
 #    `steppe.from_dataset(train, test, target="land", groups="surveyor")`.
 # 3. Let each surveyor fine-tune the common model for an epoch: `personal=[0, 1]`. Is the fine-tuned model better on its own square
 #    than the one trained alone?
-# 4. Make a regression out of it: the targets are heights (floats), the model has one output, and the loss is `"mse"`.
+# 4. Turn it into a regression: the targets are heights (floats), the model has one output, and the loss is `"mse"`.
 #
 # ## Where to go next
 #

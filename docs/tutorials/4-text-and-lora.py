@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 4. Text and LoRA
 #
-# Eight actors each own the lines of one role. A small language model was trained on other plays, and is to learn their style,
+# Eight actors each own the lines of one role. A small language model was trained on other plays, and should learn their style,
 # too. Sending whole language models back and forth is expensive. LoRA sends a small *adapter* instead.
 #
 # **You will learn**
@@ -86,7 +86,7 @@ base
 
 # %% [markdown]
 # *Perplexity* is the number of equally likely characters that would be as hard to predict. There are 78 different characters, so a
-# model that has learned nothing has 78. What does this one write?
+# model that has learned nothing has a perplexity of 78. What does this one write?
 
 
 # %%
@@ -265,7 +265,7 @@ steppe.run(
 # For a real base you would not write LoRA yourself. `get_peft_model(…)` of [peft](https://huggingface.co/docs/peft) returns a module whose
 # base is frozen; give it to `steppe.run` as it is. The run's folder then has the adapter in peft's format, and
 # `PeftModel.from_pretrained` reads it. [`examples/lora.py`](../../examples/lora.py) does this with a BERT, and
-# [its output](../how-to/examples.md) is on the page of examples. It needs `pip install 'steppe[transformers]'`, which the build of this page does
+# [its output](../how-to/examples.md) is on the page of examples. It needs the extra `transformers`, which the build of this page does
 # not assume.
 #
 # ## Exercises

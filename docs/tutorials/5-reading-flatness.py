@@ -89,7 +89,7 @@ for name, result in runs.items():
 # are means over training examples.
 #
 # The losses are close to each other, within two standard errors. λ1, trace and sharpness fall from row to row: FedSAM does what it was
-# made for. The larger ρ, the flatter.
+# made for. The larger ρ is, the flatter the minimum.
 #
 # Now look at the accuracies above. In the last round they have the same order, the flattest model is the best, and it is tempting to stop here. One
 # round earlier the order is gone. The differences between the methods are not larger than those between two rounds of one method, while λ1 differs by a factor.
@@ -167,7 +167,7 @@ axis.spines[["top", "right"]].set_visible(False)
 # %% [markdown]
 # ## First trap: one moment of a run
 #
-# λ1 was measured every second round of these runs (`measure=["lambda1:2"]`). Over the rounds it is anything but constant:
+# λ1 was measured every second round of these runs (`measure=["lambda1:2"]`). It varies strongly from round to round:
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrained")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 6. A real federation on three nodes
 #
-# Until now everything ran in one process: a *simulation*. Here three clinics train together over a network. Their patients stay in their
+# So far everything has run in one process: a *simulation*. Here three clinics train together over a network. Their patients stay in their
 # own files, and separate processes exchange messages. Steppe uses [Flower](https://flower.ai) for this. The algorithm
 # and its results are the same.
 #
@@ -12,7 +12,7 @@
 # - what crosses the network, in bytes, and what it costs in time;
 # - that the result is the same as in a simulation.
 #
-# Needs `pip install 'steppe[flower]'`. Everything runs on this machine; on several machines the steps are the same.
+# Needs the extra `flower` ([what an extra is](../index.md)). Everything runs on this machine; on several machines the steps are the same.
 
 # %%
 import matplotlib.pyplot as plt
@@ -52,7 +52,7 @@ axis.text(0.8, 0.32, "models and updates,\nnever samples", color="C1", fontsize=
 axis.axis("off")
 
 # %% [markdown]
-# The *SuperLink* passes messages on. A *SuperNode* runs where the data are and asks it for work. The *server app* is Steppe's usual round loop,
+# The *SuperLink* passes messages on. A *SuperNode* runs where the data are and asks the SuperLink for work. The *server app* is Steppe's usual round loop,
 # with the nodes in place of local training.
 #
 # ## Three clinics
@@ -117,14 +117,14 @@ print(script.read_text())
 # ## Run it
 #
 # `up` starts the SuperLink and three SuperNodes as processes of this machine, submits the app, shows the rounds, and stops everything.
-# (On several machines, each clinic starts its own `node.sh`, with TLS and a key per node.)
+# (On several machines, each clinic starts its own `node.sh`, with TLS and one key per node.)
 
 # %% language="bash"
 # steppe federate up study
 
 # %% [markdown]
 # Read the last lines. The bytes per client and round are measured in the messages, followed by the prediction of the cost table
-# for SCAFFOLD: model and control variate, in both directions. The difference, less than one percent, is metadata.
+# for SCAFFOLD: model and control variate, in both directions. The difference, less than one per cent, is metadata.
 #
 # Where does the time go?
 

@@ -11,7 +11,7 @@
 # - how a minority destroys an average, and how robust rules stop that;
 # - what robust rules cost without an attack, and which attack they do not stop.
 #
-# Needs `pip install 'steppe[dp]'` for ε.
+# Needs the extra `dp` for ε ([what an extra is](../index.md)).
 
 # %%
 import matplotlib.pyplot as plt
@@ -117,7 +117,7 @@ assert (
 # $$
 #
 # Small ε is strong: at ε = 1 no conclusion about you becomes more than $e \approx 2.7$ times as likely. Every round increases ε. The noise is added to all
-# parameters, so it does less harm to small models and with *many clients*. Here 200 clients have seven pictures each, and a quarter of them takes part in a round.
+# parameters, so it does less harm to small models and with *many clients*. Here 200 clients have seven pictures each, and a quarter of them take part in a round.
 
 # %%
 common = dict(
@@ -162,7 +162,7 @@ print(f"without:    ε = ∞, accuracy {open_.accuracy:.1%}")
 
 # %% [markdown]
 # More noise, less ε, less accuracy. On the left, ε grows with every round, so longer training is less private. Which point to choose
-# depends on the application; but an ε of dozens guarantees almost nothing, however good the accuracy.
+# depends on the application; but an ε in the dozens guarantees almost nothing, however good the accuracy.
 #
 # **Know the limits.** The guarantee is for one *client* with all its data, against anyone who sees the *models*. The server itself sees every upload:
 # this is central privacy, and it needs a server that is trusted. The noise of these runs follows from the seed, so that you can repeat them; anyone who
@@ -187,8 +187,8 @@ assert open_.accuracy >= max(scores) - 0.02
 # %% [markdown]
 # ## Attack 2: three of ten
 #
-# Now ten clients with equal shares. Three of them are controlled by somebody who wants the model to fail. They compute an honest update, reverse it and make it
-# longer. This is our own loop around the two sides, because an attacker also runs a different program:
+# Now ten clients with equal shares. Three of them are controlled by somebody who wants the model to fail. They compute an honest update, reverse it and lengthen
+# it. This is our own loop around the two sides, because an attacker also runs a different program:
 
 
 # %%
@@ -319,7 +319,7 @@ except steppe.SteppeError as error:
 # ## What robustness costs, and what passes it
 #
 # An unusual client need not be an attacker. If clients own different digits, honest updates differ as much as attacks do, and a rule that ignores the unusual ignores whole
-# classes. And an attacker need not be unusual: this one stays inside the spread of the honest (Baruch et al., 2019).
+# classes. And an attacker need not be unusual: this one stays inside the spread of the honest updates (Baruch et al., 2019).
 
 
 # %%

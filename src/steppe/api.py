@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from steppe import data as datasets
 from steppe import models
 from steppe.analysis import Analysis, Options
+from steppe.config import OWN, Config
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.metric import Each, Metric
 from steppe.core.part import Part
@@ -29,13 +30,14 @@ from steppe.engine.result import Result
 from steppe.engine.rounds import Watch, simulate
 from steppe.engine.trackers import Callback, Tracker
 from steppe.measures.during_training import choose_measures
-from steppe.models.model_argument import UNSET, take_model, take_module
-from steppe.runs.folder import RunFolder, check_place, expecting_intact
+from steppe.models.model_argument import UNSET, check_buildable, take_model, take_module
+from steppe.runs.folder import RunFolder, check_place, explain_damage
 from steppe.runs.outcome import Outcome
 from steppe.runs.trained_parameters import put_together
 from steppe.settings import tell_where
 
 
+@keep_caller_state()
 def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = UNSET, data: Any = None, *,
         loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
         predict: Predict | None = None, out: str | Path | None = None, resume: bool = False,
@@ -88,7 +90,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
         check_place(out)
     if run_on_first(lambda: out is not None and not resume and RunFolder(out).exists):
         raise SteppeError(f"{out} already holds a run: choose another folder, or continue it with resume=True.")
-    with tell_where(say_options({**options, "add": add})), keep_caller_state():
+    with tell_where(say_options({**options, "add": add})):
         if isinstance(own["model"], type):  # a class is built from the run's seed, as `compare` does
             torch.manual_seed(config.seed)
             own["model"] = take_module(own["model"])
@@ -102,16 +104,22 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
 def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return the caller's own model, data and partition for `build_experiment`; their names go into the options."""
     own_model = isinstance(model, type) and issubclass(model, nn.Module)  # built later, where its seed is known
+    if own_model:
+        check_buildable(model)
     chosen_model = model if own_model else take_model(model)
     data = str(data) if isinstance(data, Path) else data
     own_data = None if data is None or isinstance(data, str) else datasets.as_data(data)
     own_data, split = take_division(own_data, data if isinstance(data, str) else "digits", options)
     options |= {k: v for k, v in (("model", chosen_model), ("data", data)) if isinstance(v, str)}
+    usual = Config.model_fields["data"].default
+    if own_data is not None and not isinstance(data, str) and own_data.name == usual:
+        options["data"] = usual if own_data.hash == datasets.load(usual).hash else f"{OWN}{usual}"
     tabulate_schedule(options)
     found = {"model": chosen_model, "data": own_data, "split": split, "optimiser": take_optimiser(options)}
     return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
 
+@keep_caller_state()
 def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algorithm: Any = None,
             add: Part | Sequence[str | Part] = (), model: nn.Module | type[nn.Module] | None = None, data: Any = None,
             loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
@@ -120,7 +128,8 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
             device: str | None = None, **settings: Any) -> dict[str, Any]:  # fmt: skip
     """Measure a finished run as `steppe analyze` does, store the results in its folder, and return {measure: result}.
 
-    If the run used your own parts, module, data, loss or metrics, pass them again, as to `steppe.run`.
+    If the run used your own parts, module, data, loss or metrics, pass them again, as to `steppe.run`. For a
+    federation's run, whose training data are on its nodes, pass data to measure on.
 
     path      the run's folder
     measures  names of measures, or groups of them (usual, hessian, clients, numbers)
@@ -139,15 +148,21 @@ def analyze(path: str | Path, measures: str | Sequence[str] = "usual", *, algori
         raise SteppeError(f"analyze has no argument {next(iter(settings))}; settings are for an algorithm that is "
                           "your own function; a run's other settings are in its folder.")  # fmt: skip
     own = {"algorithm": given, "model": None if model is None else take_module(model),
-           "data": None if data is None else datasets.as_data(data), "loss": loss,
+           "data": _take_data(data), "loss": loss,
            "metric": choose_given(metric, metrics), "head": head, "predict": predict,
            "optimiser": None if isinstance(optimiser, str) else optimiser,  # a name is in the folder
            "add": [part for part in ([add] if isinstance(add, Part) else add) if isinstance(part, Part)]}  # fmt: skip
     names = choose_measures([measures] if isinstance(measures, str) else measures)
-    with keep_caller_state():
-        one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
-        found: dict[str, Any] = one.measure(names)["measures"]
+    one = Analysis(Path(path), Options(samples, seed, clients, client, points, device), own)
+    found: dict[str, Any] = one.measure(names)["measures"]
     return found
+
+
+def _take_data(given: Any) -> Any:
+    """Return data by name or as an object; None if there are none."""
+    if given is None:
+        return None
+    return datasets.load(str(given)) if isinstance(given, str | Path) else datasets.as_data(given)
 
 
 @dataclass(repr=False)
@@ -189,7 +204,7 @@ class Run(Outcome):
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
         frozen = "base" in (self.about.get("model") or {})
-        return self.model.state_dict() if frozen else RunFolder(self.folder).model_state()
+        return self.model.state_dict() if frozen else RunFolder(self.folder).read_model_state()
 
     def example(self) -> Any:
         """Return inputs of the recorded shape; None if the model is the user's own."""
@@ -197,6 +212,7 @@ class Run(Outcome):
         return None if shape is None else torch.zeros(2, *shape, dtype=getattr(torch, self.config["dtype"]))
 
 
+@keep_caller_state()
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
@@ -207,7 +223,7 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
            not in the folder: pass a module with the same base (for an adapter of peft, the base alone is enough)
     """
     folder = RunFolder(path)
-    with expecting_intact(folder):
+    with explain_damage(folder):
         config, summary, where = folder.read("config.json"), folder.summary, folder.path
         run = Run(where, config, folder.about, folder.history, summary)
         if summary is not None:
@@ -215,5 +231,5 @@ def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> 
                 model = models.build(about["name"], about["classes"], tuple(about["shape"]))
             if model is not None:
                 dtype = getattr(torch, config["dtype"])
-                run.module = put_together(take_module(model), folder.model_state(), folder.about, dtype, where)
+                run.module = put_together(take_module(model), folder.read_model_state(), folder.about, dtype, where)
     return run

@@ -7,7 +7,7 @@ from inspect import cleandoc, getdoc
 
 from steppe import __version__
 from steppe.algorithms import CATALOGUE
-from steppe.core.errors import SteppeError, suggest_name
+from steppe.core.errors import SteppeError, suggest_name, take_first_line
 from steppe.registry import PARTS
 
 SOFTWARE = f"""@software{{steppe,
@@ -44,6 +44,6 @@ def _list_entries(name: str) -> list[str]:
         raise SteppeError(f"there is no algorithm or part {name!r} to cite{known}")
     entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
     if not entries:
-        about = (getdoc(CATALOGUE[name] if name in CATALOGUE else PARTS[name]) or "").partition("\n")[0]
+        about = take_first_line(getdoc(CATALOGUE[name] if name in CATALOGUE else PARTS[name]))
         return [f"% {name} is not from a paper, so there is nothing to cite. {about}"]
     return entries

@@ -13,7 +13,7 @@
 These use the simulator's functions, so the numbers are the same. Messages and states are dicts of plain tensors, with
 the names of `core/wire.py`, which do not change within a major version:
 
-    message   x, down/<part>/<name>, buffers/<name>, lr, round; x0 where a client's first state is made of it
+    message   x, down/<part>/<name>, buffers/<name>, lr, round; x0 if a client's first state depends on it
     reply     update, up/<part>/<name>, buffers/<name>, samples, loss, drift
     state     of a client: <part>/<name>; of the server: x, <part>/<name>, buffers/<name>, round
 """
@@ -25,20 +25,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from steppe.config import Config
 from steppe.core import server as turn
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Live, Sent, begin, end, make_empty_replies, step
 from steppe.core.errors import RunFailed, SteppeError, quote
+from steppe.core.inputs import name_type, show_shape
 from steppe.core.layout import Tensors
 from steppe.core.metric import Each
-from steppe.core.prediction import Predict
+from steppe.core.prediction import Predict, check_predict
 from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.core.validate import find_faults, find_misfit
-from steppe.core.wire import list_reply, list_states, list_work, read_reply, read_sent, read_states
-from steppe.engine.build import build_algorithm
+from steppe.core.wire import flatten_states, list_reply, list_work, nest_states, read_reply, read_sent
+from steppe.engine.build import build_algorithm, check_head
 from steppe.engine.objectives import read_loss
 from steppe.engine.read_call import Added, Asked, read_call
 from steppe.experiment import find_rate
@@ -77,6 +79,8 @@ def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, hea
     first = next((p for p in model.parameters() if p.requires_grad), None)
     if first is None:
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
+    check_head(model, head)
+    check_predict(predict)
     call = read_call(algorithm, add, options)
     dtype = getattr(torch, call.config.dtype) if "dtype" in options else first.dtype
     task = Task(model, read_loss(loss), None, head, predict=predict).to(first.device, dtype)
@@ -99,28 +103,26 @@ class Client:
 
     @property
     def state(self) -> Tensors:
-        """What the client keeps between its rounds, as plain tensors. Save it, and assign it to continue from it.
+        """Return what the client keeps between rounds, as plain tensors. Save it, and assign it to continue from it.
 
         It is that of the last `end`. If that reply was lost or refused, assign the state from before the round.
         """
-        return {} if self._state is None else _list(self._state)
+        return {} if self._state is None else flatten_states(self._state)
 
     @state.setter
     def state(self, tensors: Mapping[str, Tensor]) -> None:
-        read = _read(tensors)
-        wanted = self.algorithm.client_state(self.task.x0)
-        if tensors and _list(wanted).keys() != dict(tensors).keys():
-            names = ", ".join(_list(wanted)) or "nothing"
-            raise SteppeError(f"The state of a client of {self.algorithm.name} holds {names}, but this one "
-                              f"{', '.join(tensors)}.")  # fmt: skip
+        wanted = flatten_states(self.algorithm.client_state(self.task.x0))
+        if not tensors:
+            self._state = None
+            return
         empty: States = {p.name: {} for p in self.algorithm.parts}
-        self._state = {**empty, **_moved(read, self.task.x0)} if tensors else None
+        self._state = empty | nest_states(_read_state(tensors, wanted, f"client of {self.algorithm.name}"))
 
     def begin(self, message: Mapping[str, Tensor], steps: int) -> None:
         """Start a round from the server's message. Several parts depend on the number of steps, so give it here."""
-        if steps != int(steps) or steps < 1:
+        if not (number := _as_number(steps)).is_integer() or number < 1:
             raise SteppeError(
-                f"steps is {steps}, but must be a whole number, at least 1: leave out a client without data."
+                f"steps is {quote(steps)}, but must be a whole number, at least 1: leave out a client without data."
             )
         sent = _read_message(message, self.task, self.algorithm)
         x0 = torch.as_tensor(message.get("x0", sent.x))
@@ -133,26 +135,38 @@ class Client:
     def step(self, *batches: Any) -> float:
         """Take one local step on a batch, `step(x, y)` or `step({"x": x, "y": y})`, and return its loss.
 
+        Several inputs per sample are a tuple or a dict, `step({"ids": ids, "mask": mask}, y)`.
+
         An algorithm whose step takes several batches gets them as several pairs: `step((x, y), (x2, y2))`.
         """
-        sent, live, count = self._running()
-        pairs = [batches] if len(batches) == 2 and not isinstance(batches[0], tuple | dict) else list(batches)
+        sent, live, count = self._get_round()
+        pairs = [batches] if len(batches) == 2 and not isinstance(batches[1], tuple | dict) else list(batches)
         if len(pairs) != self.algorithm.batches_per_step:
             raise SteppeError(f"A step of {self.algorithm.name} takes {self.algorithm.batches_per_step} batches, each "
                               f"a pair (x, y), but got {len(pairs)}.")  # fmt: skip
         if self._taken == int(count):
             raise SteppeError(f"begin was given {int(count)} steps, and all of them were taken: call end.")
-        several = tuple(_read_batch(pair, sent.x) for pair in pairs)
+        try:
+            several = tuple(_read_batch(pair, sent.x) for pair in pairs)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SteppeError(f"A batch is a pair (x, y) of tensors or arrays; this one is not: {error}.") from error
         now = sent.lr.new_tensor(float(self._taken))
-        with torch.no_grad():
-            after = step(self.algorithm, self.task, sent, live, several, now, count)
+        try:
+            with torch.no_grad():
+                after = step(self.algorithm, self.task, sent, live, several, now, count)
+        except SteppeError:
+            raise
+        except Exception as error:  # of the user's model, loss or part, which may raise anything
+            x, y = several[0]["x"], several[0]["y"]
+            raise SteppeError(f"The step fails on inputs of shape {show_shape(x)} and targets {tuple(y.shape)}: "
+                              f"{type(error).__name__}: {str(error).rstrip('.')}.") from error  # fmt: skip
         self._round, self._taken = (sent, after, count), self._taken + 1
         return float(after.core["loss"] - live.core["loss"])
 
     def end(self, samples: float = 1) -> Tensors:
         """End the round, keep the client's new state, and return the reply. `samples` is the client's weight."""
         _check_samples(samples, "samples is")
-        sent, live, count = self._running()
+        sent, live, count = self._get_round()
         if self._taken != int(count):
             raise SteppeError(f"begin was given {int(count)} steps, but {self._taken} were taken: parts such as "
                               "control variates divide by their number.")  # fmt: skip
@@ -164,11 +178,11 @@ class Client:
 
     @property
     def model(self) -> nn.Module:
-        """The client's model during its round, as a separate module."""
-        _, live, _ = self._running()
+        """Return the client's model during its round, as a separate module."""
+        _, live, _ = self._get_round()
         return self.task.module(live.w, live.buffers)
 
-    def _running(self) -> tuple[Sent, Live, Tensor]:
+    def _get_round(self) -> tuple[Sent, Live, Tensor]:
         if self._round is None:
             raise SteppeError("This client is not in a round: call begin with the server's message.")
         return self._round
@@ -178,16 +192,20 @@ class Server:
     """The server: `send`, then `aggregate` with the replies, round by round."""
 
     def __init__(self, config: Config, algorithm: Algorithm, task: Task, samples: float | None) -> None:
+        if samples is not None:
+            _check_samples(samples, "samples is")
         self.config, self.algorithm, self.task, self.samples = config, algorithm, task, samples
         self.round = 0
         self._held = turn.Server(task.x0, algorithm.server_state(task.x0), task.buffers)
         self._prepared: tuple[turn.Server, Sent] | None = None
-        one, two = (_list(algorithm.client_state(x)) for x in (task.x0, task.x0 + 1))
+        one, two = (flatten_states(algorithm.client_state(x)) for x in (task.x0, task.x0 + 1))
         self._needs_x0 = any(not torch.equal(one[k], two[k]) for k in one)
 
     def send(self, lr: float | None = None) -> Tensors:
         """Return the message of this round for every client. The rate is the schedule's, unless one is given."""
         rate = find_rate(self.config, self.round) if lr is None else lr
+        if not 0 <= _as_number(rate) < torch.inf:
+            raise SteppeError(f"lr is {quote(rate)}, but must be a number, at least 0.")
         x0 = self.task.x0
         self._prepared = turn.broadcast(self.algorithm, self.task.layout, self._held, x0.new_tensor(rate),
                                         x0.new_tensor(float(self.round)), None, self.config.clients)  # fmt: skip
@@ -200,17 +218,19 @@ class Server:
         if self._prepared is None:
             raise SteppeError("There is nothing to aggregate yet: call send, and give its message to the clients.")
         prepared, sent = self._prepared
-        if isinstance(replies, Mapping):
+        if isinstance(replies, Mapping) or not isinstance(replies, Iterable):
             raise SteppeError("aggregate takes a list of replies, also of one: aggregate([reply]).")
         given = list(replies)
         if given:
-            self._held = self._aggregated(prepared, sent, given)
+            self._held = self._compute_next(prepared, sent, given)
         self._prepared, self.round = None, self.round + 1
 
-    def _aggregated(self, prepared: turn.Server, sent: Sent, given: Sequence[Mapping[str, Tensor]]) -> turn.Server:
+    def _compute_next(self, prepared: turn.Server, sent: Sent, given: Sequence[Mapping[str, Tensor]]) -> turn.Server:
         like = make_empty_replies(self.algorithm, self.task, sent)
         read = []
         for place, tensors in enumerate(given):
+            if not isinstance(tensors, Mapping):
+                raise SteppeError(f"Reply {place} is {quote(tensors)}: give what client.end() returned.")
             if lost := {"update", "samples", "loss", "drift"} - tensors.keys():
                 raise SteppeError(f"Reply {place} lacks {', '.join(sorted(lost))}: give what client.end() returned.")
             here = {k: torch.as_tensor(v, device=sent.x.device) for k, v in tensors.items()}
@@ -231,7 +251,7 @@ class Server:
 
     @property
     def model(self) -> nn.Module:
-        """The global model, ready to predict, or the model to evaluate that a part such as EMA provides."""
+        """Return the global model, ready to predict, or the one to evaluate that a part such as EMA provides."""
         t = max(self.round, 1) - 1
         now, rate = self.task.x0.new_tensor(float(t)), self.task.x0.new_tensor(find_rate(self.config, t))
         x = turn.choose_evaluated(self.algorithm, self.task.layout, self._held, rate, now, self.config.clients)
@@ -239,26 +259,24 @@ class Server:
 
     @property
     def state(self) -> Tensors:
-        """Everything that the server keeps, as plain tensors. Save it, and assign it to continue from it."""
+        """Return everything that the server keeps, as plain tensors. Save it, and assign it to continue from it."""
         held = self._held
         buffers = {f"buffers/{k}": v for k, v in held.buffers.items()}
-        return {"x": held.x, **_list(held.state), **buffers, "round": torch.tensor(self.round)}
+        return {"x": held.x, **flatten_states(held.state), **buffers, "round": torch.tensor(self.round)}
 
     @state.setter
     def state(self, tensors: Mapping[str, Tensor]) -> None:
-        if self.state.keys() != tensors.keys():
-            raise SteppeError(f"The state of a server of {self.algorithm.name} holds {', '.join(self.state)}, but this "
-                              f"one {', '.join(tensors)}.")  # fmt: skip
-        x0 = self.task.x0
-        named = {k: v.to(x0.device) for k, v in tensors.items()}
+        named = _read_state(tensors, self.state, f"server of {self.algorithm.name}")
         parts: States = {p.name: {} for p in self.algorithm.parts}
-        parts |= {k: v for k, v in _read(named).items() if k in parts}
+        parts |= {k: v for k, v in nest_states(named).items() if k in parts}
         buffers = {k: named[f"buffers/{k}"] for k in self.task.buffers}
         self._held, self._prepared = turn.Server(named["x"], parts, buffers), None
         self.round = int(named["round"])
 
 
 def _read_message(message: Mapping[str, Tensor], task: Task, algorithm: Algorithm) -> Sent:
+    if not isinstance(message, Mapping):
+        raise SteppeError(f"The message is {quote(message)}: give what server.send() returned.")
     if lost := {"x", "lr", "round"} - message.keys():
         raise SteppeError(f"The message lacks {', '.join(sorted(lost))}: give what server.send() returned.")
     here = {k: torch.as_tensor(v, device=task.x0.device) for k, v in message.items()}
@@ -276,28 +294,40 @@ def _read_message(message: Mapping[str, Tensor], task: Task, algorithm: Algorith
     return sent
 
 
-def _check_samples(samples: float, whose: str) -> None:
-    if not 0 < samples < torch.inf:
-        raise SteppeError(f"{whose} {samples:g}, but it is a client's weight: give a number above 0.")
+def _read_state(tensors: Mapping[str, Tensor], wanted: Tensors, whose: str) -> Tensors:
+    """Return a saved state on the device of the present one; refuse other names, shapes, and numbers."""
+    if tensors.keys() != wanted.keys():
+        raise SteppeError(f"The state of a {whose} holds {', '.join(wanted) or 'nothing'}, but this one "
+                          f"{', '.join(tensors)}.")  # fmt: skip
+    read = {k: torch.as_tensor(v, device=wanted[k].device) for k, v in tensors.items()}
+    for name, value in read.items():
+        if value.shape != wanted[name].shape or value.dtype != wanted[name].dtype:
+            raise SteppeError(f"The state of a {whose} has {name} of shape {tuple(wanted[name].shape)} and type "
+                              f"{name_type(wanted[name])}, but this one of {tuple(value.shape)} and "
+                              f"{name_type(value)}.")  # fmt: skip
+        if not bool(value.isfinite().all()):
+            raise SteppeError(f"The state has values in {name} that are not finite.")
+    return read
+
+
+def _check_samples(samples: Any, whose: str) -> None:
+    if not 0 < _as_number(samples) < torch.inf:
+        raise SteppeError(f"{whose} {quote(samples)}, but it is a client's weight: give a number above 0.")
+
+
+def _as_number(given: Any) -> float:
+    """Return a number of any kind, also a tensor's; nan for anything else."""
+    try:
+        return float(given)
+    except (TypeError, ValueError, RuntimeError):
+        return torch.nan
 
 
 def _read_batch(pair: Any, x: Tensor) -> dict[str, Any]:
     named = dict(pair) if isinstance(pair, dict) else dict(zip(("x", "y"), pair, strict=True))
-    return {key: torch.utils._pytree.tree_map(lambda t: _like(torch.as_tensor(t), x), value)
+    return {key: tree_map(lambda t: _move_like(torch.as_tensor(t), x), value)
             for key, value in named.items()}  # fmt: skip
 
 
-def _like(tensor: Tensor, x: Tensor) -> Tensor:
+def _move_like(tensor: Tensor, x: Tensor) -> Tensor:
     return tensor.to(x.device, x.dtype if tensor.is_floating_point() else None)
-
-
-def _moved(states: States, x: Tensor) -> States:
-    return {part: {k: v.to(x.device) for k, v in tensors.items()} for part, tensors in states.items()}
-
-
-def _list(states: States) -> Tensors:
-    return {k.removeprefix("/"): v for k, v in list_states(states, "").items()}
-
-
-def _read(tensors: Mapping[str, Tensor]) -> States:
-    return read_states({f"/{k}": v for k, v in tensors.items()}, "")

@@ -12,7 +12,7 @@ from steppe.core.schedules import exponential, look_up, steps, warm_up
 from steppe.core.task import Task
 from steppe.data import sampling
 from steppe.data.federation import Federation
-from steppe.parts.differential_privacy import DifferentialPrivacy
+from steppe.parts.differential_privacy import DifferentialPrivacy, find_privacy
 from steppe.settings import parse_schedule
 
 WORTH_WORKERS = 2e10  # FLOPs per round above which child processes are worth the cost of starting them
@@ -32,20 +32,21 @@ class Experiment:
     @property
     def privacy(self) -> DifferentialPrivacy | None:
         """Return the differential privacy part, if there is one."""
-        return next((p for p in self.algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
+        return find_privacy(self.algorithm.parts)
 
     def sample(self, round_: int) -> list[int]:
         """Sample the round's clients, in the order of the released code."""
         c, private = self.config, self.privacy
         if private is not None and private.amplified:  # with its own key; possibly no client at all
             return private.sample(c.clients, round_)
+        seed = c.sampling_stream
         if c.sampling == "bernoulli":
-            seed = 20 if c.sampling_stream is None else c.sampling_stream
-            return list(map(int, sampling.bernoulli(c.clients, c.per_round / c.clients, round_, seed)))
-        seed, official = c.sampling_stream or 0, c.sampling_stream is None
-        if c.sampling == "sparse":
-            return list(map(int, sampling.sparse(c.clients, c.per_round, round_, seed)))
-        return list(map(int, sampling.fixed(c.clients, c.per_round, round_, seed, official)))
+            drawn = sampling.bernoulli(c.clients, c.per_round / c.clients, round_, 20 if seed is None else seed)
+        elif c.sampling == "sparse":
+            drawn = sampling.sparse(c.clients, c.per_round, round_, seed or 0)
+        else:
+            drawn = sampling.fixed(c.clients, c.per_round, round_, seed or 0, official=seed is None)
+        return list(map(int, drawn))
 
     def lr(self, round_: int) -> float:
         """Return the local learning rate of a round."""
@@ -71,7 +72,5 @@ def find_rate(c: Config, round_: int) -> float:
     if round_ < s.warm_up:
         return c.lr * warm_up(round_, s.warm_up)
     numbers = [c.lr_decay] if s.function is exponential and not s.numbers else s.numbers
-    begun = (
-        0 if s.function is steps else int(s.warm_up)
-    )  # milestones are rounds of the run; others begin at their own 0
+    begun = 0 if s.function is steps else int(s.warm_up)  # milestones are rounds of the run; others have their own 0
     return c.lr * s.function(round_ - begun, c.rounds - begun, *numbers, **s.named)

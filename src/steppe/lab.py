@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -25,7 +27,7 @@ from steppe.engine.build import build_algorithm, name_what_is_own
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.objectives import choose_given, split_objectives, take_objectives
 from steppe.engine.quadratics import read_problem, trace_algorithm
-from steppe.engine.read_call import Added, Asked, Call, read_call
+from steppe.engine.read_call import Added, Asked, Call, read_call, say_options
 from steppe.engine.traced_costs import CostTracer
 from steppe.jobs.many_runs import make_points, run_all
 from steppe.jobs.points import Point
@@ -33,14 +35,15 @@ from steppe.jobs.search import Search, parse_range
 from steppe.models.model_argument import UNSET
 from steppe.registry import list_catalogue_settings, list_settings, name_part
 from steppe.report.formats import pluralize
-from steppe.report.result_objects import ComparedRuns, Costs, SweptRuns, Trace
+from steppe.report.result_objects import ComparedRuns, Costs, ManyRuns, SweptRuns, Trace
 from steppe.report.write import write
 from steppe.runs.folder import check_place
-from steppe.settings import split_algorithm
+from steppe.settings import split_algorithm, tell_where
 
 Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
 
 
+@keep_caller_state()
 def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds: int = 1,
             out: str | Path | None = None, jobs: int = 1, on: str | None = None, add: Added = (),
             loss: str | Each | None = None, metric: Any = None, metrics: Any = None, head: str | None = None,
@@ -57,23 +60,26 @@ def compare(algorithms: Several, model: Any = UNSET, data: Any = None, *, seeds:
     model       the class of a module is built for every seed, an instance starts each run with the same weights
     options     keys of the run, and settings, which go to the algorithms that have them
     """
+    _check_counts(seeds=seeds, jobs=jobs)
     named = _name(algorithms)
     own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
     points = []
     for label, algorithm, mine in _share(named, options):
         call = read_call(algorithm, add, mine)
         with_parts = [name_part(part) for part in ([add] if isinstance(add, str | Part) else add)]
-        points.append(_point("+".join([label, *with_parts]), call, own, {}))
+        points.append(_make_point("+".join([label, *with_parts]), call, own, {}, mine))
     first = points[0].config
     labels = ", ".join(p.label for p in points)
     title = (f"{labels} on {first.data}, {first.partition}, {first.clients} clients, {first.per_round} per "
              f"round, {pluralize(first.rounds, 'round')}, {pluralize(seeds, 'seed')}")  # fmt: skip
     folder, holder = _find_folder(out)
-    with keep_caller_state():
-        run_all(points, seeds, folder, jobs, on, not progress)
-    return ComparedRuns(_check_results(points), seeds, folder, title, holder)
+    run_all(points, seeds, folder, jobs, on, not progress)
+    found = ComparedRuns(points, seeds, folder, title, holder)
+    _conclude(found)
+    return found
 
 
+@keep_caller_state()
 def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, model: Any = UNSET, data: Any = None, *,
           seeds: int = 1, search: int | None = None, ranges: Mapping[str, str] | None = None,
           out: str | Path | None = None, jobs: int | None = 1, on: str | None = None, add: Added = (),
@@ -87,11 +93,15 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     search   instead of the whole grid, this many points that Optuna suggests, by the validation metric
     ranges   what to search in addition to the grid's choices: {"rho": "0.01..1:log"}
     """
+    _check_counts(seeds=seeds, jobs=jobs, search=search)
+    for name, given, example in (("grid", grid, '{"rho": [0.1, 0.5]}'), ("ranges", ranges, '{"rho": "0.01..1:log"}')):
+        if given is not None and not isinstance(given, Mapping):
+            raise SettingError(f"{name} is {quote(given)}, but must be a dictionary, such as {example}")
     for key, values in (grid or {}).items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise SettingError(f"the values of {key} must be a list, such as [{quote(values)}]", key)
     choices = {key: list(values) for key, values in (grid or {}).items()}
-    spans = dict(parse_range(f"{key}={text}") for key, text in (ranges or {}).items())
+    spans = dict(parse_range(f"{key}={text}", f"ranges={quote({key: text})}") for key, text in (ranges or {}).items())
     if (not choices and not spans) or not all(choices.values()):
         raise SteppeError('sweep needs something to vary: {"rho": [0.1, 0.5]}, or search=20 and ranges={"rho": '
                           '"0.01..1:log"}.')  # fmt: skip
@@ -101,7 +111,8 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
 
     def point(values: dict[str, Any]) -> Point:
         label = ",".join(f"{k}={v}" for k, v in values.items())
-        return _point(label, read_call(algorithm, add, {**options, **values}), own, values)
+        given = {**options, **values}
+        return _make_point(label, read_call(algorithm, add, given), own, values, given)
 
     points = make_points(point, choices, spans)
     first = points[0].config
@@ -110,12 +121,14 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
     folder, holder = _find_folder(out)
     title = (f"{_label(algorithm)} on {first.data}, {first.partition}, {first.clients} clients, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
-    with keep_caller_state():
-        searched = Search(spans, choices, search, point, first.seed, folder) if search else None
-        points = run_all(points, seeds, folder, jobs, on, not progress, searched)
-    return SweptRuns(_check_results(points), seeds, folder, title, holder)
+    searched = Search(spans, choices, search, point, first.seed, folder) if search else None
+    points = run_all(points, seeds, folder, jobs, on, not progress, searched)
+    found = SweptRuns(points, seeds, folder, title, holder)
+    _conclude(found)
+    return found
 
 
+@keep_caller_state()
 def cost(algorithms: Asked | Several, model: str | nn.Module | type[nn.Module] = "cnn", data: Any = None, *,
          shape: Sequence[int] = (3, 32, 32), classes: int = 10, batch: int = 50,
          example: Mapping[str, Any] | None = None, add: Added = (), loss: str | Each | None = None,
@@ -181,7 +194,10 @@ def write_report(runs: str | Path | Run | Sequence[str | Path | Run], path: str 
     runs  folders of runs or of comparisons, or what `steppe.load` returns; one or several
     path  the page; its suffix is .html, .md or .tex
     """
-    several = [runs] if isinstance(runs, str | Path | Run) else runs
+    several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    for one in several:
+        if not isinstance(one, str | Path | Run):
+            raise SteppeError(f"runs has {quote(one)}: give folders of runs, or what steppe.load returns.")
     return write([one.folder if isinstance(one, Run) else Path(one) for one in several], Path(path))[0]
 
 
@@ -209,13 +225,15 @@ def _name(algorithms: Several) -> dict[str, Asked]:
         short = [_label(one) for one in algorithms]
         named = {}
         for one, label in zip(algorithms, short, strict=True):
-            label = label if short.count(label) == 1 or isinstance(one, str) else f"{label} {_settings(one)}"
+            function = isinstance(one, FunctionType)  # its settings are not known, and its text has an address
+            alone = short.count(label) == 1 or isinstance(one, str) or function
+            label = label if alone else f"{label} {_format_settings(one)}"
             if label in named and not isinstance(one, str):
                 raise SteppeError(f"Two algorithms are called {label!r}: give them names, "
                                   'as in {"mine": part, "other": part}.')  # fmt: skip
             named[label] = one
     if not named:
-        raise SteppeError('compare needs at least one algorithm, such as ["fedavg", "fedsam"].')
+        raise SteppeError('algorithms is empty: give at least one, such as ["fedavg", "fedsam"].')
     return named
 
 
@@ -230,14 +248,14 @@ def _label(algorithm: Asked) -> str:
     return str(getattr(algorithm, "__name__", algorithm))
 
 
-def _settings(algorithm: Asked) -> str:
+def _format_settings(algorithm: Asked) -> str:
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
     return "+".join(repr(p) for p in (parts if isinstance(parts, tuple | list) else (parts,)))
 
 
 def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[str, Asked, dict[str, Any]]]:
     """Return each algorithm with the run's keys and the settings that it has; refuse a setting that none has."""
-    known = {label: _known_settings(algorithm) for label, algorithm in named.items()}
+    known = {label: _list_settings(algorithm) for label, algorithm in named.items()}
     every = {key for keys in known.values() for key in keys}
     for key in options:
         find_key(key, every)
@@ -245,21 +263,31 @@ def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[st
             for label, algorithm in named.items()]  # fmt: skip
 
 
-def _known_settings(algorithm: Asked) -> set[str]:
+def _list_settings(algorithm: Asked) -> set[str]:
     if isinstance(algorithm, str):
         return set(list_catalogue_settings(split_algorithm(algorithm)[0]))
     is_function = callable(algorithm) and not isinstance(algorithm, Part | Algorithm)  # the class of a part, too
     return set(list_settings(algorithm)) if is_function else set()
 
 
-def _point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any]) -> Point:
+def _make_point(label: str, call: Call, own: Mapping[str, Any], settings: dict[str, Any],
+                options: Mapping[str, Any]) -> Point:  # fmt: skip
     """Return a point with the caller's own objects, and their names in its configuration."""
     given = {**own, "algorithm": call.algorithm, "add": call.add or None}
     objects = {key: thing for key, thing in given.items() if thing is not None}
     config = name_what_is_own(call.config, call.algorithm, objects.get("model"), objects.get("data"), call.add,
                               objects.get("split"))  # fmt: skip
     config = take_objectives(config, objects.get("loss"), objects.get("metric"))[0]
+    with tell_where(say_options(options)):  # a mistake is found before any run
+        build_algorithm(call.config, call.algorithm, call.add, objects.get("optimiser"))
     return Point(label, config, settings, own=objects)
+
+
+def _check_counts(**given: Any) -> None:
+    """Refuse what is neither a whole number above 0 nor left out."""
+    for name, count in given.items():
+        if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 1):
+            raise SettingError(f"{name} is {quote(count)}, but must be a whole number, at least 1", name)
 
 
 def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
@@ -270,9 +298,9 @@ def _find_folder(out: str | Path | None) -> tuple[Path, Any]:
     return Path(holder.name) / "runs", holder
 
 
-def _check_results(points: list[Point]) -> list[Point]:
-    """Return the points; refuse if none of their runs has finished."""
-    if not any(p.results for p in points):
-        why = next(why for p in points for why in p.failed.values())
+def _conclude(found: ManyRuns) -> None:
+    """Write what the command line writes as well; refuse if none of the runs has finished."""
+    found.write_summary()
+    if not any(p.results for p in found.points):
+        why = next(why for p in found.points for why in p.failed.values())
         raise RunFailed(f"Every run failed, the first because: {why}")
-    return points

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import Live, Sent, step
-from steppe.core.errors import CompositionError, SettingError, SteppeError
+from steppe.core.errors import CompositionError, SettingError, SteppeError, quote
 from steppe.core.layout import Layout
-from steppe.core.part import Part
+from steppe.core.part_class_checks import HOOKS
 from steppe.core.wire import list_states, read_states
 from steppe.engine.build import build_algorithm
 from steppe.engine.read_call import Added, Asked, read_call
 
-LOCAL = {"gradient", "round_state", "stride", "local_steps", "objection", "has"}  # hooks that a lone optimiser can run
+LOCAL = {"gradient", "round_state", "stride", "local_steps", "objection"}  # hooks that a lone optimiser can run
 
 
 def optimiser(algorithm: Asked, params: Any, lr: float, *, add: Added = (), **options: Any) -> Optimiser:
@@ -43,15 +43,15 @@ class Optimiser(torch.optim.Optimizer):
 
     def __init__(self, params: Any, algorithm: Algorithm, lr: float) -> None:
         for part in algorithm.parts:
-            if foreign := [hook for hook in _hooks() if part.has(hook) and hook not in LOCAL] or part.needs:
+            if foreign := [hook for hook in HOOKS if part.has(hook) and hook not in LOCAL] or part.needs:
                 raise CompositionError(f"{algorithm.name}: '{part.name}' has more than a local step "
                                        f"({', '.join(sorted(foreign))}): use steppe.client, steppe.server")  # fmt: skip
         if algorithm.batches_per_step > 1 or algorithm.frozen or algorithm.alone:
             raise CompositionError(f"{algorithm.name} takes several batches per step, freezes parameters or keeps "
                                    "clients alone, which an optimiser cannot do: use steppe.client")  # fmt: skip
-        if not 0 <= lr < torch.inf:
-            raise SettingError(f"lr is {lr}, but must be a number, at least 0", "lr")
-        pairs = [p if isinstance(p, tuple) else (f"parameter{i}", p) for i, p in enumerate(_listed(params))]
+        if isinstance(lr, str) or not 0 <= lr < torch.inf:
+            raise SettingError(f"lr is {quote(lr)}, but must be a number, at least 0", "lr")
+        pairs = [p if isinstance(p, tuple) else (f"parameter{i}", p) for i, p in enumerate(_list_params(params))]
         pairs = [(name, p) for name, p in pairs if p.requires_grad]  # nothing decays what is frozen
         if not pairs:
             raise SteppeError("There are no parameters to optimise.")
@@ -78,7 +78,7 @@ class Optimiser(torch.optim.Optimizer):
 
             def differentiate(_: Any, at: Tensor) -> tuple[Tensor, Tensor, Any]:
                 """Differentiate the closure instead of a model, which the core does not have here."""
-                with _placed(self, at), torch.enable_grad():
+                with _place(self, at), torch.enable_grad():
                     loss = closure()
                     if loss is None or all(p.grad is None for p in self.params):
                         raise SteppeError("The closure must call backward on the loss, and return the loss.")
@@ -102,7 +102,7 @@ class SAM(Optimiser):
 
     def __init__(self, params: Any, lr: float, rho: float = 0.05, momentum: float = 0.0, weight_decay: float = 0.0,
                  clip: float | None = None) -> None:  # fmt: skip
-        super().__init__(params, _alone("sam", rho, momentum, weight_decay, clip), lr)
+        super().__init__(params, _make_algorithm("sam", rho, momentum, weight_decay, clip), lr)
 
 
 class ASAM(Optimiser):
@@ -110,10 +110,10 @@ class ASAM(Optimiser):
 
     def __init__(self, params: Any, lr: float, rho: float = 0.5, eta: float = 0.0, on: str = "all",
                  momentum: float = 0.0, weight_decay: float = 0.0, clip: float | None = None) -> None:  # fmt: skip
-        super().__init__(params, _alone(f"asam:eta={eta},on={on}", rho, momentum, weight_decay, clip), lr)
+        super().__init__(params, _make_algorithm(f"asam:eta={eta},on={on}", rho, momentum, weight_decay, clip), lr)
 
 
-def _alone(part: str, rho: float, momentum: float, weight_decay: float, clip: float | None) -> Algorithm:
+def _make_algorithm(part: str, rho: float, momentum: float, weight_decay: float, clip: float | None) -> Algorithm:
     added = f"{part}{',' if ':' in part else ':'}rho={rho}"
     call = read_call("fedavg", added, {"momentum": momentum, "weight_decay": weight_decay, "clip": clip})
     return build_algorithm(call.config)
@@ -125,12 +125,12 @@ class _Bare:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
-    def holding(self) -> AbstractContextManager[None]:
+    def hold_parameters(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 @contextmanager
-def _placed(of: Optimiser, at: Tensor) -> Iterator[None]:
+def _place(of: Optimiser, at: Tensor) -> Iterator[None]:
     """Put the parameters at a point, without gradients, and restore them afterwards."""
     before = [p.detach().clone() for p in of.params]
     of._put(at)
@@ -144,14 +144,13 @@ def _placed(of: Optimiser, at: Tensor) -> Iterator[None]:
                 p.copy_(old)
 
 
-def _listed(params: Any) -> Iterable[Any]:
+def _list_params(params: Any) -> Iterable[Any]:
     if isinstance(params, torch.nn.Module | Tensor):
         raise SteppeError("params must be several parameters: give model.parameters().")
-    given = list(params)
+    given = list(params) if isinstance(params, Iterable) else [params]
     if any(isinstance(p, dict) for p in given):
         raise SteppeError("Groups of parameters would each have their own norm: give one list of parameters.")
+    odd = [p for p in given if not isinstance(p[1] if isinstance(p, tuple) and len(p) == 2 else p, Tensor)]
+    if odd:
+        raise SteppeError(f"params has {quote(odd[0])}: give model.parameters() or model.named_parameters().")
     return given
-
-
-def _hooks() -> list[str]:
-    return [name for name, thing in vars(Part).items() if callable(thing) and not name.startswith("_")]

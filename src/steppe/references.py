@@ -35,11 +35,11 @@ def is_reference(name: str) -> bool:
 
 def locate(name: str, group: str) -> str | None:
     """Return the reference of a name: itself, or what an installed package registered under it."""
-    return name if is_reference(name) else found.value if (found := installed(group).get(name)) else None
+    return name if is_reference(name) else found.value if (found := list_installed(group).get(name)) else None
 
 
 @cache
-def installed(group: str) -> dict[str, metadata.EntryPoint]:
+def list_installed(group: str) -> dict[str, metadata.EntryPoint]:
     """Return what installed packages registered in a group of entry points."""
     return {point.name: point for point in metadata.entry_points(group=group)}
 
@@ -65,7 +65,7 @@ def describe_source(name: str, group: str) -> dict[str, str]:
     path = reference and find_file(reference)
     if not reference or not path:
         return {}
-    point = None if is_reference(name) else installed(group)[name]
+    point = None if is_reference(name) else list_installed(group)[name]
     package = {"package": f"{point.dist.name} {point.dist.version}"} if point and point.dist else {}
     return {"reference": reference, **package, "file": str(path), "sha256": hash_file(path)}
 
@@ -129,8 +129,10 @@ def _import(source: str) -> ModuleType:
         return importlib.import_module(source)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{source}.".startswith(f"{error.name}."):
-            raise SettingError(f"there is no module {quote(source)} here; a file is named with its ending, such as "
-                               "lookback.py:LookBack") from None  # fmt: skip
+            hint = "a file is named with its ending, such as lookback.py:LookBack"
+            if source.startswith("steppe_app."):
+                hint = "it is part of a federation's app: set PYTHONPATH to the folder app of that federation"
+            raise SettingError(f"there is no module {quote(source)} here; {hint}") from None
         raise explain_failure(f"{source} cannot be loaded", error) from error
 
 

@@ -15,7 +15,7 @@ from steppe.algorithms import CATALOGUE, Parts
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
-from steppe.core.part_class_checks import check_class
+from steppe.core.part_class_checks import check_attributes, check_class
 from steppe.core.ranges import check_setting, read_hints
 from steppe.settings import parse_named, shorten, split_name
 
@@ -32,22 +32,24 @@ def find_entry(name: str) -> Callable[..., Any]:
     """Return the function of this name, from the catalogue or the user, that returns an algorithm's parts."""
     if name in CATALOGUE:
         return CATALOGUE[name]
-    return _own_function(name, "algorithm", references.ALGORITHMS, CATALOGUE)
+    return _find_own_function(name, "algorithm", references.ALGORITHMS, CATALOGUE)
 
 
 def find_part(name: str) -> Callable[..., Any]:
     """Return the class of this name among the parts that can be added to any algorithm, or the user's own."""
-    return PARTS[name] if name in PARTS else _own_function(name, "part", references.PARTS, PARTS)
+    return PARTS[name] if name in PARTS else _find_own_function(name, "part", references.PARTS, PARTS)
 
 
-def _own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> Callable[..., Any]:
+def _find_own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]) -> Callable[..., Any]:
     """Return what a file, a module or an installed package has under this name: a class, a function, or its result."""
     first, _, rest = name.partition(":")
     if first in ours:  # the mistake in man:weight
         raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
     reference = references.locate(name, group)
     if reference is None:
-        known = suggest_name(name, {*ours, *references.installed(group)})
+        known = suggest_name(name, {*ours, *references.list_installed(group)})
+        if name.endswith(".py"):
+            known = f"; to name what a file defines, write {name}:NAME"
         raise SettingError(f"there is no {kind} {quote(name)}{' to add' if kind == 'part' else ''}{known}", kind)
     try:
         thing = references.load(reference)
@@ -79,8 +81,7 @@ def check_parts(given: Any) -> Parts:
         if not isinstance(p, Part):
             raise SettingError(f"{quote(p)} is not a part: give instances of steppe.Part (not classes), the name of an "
                                "algorithm, or a steppe.Algorithm")  # fmt: skip
-        if not isinstance(getattr(p, "name", None), str):
-            raise SettingError(f'{type(p).__name__} needs a name: write name = "my_part" in the class.')
+        check_attributes(p)
         check_class(type(p))  # type: ignore[arg-type]  # a class is hashable
     return parts
 
@@ -128,7 +129,7 @@ def list_catalogue_settings(name: str) -> dict[str, Any]:
     return list_settings(find_entry(name)) if known else {}
 
 
-def _discovered() -> dict[str, type[Part]]:
+def _discover() -> dict[str, type[Part]]:
     """Return every part of the package `steppe.parts` that is marked as addable, by its name."""
     modules = [import_module(f"{ideas.__name__}.{found.name}") for found in pkgutil.iter_modules(ideas.__path__)]
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Part)]
@@ -137,7 +138,7 @@ def _discovered() -> dict[str, type[Part]]:
 
 # What can be added to any algorithm. A part's `outer` says where it goes: closest to the loss (False), or around the
 # algorithm's own parts (corrections of a finished direction, server rules); always inside the local optimiser.
-PARTS: dict[str, type[Part]] = _discovered()
+PARTS: dict[str, type[Part]] = _discover()
 
 
 def parse_addition(text: str) -> Part:
@@ -171,21 +172,16 @@ def name_part(part: str | Part) -> str:
 
 def find_sources(algorithm: str, add: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return where each name that is not built in is loaded from, with the hash of that file, without running it."""
-    sources = {name: references.describe_source(name, group) for name, group in _foreign(algorithm, add).items()}
+    sources = {name: references.describe_source(name, group) for name, group in find_foreign(algorithm, add).items()}
     return {name: source for name, source in sources.items() if source}
 
 
-def find_foreign(algorithm: str, add: Sequence[str]) -> list[str]:
-    """Return the names of an algorithm and its additions that are not built in, without their settings.
+def find_foreign(algorithm: str, add: Sequence[str]) -> dict[str, str]:
+    """Return the names of an algorithm and its additions that are not built in, without settings, with their groups.
 
     >>> find_foreign("mine.py:mine", ["man:weight=0.1", "package.module:Idea:rho=1", "own:package.Idea"])
-    ['mine.py:mine', 'package.module:Idea']
+    {'mine.py:mine': 'steppe.algorithms', 'package.module:Idea': 'steppe.parts'}
     """
-    return list(_foreign(algorithm, add))
-
-
-def _foreign(algorithm: str, add: Sequence[str]) -> dict[str, str]:
-    """Return the group of each name that is not built in."""
     named: list[tuple[str, str, Mapping[str, Any]]] = [(algorithm, references.ALGORITHMS, CATALOGUE)]
     named += [(split_name(text)[0], references.PARTS, PARTS) for text in add]
     return {name: group for name, group, ours in named if name not in ours and not name.startswith(references.OWN)}

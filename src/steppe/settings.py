@@ -3,7 +3,7 @@
     0.5, none, [1, 5], lda                  a value
     lr=0.1                                  an assignment
     man:weight=0.1,layers=2                 a name with settings
-    lookback.py:LookBack:rho=0.1            a thing of the user's own (`references`) with settings
+    lookback.py:LookBack:rho=0.1            the user's own object (`references`) with settings
     fedsam:rho=0.5+man:weight=0.1           an algorithm with further parts
     lda(0.1, 10)                            a rule with numbers
     warmup(5)+steps(100,200;0.1)            a schedule
@@ -35,6 +35,11 @@ LARGEST = 1e9  # of the numbers in a rule
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
+def take_text(value: Any) -> str:
+    """Return the value if it is text, otherwise an empty text; other types are refused later."""
+    return value if isinstance(value, str) else ""
+
+
 def parse_value(text: str) -> Any:
     """Return a number, true, false, none, a list or a table as TOML writes them; everything else is text.
 
@@ -57,7 +62,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """`key=value`, or `--key=value` as an option of the command line.
+    """Read `key=value`, or `--key=value` as an option of the command line.
 
     >>> parse_assignment("clip = none"), parse_assignment("--per-round=3")
     (('clip', None), ('per_round', 3))
@@ -70,7 +75,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def parse_named(text: str) -> tuple[str, dict[str, Any]]:
-    """`name:key=value,key=value` as the name and its settings.
+    """Read `name:key=value,key=value` as the name and its settings.
 
     >>> parse_named("sam:rho=0.05,eps=1e-7"), parse_named("ema")
     (('sam', {'rho': 0.05, 'eps': 1e-07}), ('ema', {}))
@@ -80,7 +85,7 @@ def parse_named(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """Return a name, or the place of a thing of the user's own, and the settings behind it, still as text.
+    """Return a name, or the place of the user's own object, and the settings after it, still as text.
 
     >>> split_name("man:weight=0.1"), split_name("lookback.py:LookBack:rho=0.1"), split_name("package.module:Idea")
     (('man', 'weight=0.1'), ('lookback.py:LookBack', 'rho=0.1'), ('package.module:Idea', ''))
@@ -92,7 +97,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def shorten(text: str) -> str:
-    """Return what to call a name, a thing of the user's own, or an object, without its place and settings.
+    """Return what to call a name or the user's own object, without its place and settings.
 
     >>> [shorten(text) for text in ("man:weight=0.1", "ideas/lookback.py:LookBack:rho=0.1", "own:__main__.LookBack")]
     ['man', 'LookBack', 'LookBack']
@@ -102,7 +107,7 @@ def shorten(text: str) -> str:
 
 
 def split_algorithm(text: str) -> tuple[str, list[str], list[str]]:
-    """`fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings, and further parts, all still as text.
+    """Read `fedsam:rho=0.5+man:weight=0.1` as an algorithm, its settings and further parts, all still as text.
 
     >>> split_algorithm("fedsam:rho=0.5,eps=1e+0+man:weight=0.1+ema")
     ('fedsam', ['rho=0.5', 'eps=1e+0'], ['man:weight=0.1', 'ema'])
@@ -146,7 +151,7 @@ class Schedule(NamedTuple):
 
 
 def parse_schedule(text: str, key: str = "lr_schedule") -> Schedule:
-    """`warmup(5)+cosine(0.1)`, `steps(100,200;0.1)` and the like.
+    """Read `warmup(5)+cosine(0.1)`, `steps(100,200;0.1)` and the like.
 
     >>> parse_schedule("warmup(5)+cosine")[:1], parse_schedule("steps(100, 200; 0.5)")[2:]
     ((5.0,), ([100.0, 200.0], {'gamma': 0.5}))
@@ -179,7 +184,7 @@ def _parse_steps(text: str, key: str) -> tuple[list[float], dict[str, float]]:
 
 
 def parse_grid(text: str) -> tuple[str, list[str]]:
-    """`key=value,value` as a key and its values, still as text.
+    """Read `key=value,value` as a key and its values, still as text.
 
     >>> parse_grid("partition=lda(0.1),dirichlet(1,2)")
     ('partition', ['lda(0.1)', 'dirichlet(1,2)'])
@@ -192,7 +197,7 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
 
 
 def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
-    """`key=low..high` or `key=low..high:log` as key, low, high, whether logarithmic, and whether both ends are whole.
+    """Read `key=low..high` or `key=low..high:log`: key, low, high, whether logarithmic, whether both ends are whole.
 
     >>> parse_range("rho=0.01..1:log"), parse_range("epochs=1..5")
     (('rho', 0.01, 1, True, False), ('epochs', 1, 5, False, True))
@@ -203,7 +208,7 @@ def parse_range(text: str) -> tuple[str, float, float, bool, bool]:
     key = key.strip().removeprefix("settings.")
     right = key and len(numbers) == 2 and all(map(_is_number, numbers)) and (not colon or scale.strip() == "log")
     if not right or not -LARGEST <= numbers[0] < numbers[1] <= LARGEST:
-        raise SettingError(f"write it as key=low..high, or key=low..high:log, with low below high and both between "
+        raise SettingError(f"after the key, write low..high or low..high:log, with low below high and both between "
                            f"-{LARGEST:g} and {LARGEST:g}", "range")  # fmt: skip
     if colon and numbers[0] <= 0:
         raise SettingError("a logarithmic range begins above 0", "range")
@@ -249,25 +254,25 @@ def tell_where(said: dict[str, str]) -> Iterator[None]:
 def explain(error: ValidationError, model: type[BaseModel]) -> SettingError:
     """Return a sentence about the first wrong key; for an unknown key, with the nearest known name."""
     first, *others = error.errors(include_url=False)
-    place = _place(first, model)
+    place = _find_place(first, model)
     where, key = ".".join(map(str, place)), str(place[0]) if place else ""
     if first["type"] == "extra_forbidden":
         return SettingError(
-            f"there is no key {quote(where)}{suggest_name(str(place[-1]), _fields_at(model, place[:-1]))}", key
+            f"there is no key {quote(where)}{suggest_name(str(place[-1]), _list_fields_at(model, place[:-1]))}", key
         )
     if first["type"] == "missing":
         return SettingError(f"{where} is missing", key)
     if first["type"] == "value_error":  # our own sentence
         ours = first["ctx"]["error"]
         return ours if isinstance(ours, SettingError) else SettingError(f"{where}: {ours}" if where else str(ours), key)
-    reasons = dict.fromkeys(_reason(e) for e in (first, *others) if _place(e, model) == place)
+    reasons = dict.fromkeys(_explain_reason(e) for e in (first, *others) if _find_place(e, model) == place)
     return SettingError(f"{where} is {quote(first['input'])}, but must be {' or '.join(reasons)}", key)
 
 
-def _reason(error: Any) -> str:
+def _explain_reason(error: Any) -> str:
     """Return what a value must be."""
     limits, kind = error.get("ctx", {}), error["type"]
-    limit = next((_number(limits[word]) for word in ("gt", "ge", "lt", "le") if word in limits), "")
+    limit = next((_format_number(limits[word]) for word in ("gt", "ge", "lt", "le") if word in limits), "")
     if kind == "literal_error":
         wanted = str(limits["expected"]).replace("'", "")
         asked = error["input"] if isinstance(error["input"], str) else ""
@@ -286,31 +291,31 @@ def _reason(error: Any) -> str:
     return kinds.get(kind.partition("_")[0], str(error["msg"])[:1].lower() + str(error["msg"])[1:])
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
+def _find_place(error: Any, model: type[BaseModel]) -> tuple[int | str, ...]:
     """Return the path of a value, without the names that pydantic gives to the members of a union."""
     place: tuple[int | str, ...] = ()
     for step in error["loc"]:
-        if isinstance(step, int) or error["type"] == "extra_forbidden" or step in _fields_at(model, place):
+        if isinstance(step, int) or error["type"] == "extra_forbidden" or step in _list_fields_at(model, place):
             place = (*place, step)
     return place
 
 
-def _fields_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+def _list_fields_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
     """Return the names that are known at a place of nested models."""
     for step in place:
         if isinstance(step, int):
             continue
         annotation = model.model_fields[step].annotation if step in model.model_fields else None
-        inner = [a for a in _members(annotation) if hasattr(a, "model_fields")]
+        inner = [a for a in _list_members(annotation) if hasattr(a, "model_fields")]
         if not inner:
             return []
         model = inner[0]
     return list(model.model_fields)
 
 
-def _members(annotation: Any) -> list[Any]:
-    return [annotation, *(m for a in get_args(annotation) for m in _members(a))]
+def _list_members(annotation: Any) -> list[Any]:
+    return [annotation, *(m for a in get_args(annotation) for m in _list_members(a))]

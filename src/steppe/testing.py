@@ -26,7 +26,6 @@ from steppe.api import run
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Sent
 from steppe.core.cost import trace_round
-from steppe.core.errors import SteppeError
 from steppe.core.part import Part
 from steppe.core.part_class_checks import PartSlip
 from steppe.core.scopes import LocalStep, Oracle
@@ -75,7 +74,7 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
     options    keys of the run, in addition to those of the tiny one
     """
     with torch.random.fork_rng(devices=[]):
-        one = _run_reading(algorithm, options)
+        one = _run_and_read(algorithm, options)
         _check_finite(one)
         _check_executors(one, algorithm, options)
         _check_resume(one, algorithm, options)
@@ -86,11 +85,11 @@ def conforms(algorithm: Asked, *, neutral: Asked | None = None, **options: Any) 
 
 
 def _run(algorithm: Asked, options: dict[str, Any], **more: Any) -> Result:
-    return run(algorithm, _Net(), _blobs(), progress=False, **{**KEYS, **options, **more})
+    return run(algorithm, _Net(), _make_blobs(), progress=False, **{**KEYS, **options, **more})
 
 
-def _blobs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Three overlapping classes in six dimensions."""
+def _make_blobs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Make three overlapping classes in six dimensions."""
     g = torch.Generator().manual_seed(1)
     y = torch.arange(120) % 3
     x = torch.randn(120, 6, generator=g) + nn.functional.one_hot(y, 6) * 1.5
@@ -108,7 +107,7 @@ def _check_finite(one: Result) -> None:
     assert not torch.equal(one.server.x, one.experiment.task.x0), f"{_name(one)} does not move the global model"
 
 
-def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
+def _run_and_read(algorithm: Asked, options: dict[str, Any]) -> Result:
     try:
         return _run(algorithm, options, executor="sequential")
     except PartSlip as error:
@@ -116,16 +115,11 @@ def _run_reading(algorithm: Asked, options: dict[str, Any]) -> Result:
 
 
 def _check_executors(one: Result, algorithm: Asked, options: dict[str, Any]) -> None:
-    try:
-        other = _run(algorithm, options, executor="batched")
-    except SteppeError:
-        raise
-    except Exception as error:
-        raise AssertionError(f"{_name(one)} fails when clients are batched under vmap: use no .item(), no branch on a "
-                             f"tensor and no random stream in a hook ({error!r})") from error  # fmt: skip
+    other = _run(algorithm, options, executor="batched")
     told = [note for note in other.notes if "one after the other" in note]
-    assert not told, f"{_name(one)} cannot be batched: {told[0]}"
-    gap = _distance(one.server, other.server)
+    assert not told, (f"{_name(one)} fails when clients are batched under vmap: use no .item(), no branch on a tensor "
+                      f"and no random stream in a hook ({told[0]})")  # fmt: skip
+    gap = _measure_distance(one.server, other.server)
     assert gap < CLOSE, (f"{_name(one)} gives other numbers when clients are batched: they differ by {gap:.1g}. "
                          "The usual causes are random numbers (torch.rand, a generator: draw by steppe.core.keyed "
                          "instead), and what a part keeps outside its states")  # fmt: skip
@@ -135,7 +129,7 @@ def _check_resume(one: Result, algorithm: Asked, options: dict[str, Any]) -> Non
     with tempfile.TemporaryDirectory(prefix="steppe-") as folder:
         again = {"executor": "sequential", "out": Path(folder) / "run"}
         with suppress(KeyboardInterrupt):
-            _run(algorithm, options, watch=_interrupt, **again)
+            _run(algorithm, options, watch=_interrupt_run, **again)
         two = _run(algorithm, options, resume=True, **again)
     same = all(torch.equal(p, q) for p, q in zip(tree_leaves(one.server), tree_leaves(two.server), strict=True))
     assert same, (
@@ -143,7 +137,7 @@ def _check_resume(one: Result, algorithm: Asked, options: dict[str, Any]) -> Non
     )
 
 
-def _interrupt(record: dict[str, Any]) -> None:
+def _interrupt_run(record: dict[str, Any]) -> None:
     if record["round"] == 2:
         raise KeyboardInterrupt
 
@@ -213,16 +207,16 @@ def _play(experiment: Experiment, executor: Any, schedule: list[list[int]]) -> t
     trains = executor(algorithm, task, experiment.federation)
     for t, ids in enumerate(schedule):
         server = play_round(experiment, server, store, trains, t, ids, experiment.lr(t)).after
-    return server, {i: store.rows[i] for i in store.known()}
+    return server, {i: store.rows[i] for i in store.list_known()}
 
 
 def _check_neutral(neutral: Asked, options: dict[str, Any]) -> None:
     one, plain = _run(neutral, options), _run("fedavg", options)
-    gap = _distance(one.server.x, plain.server.x)
+    gap = _measure_distance(one.server.x, plain.server.x)
     assert gap < CLOSE, f"{_name(one)} should be neutral, but moves the model away from FedAvg's by {gap:.1g}"
 
 
-def _distance(one: Any, two: Any) -> float:
+def _measure_distance(one: Any, two: Any) -> float:
     """Return the largest difference, relative to the larger of 1 and the number itself."""
     pairs = zip(tree_leaves(one), tree_leaves(two), strict=True)
     gaps = [((p - q).abs() / p.abs().clamp(min=1)).max() for p, q in pairs if p.numel()]

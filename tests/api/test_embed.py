@@ -65,6 +65,8 @@ def test_wrong_use_is_a_sentence() -> None:
     with pytest.raises(SteppeError, match="nothing to aggregate yet: call send"):
         server.aggregate([])
     message = server.send()
+    with pytest.raises(SteppeError, match="The message is None: give what"):
+        client.begin(None, steps=1)  # type: ignore[arg-type]
     with pytest.raises(SteppeError, match="message lacks lr, round"):
         client.begin({"x": message["x"]}, steps=1)
     with pytest.raises(SteppeError, match="lacks what control_variates needs: use the same algorithm"):
@@ -73,25 +75,36 @@ def test_wrong_use_is_a_sentence() -> None:
         client.begin({**message, "x": torch.zeros(3)}, steps=1)
     with pytest.raises(SteppeError, match="message is for control_variates, which fedavg does not have"):
         steppe.client("fedavg", seeded()).begin(message, steps=1)
-    for steps in (0, -1, 1.5):
-        with pytest.raises(SteppeError, match=f"steps is {steps}, but must be a whole number"):
+    for steps in (0, -1, 1.5, "a"):
+        with pytest.raises(SteppeError, match=f"steps is {steps!r}, but must be a whole number"):
             client.begin(message, steps=steps)
     client.begin(message, steps=1)
     with pytest.raises(SteppeError, match="given 1 steps, but 0 were taken"):
         client.end()
     with pytest.raises(SteppeError, match="takes 1 batches, each a pair"):
         client.step((x, y), (x, y))
-    assert client.step(x, y) == pytest.approx(F.cross_entropy(seeded()(x), y).item())
+    for wrong, sentence in (((x[:, :3], y), r"fails on inputs of shape \(3,\) and targets \(8,\): RuntimeError: mat1"),
+                            ((x, y + 7), "fails on inputs .* Target 7 is out of bounds"),
+                            ((x, ["a"] * 8), "a pair .* this one is not"), ((x,), "a pair")):  # fmt: skip
+        with pytest.raises(SteppeError, match=sentence):
+            client.step(*wrong)
+    assert client.step(x, y) == pytest.approx(F.cross_entropy(seeded()(x), y).item())  # none of these was a step
     with pytest.raises(SteppeError, match="all of them were taken: call end"):
         client.step(x, y)
-    with pytest.raises(SteppeError, match="samples is -3, but it is a client's weight"):
-        client.end(samples=-3)
-    reply = client.end()
+    for few in (-3, "many"):
+        with pytest.raises(SteppeError, match=f"samples is {few!r}, but it is a client's weight"):
+            client.end(samples=few)  # type: ignore[arg-type]
+        with pytest.raises(SteppeError, match=f"samples is {few!r}, but it is"):
+            steppe.server("fedavg", seeded(), clients=4, samples=few)  # type: ignore[arg-type]
+    reply = client.end(samples=torch.tensor(1))  # type: ignore[arg-type]  # a number of any kind
     for samples in (0.0, -3.0, float("nan")):
         with pytest.raises(SteppeError, match=r"Reply 1 has samples \S+, but it is a client's weight"):
             server.aggregate([reply, {**reply, "samples": torch.tensor(samples)}])
-    with pytest.raises(SteppeError, match="takes a list of replies"):
-        server.aggregate(reply)
+    for one in (reply, None):
+        with pytest.raises(SteppeError, match="takes a list of replies"):
+            server.aggregate(one)  # type: ignore[arg-type]
+    with pytest.raises(SteppeError, match="Reply 1 is None: give what"):
+        server.aggregate([reply, None])  # type: ignore[list-item]
     with pytest.raises(SteppeError, match="Reply 0 lacks loss"):
         server.aggregate([{k: v for k, v in reply.items() if k != "loss"}])
     with pytest.raises(SteppeError, match="does not fit scaffold and this model: its update has shape"):
@@ -102,11 +115,35 @@ def test_wrong_use_is_a_sentence() -> None:
     assert server.round == 1
     with pytest.raises(SteppeError, match="holds control_variates/c, but this one nonsense"):
         client.state = {"nonsense": x}
+    client.state = {k: v.numpy() for k, v in client.state.items()}  # type: ignore[misc]
+    for mine in (client, server):
+        name, kept = next(iter(mine.state.items()))
+        for other, sentence in ((kept[:3], "of shape"), (kept.double(), "float64"), (kept * torch.nan, "not finite")):
+            with pytest.raises(SteppeError, match=rf"state .*{name}.*{sentence}"):
+                mine.state = {**mine.state, name: other}
+    for rate in (-1, float("nan"), "fast"):
+        with pytest.raises(SteppeError, match=f"lr is {rate!r}, but must be a number, at least 0"):
+            server.send(lr=rate)  # type: ignore[arg-type]
     for wrong in ("cnn", None, torch.nn.Linear):
         with pytest.raises(SteppeError, match=r"give an nn\.Module"):
             steppe.client("fedavg", wrong)  # type: ignore[arg-type]
     with pytest.raises(SteppeError, match="did you mean 'fedsam'"):
         steppe.client("fedsamm", seeded())
+
+
+def test_a_step_takes_several_inputs_by_name() -> None:
+    class Both(torch.nn.Linear):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return super().forward(torch.cat([left, right], 1))
+
+    model, (x, y, *_) = Both(6, 3), blobs()
+    message = steppe.server("fedavg", model, clients=2).send()
+    losses = []
+    for inputs in ({"left": x[:, :2], "right": x[:, 2:]}, (x[:, :2], x[:, 2:])):
+        client = steppe.client("fedavg", model)
+        client.begin(message, steps=1)
+        losses.append(client.step(inputs, y))
+    assert losses == pytest.approx([F.cross_entropy(model(x[:, :2], x[:, 2:]), y).item()] * 2)
 
 
 def test_without_replies_nothing_changes() -> None:
@@ -159,9 +196,12 @@ def test_what_is_no_local_optimiser_is_refused() -> None:
     for name in ("scaffold", "fedlesam", "moon", "fedavg+man", "fedadam", "perfedavg"):
         with pytest.raises(SteppeError, match=r"steppe\.client"):
             steppe.optimiser(name, parameters, 0.1)
-    for rate in (-0.1, float("nan")):
-        with pytest.raises(SteppeError, match=f"lr is {rate}, but must be a number, at least 0"):
-            steppe.optim.SAM(parameters, rate)
+    for rate in (-0.1, float("nan"), "fast"):
+        with pytest.raises(SteppeError, match=f"lr is {rate!r}, but must be a number, at least 0"):
+            steppe.optim.SAM(parameters, rate)  # type: ignore[arg-type]
+    for wrong in (["a"], 3, [None]):
+        with pytest.raises(SteppeError, match=r"params has .*: give model\.parameters\(\)"):
+            steppe.optim.SAM(wrong, 0.1)
     with pytest.raises(SteppeError, match=r"give model\.parameters\(\)"):
         steppe.optim.SAM(seeded(), 0.1)
     for closure in (

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,6 +41,9 @@ def test_parts_as_names_and_objects_side_by_side() -> None:
         steppe.run("fedavg", seeded(), blobs(), add=[LookBack], **FEW)  # type: ignore[list-item]
     with pytest.raises(SteppeError, match="is not a part"):
         steppe.run("fedavg", seeded(), blobs(), add=[3], **FEW)  # type: ignore[list-item]
+    for wrong, sentence in ((LookBack, r"add has the class LookBack: .* LookBack\(…\)"), (None, "add is None: give")):
+        with pytest.raises(SteppeError, match=sentence):
+            steppe.run("fedavg", seeded(), blobs(), add=wrong, **FEW)  # type: ignore[arg-type]
     with pytest.raises(SteppeError, match="no part 'mam' to add; did you mean 'sam' or 'man'"):
         steppe.run("fedavg", seeded(), blobs(), add="mam", **FEW)
     with pytest.raises(SteppeError, match="algorithm is 3: give a name"):
@@ -128,6 +132,8 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 seeds" in found.title
     assert "<table>" in found._repr_html_()
     assert found.records[1]["last_std"] >= 0
+    assert {type(value) for one in found.records for value in one.values()} <= {str, int, float, type(None)}
+    assert [one["accuracy"] for one in found.records] == [one["last"] for one in found.records]
     found.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
     assert "mine" in found.report(tmp_path / "page.md").read_text()
@@ -211,19 +217,43 @@ def test_compare_refuses() -> None:
         ("fedavg", "give several"),
         ([], "at least one"),
         ([mine, mine], "Two algorithms are called"),
+        ([lambda: LookBack(0.1), lambda: LookBack(0.2)], "Two algorithms are called '<lambda>': give them names"),
+        ([[]], "algorithm has no parts: give at least one"),
+        ([seeded()], "algorithm is the module Net: give an algorithm first, and then the model"),
     ):
         with pytest.raises(SteppeError, match=sentence):
             steppe.compare(wrong, seeded(), blobs(), **FEW)  # type: ignore[arg-type]
+    with pytest.raises(SteppeError, match=r"model is the class Linear, .*: give an instance, Linear\(…\)"):
+        steppe.compare(["fedavg"], torch.nn.Linear, blobs(), **FEW)
+    for name, count in (("seeds", 0), ("seeds", [3, 5]), ("jobs", -1), ("jobs", "all")):
+        with pytest.raises(SteppeError, match=f"{name} is .*, but must be a whole number, at least 1"):
+            steppe.compare(["fedavg"], seeded(), blobs(), **{name: count}, **FEW)
+    with pytest.raises(SteppeError, match="search is 0, but must be"):
+        steppe.sweep("fedsam", ranges={"rho": "0.1..1"}, search=0, validation=0.1)
     with pytest.raises(SteppeError, match="there is no key 'rhoo'; did you mean 'rho'"):
         steppe.compare(["fedavg", "fedsam"], seeded(), blobs(), rhoo=0.1, **FEW)
     with pytest.raises(RunFailed, match="Every run failed, the first because: round"):
         steppe.compare(["fedavg"], seeded(), blobs(), lr=1e9, weight_decay=1e9, **FEW)
 
 
+def test_a_table_says_which_runs_failed() -> None:
+    class Breaks(steppe.Part):
+        name = "breaks"
+
+        def server(self, delta: torch.Tensor, s: steppe.Aggregation) -> torch.Tensor:
+            return delta * torch.nan
+
+    found = steppe.compare({"fine": "fedavg", "diverges": Breaks()}, seeded(), blobs(), seeds=2, **FEW)
+    assert found.failed.keys() == {"diverges"}
+    assert found.table().endswith("runs that failed, and are left out: diverges 2 of 2")
+
+
 def test_sweep(tmp_path: Path) -> None:
     found = steppe.sweep(mine, {"rho": [0.1, 0.2], "lr": [0.05]}, seeded(), blobs(), validation=0.2, **FEW)
     assert [p.settings for p in found.points] == [{"rho": 0.1, "lr": 0.05}, {"rho": 0.2, "lr": 0.05}]
     assert found.best in found.points
+    assert repr(found.best).startswith("Point(label='rho=0.")
+    assert len(repr(found.best)) < 200  # without its whole configuration
     assert "the test set played no part in it" in found.table()
     assert [r["rho"] for r in found.records] == [0.1, 0.2]
     assert len(steppe.sweep(LookBack, {"rho": [0.1, 0.2]}, seeded(), blobs(), **FEW).points) == 2
@@ -233,6 +263,11 @@ def test_sweep(tmp_path: Path) -> None:
             steppe.sweep("fedsam", wrong, seeded(), blobs(), **FEW)
     with pytest.raises(SteppeError, match="ranges are for a search"):
         steppe.sweep("fedsam", ranges={"rho": "0.01..1"}, **FEW)
+    for name, more in (("grid", {"grid": ["rho"]}), ("ranges", {"ranges": ["rho=0..1"], "search": 2})):
+        with pytest.raises(SteppeError, match=rf"{name} is \['rho.*, but must be a dictionary, such as \{{"):
+            steppe.sweep("fedsam", model=seeded(), data=blobs(), **more, **FEW)
+    with pytest.raises(SteppeError, match=r"^ranges=\{'rho': \(0.1, 1\)\}: after the key, write low\.\.high"):
+        steppe.sweep("fedsam", None, seeded(), blobs(), ranges={"rho": (0.1, 1)}, search=2, **FEW)  # type: ignore[dict-item]
 
 
 @pytest.mark.slow
@@ -274,8 +309,21 @@ def test_cost_and_trace() -> None:
         steppe.trace("fedavg", problem, lr=0.1)
     with pytest.raises(SteppeError, match="there is no key 'cleints'"):
         steppe.trace("fedavg", {**problem, "cleints": []})
+    with pytest.raises(SteppeError, match="problem is not a dictionary or the path of a JSON file: it is None"):
+        steppe.trace("fedavg", None)  # type: ignore[arg-type]
     with pytest.raises(SteppeError, match="no problem file"):
         steppe.trace("fedavg", "nowhere.json")
+
+
+def test_a_wrong_setting_of_any_point_is_found_before_the_first_run(tmp_path: Path) -> None:
+    few = {**FEW, "data": blobs(), "out": tmp_path / "r"}
+    with pytest.raises(SteppeError, match="rho='x': rho of algorithm 'fedsam' must be a number"):
+        steppe.compare(["fedavg", "fedsam"], seeded(), rho="x", **few)
+    with pytest.raises(SteppeError, match="rho=-1: rho of algorithm 'fedsam' is -1"):
+        steppe.sweep("fedsam", {"rho": [0.1, -1]}, seeded(), **few)
+    with pytest.raises(SteppeError, match="optimiser='adamw:beta1=2': beta1 of part 'adamw' is 2"):
+        steppe.compare(["fedavg"], seeded(), optimiser="adamw:beta1=2", **few)
+    assert not (tmp_path / "r").exists()
 
 
 def test_the_class_of_a_model_is_built_from_the_runs_seed() -> None:
@@ -283,9 +331,10 @@ def test_the_class_of_a_model_is_built_from_the_runs_seed() -> None:
     torch.manual_seed(5)
     state = torch.get_rng_state()
     losses = [steppe.run("fedavg", Net, seed=seed, **few).history[-1]["loss"] for seed in (0, 0, 1)]
+    steppe.cost("fedavg", Net, shape=(6,), classes=3)
     assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is left alone
     assert losses[0] == losses[1] != losses[2]
-    assert [r["loss"] for r in steppe.compare(["fedavg"], Net, seeds=1, **few).records] == losses[:1]
+    assert [r["loss"] for r in steppe.compare(["fedavg"], Net, seeds=np.int64(1), **few).records] == losses[:1]
 
 
 def test_a_partition_can_be_looked_at_before_it_is_used(tmp_path: Path) -> None:
@@ -305,6 +354,12 @@ def test_a_loss_of_a_result_is_that_of_its_training_data() -> None:
         wanted = torch.nn.functional.cross_entropy(result.model(data.train_inputs), data.train_targets)
     assert loss.value(result.x) == pytest.approx(float(wanted), rel=1e-5)
     assert repr(data).startswith(f"<Data arrays: {len(data.train_targets)} training and ")
+
+
+def test_a_report_needs_folders() -> None:
+    result = steppe.run("fedavg", seeded(), blobs(), **FEW)
+    with pytest.raises(SteppeError, match=r"runs has <Result of fedavg: .*: give folders of runs, or"):
+        steppe.write_report(result)  # type: ignore[arg-type]
 
 
 def test_colours_alone_make_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:

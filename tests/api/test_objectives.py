@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import steppe
 from steppe.core.errors import SteppeError
+from steppe.core.losses import IGNORED, weigh_targets
 from tests.scene import blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 4, "partition": "iid",
@@ -93,6 +95,20 @@ def test_another_index_is_ignored_by_loss_and_metrics() -> None:
         result = steppe.run("fedavg", Repeat(6), (worse, y, worse, y), loss=loss, metrics="accuracy,top5", **FEW)
         assert result.accuracy == pytest.approx(wanted)
         assert result.config.loss == loss
+
+
+def test_a_metric_has_one_function() -> None:
+    with pytest.raises(SteppeError, match="spread has each and tally: give it one of them"):
+        steppe.Metric("spread", spread, tally=spread, finish=float)
+
+
+def test_a_plain_label_may_be_ignored() -> None:
+    """It has no weight; by default, plain labels need no weights."""
+    each, labels = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, 2])
+    assert weigh_targets(each, labels, IGNORED) is each
+    values, weights = weigh_targets(each, labels, 1)
+    assert values is each
+    assert weights.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("size", [4, 3])
@@ -223,7 +239,16 @@ def test_a_function_without_a_direction_is_told() -> None:
     ({"metrics": [steppe.Metric("gap", gap)]}, "on_all=f"),
     ({"metrics": [steppe.Metric("broken", on_all=lambda o, t: o[9999])]}, "metric broken fails on all outputs"),
     ({"metrics": 3}, "a metric is 3, but must be a name"),
+    ({"metrics": {"gap": gap}}, r"metrics is a dictionary: give a list, such as \[\("),
+    ({"metrics": [steppe.Metric("gap", spread, finish=lambda v: 1 / 0)]}, "finish of the metric gap fails on .*Zero"),
+    ({"metrics": [steppe.Metric("gap", spread, finish=lambda v: "x")]}, "finish of the metric gap fails on"),
+    ({"metrics": [("far", lambda o, t: t.zero_() + o[:, 0], "lower")]}, "metric far changes its targets in place"),
+    ({"loss": lambda o, t: F.cross_entropy(o.mul_(2), t, reduction="none")}, "loss changes its outputs in place"),
+    ({"loss": lambda o, t: o.argmax(1) != t}, "loss returns values of type bool, so the loss has no gradient"),
+    ({"loss": lambda o, t: o[:, 0] / 0 * 0}, "loss is nan for every sample of the first batch, before any training"),
+    ({"loss": "mse"}, "loss fails on outputs .*: it needs one output per target, in the shape of the targets"),
     ({"metrics": "perplexity", "loss": "mse"}, "loss fails on outputs"),
+    ({"metrics": "iou"}, "metric iou fails .*: one label per sample has no overlap"),
     ({"early_stopping": 2, "validation": 0.1, "early_stopping_by": "auc"}, "no such metric; known: accuracy, loss"),
 ])  # fmt: skip
 def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -232,10 +257,57 @@ def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> 
         steppe.run("fedavg", seeded(), data, **FEW, **options)
 
 
+def test_a_mistake_in_a_loss_leaves_the_data_as_they_are() -> None:
+    x, y, *_ = blobs()
+    mine = y.clone()
+    with pytest.raises(SteppeError, match="changes its targets in place"):
+        steppe.run("fedavg", seeded(), (x, mine, x, mine), loss=lambda o, t: t.clamp_(max=0) + o[:, 0], **FEW)
+    assert torch.equal(mine, y)
+
+
+def test_a_function_with_settings_has_its_own_name() -> None:
+    loss = partial(F.cross_entropy, reduction="none", label_smoothing=0.1)
+    assert steppe.run("fedavg", seeded(), blobs(), loss=loss, **FEW).metric.name == "cross_entropy"
+
+
+def test_a_metric_that_is_not_a_number_at_the_end_counts_as_failed(tmp_path: Path) -> None:
+    """Its run is kept; what compares runs leaves it out and says so. An early one is no reason to."""
+    rounds: list[int] = []
+
+    def never(outputs: Tensor, targets: Tensor) -> float:
+        return float("nan")
+
+    def first_not(outputs: Tensor, targets: Tensor) -> float:
+        rounds.append(len(rounds))
+        return float("inf") if len(rounds) == 1 else 1.0
+
+    one = steppe.run("fedavg", seeded(), blobs(), metric=steppe.Metric("a", on_all=never), out=tmp_path / "a", **FEW)
+    assert one.score != one.score
+    assert repr(steppe.load(tmp_path / "a")).startswith("<Run of fedavg: a not finite after 2 rounds")
+    with pytest.raises(SteppeError, match="a: the final a is not finite"):
+        steppe.write_report(tmp_path / "a", tmp_path / "a.md")
+    for call in (steppe.compare, lambda *these, **few: steppe.sweep("fedavg", {"lr": [0.1]}, *these[1:], **few)):
+        with pytest.raises(SteppeError, match="the first because: The a of the final model is not finite"):
+            call(["fedavg"], seeded(), blobs(), metric=steppe.Metric("a", on_all=never), **FEW)
+    found = steppe.compare(["fedavg"], seeded(), blobs(), metric=steppe.Metric("b", on_all=first_not), **FEW)
+    assert found.lines[0].last == (1.0, 0.0)
+    assert found.report(tmp_path / "b.md").exists()
+
+
+def test_targets_that_are_the_inputs_are_told() -> None:
+    ids = torch.arange(40).reshape(8, 5) % 7
+    last = torch.full((8, 1), -100)
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7))
+    notes = {shifted: steppe.run("fedavg", model, (ids, y, ids, y), **FEW).notes
+             for shifted, y in ((False, ids), (True, torch.cat([ids[:, 1:], last], 1)))}  # fmt: skip
+    assert any("needs targets that are shifted by one place" in note for note in notes[False])
+    assert not notes[True]
+
+
 @pytest.mark.parametrize(("outputs", "targets", "metric", "sentence"), [
     (1, torch.linspace(-2, 2, 40)[:, None], "accuracy", "accuracy needs labels, or targets between 0 and 1"),
     (2, torch.linspace(-2, 2, 80).reshape(40, 2), "auc", "auc needs labels, or targets between 0 and 1"),
-    (1, torch.linspace(0, 1, 40)[:, None], "accuracy", "one number per example"),
+    (1, torch.linspace(0, 1, 40)[:, None], "accuracy", "one number per sample"),
 ])  # fmt: skip
 def test_an_error_has_no_accuracy(outputs: int, targets: Tensor, metric: str, sentence: str) -> None:
     """Of numbers, argmax would always be right."""

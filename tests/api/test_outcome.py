@@ -41,6 +41,18 @@ def test_a_result_is_shown_in_one_line_and_as_a_table_in_notebooks(result: stepp
     assert "<b>" not in steppe.load(odd)._repr_html_()  # a folder's name is text
 
 
+def test_the_model_of_a_result_can_be_trained_on(tmp_path: Path) -> None:
+    """It is one module, not a new one at every look; what is saved is still the run's."""
+    result = steppe.run("fedavg", Net(), blobs(), **FEW)
+    before = result.model.state_dict()["first.weight"].clone()
+    optimiser = torch.optim.SGD(result.model.parameters(), lr=1.0)
+    result.model(blobs()[0]).sum().backward()
+    optimiser.step()
+    assert not torch.equal(result.model.state_dict()["first.weight"], before)
+    back = steppe.load(result.save(tmp_path / "run"), model=Net())
+    assert torch.equal(back.model.state_dict()["first.weight"], before)
+
+
 def test_save_writes_what_load_reads(result: steppe.Result, tmp_path: Path) -> None:
     path = result.save(tmp_path / "run")
     back = steppe.load(path)
@@ -127,6 +139,19 @@ def test_onnx_gives_the_models_outputs(result: steppe.Result, loaded: steppe.Run
     assert (same == got).all()
     with pytest.raises(SteppeError, match=r"export: example has 0\.5 in it: pass a tensor or a NumPy array"):
         loaded.export(tmp_path / "never.onnx", example=[0.5, 1.0])
+    with pytest.raises(SteppeError, match=r"export: the model cannot take these inputs: .*shapes cannot be multiplied"):
+        loaded.export(tmp_path / "never.onnx", example=inputs[:, :, :3])
+
+
+def test_a_run_without_test_data_has_ended_without_a_score(tmp_path: Path) -> None:
+    x, y, test_x, test_y = blobs()
+    ended = steppe.run("fedavg", Net(), (x, y, test_x[:0], test_y[:0]), out=tmp_path / "run", **FEW)
+    assert "no test data after 2 rounds" in repr(ended)
+    for name in ("score", "accuracy"):
+        with pytest.raises(SteppeError, match="no test data, so there is no score"):
+            getattr(ended, name)
+    with pytest.raises(SteppeError, match="no test data, so there is nothing to report"):
+        steppe.write_report(tmp_path / "run")
 
 
 def test_onnx_without_its_packages_or_a_shape(result: steppe.Result, tmp_path: Path, monkeypatch: Any) -> None:

@@ -213,13 +213,15 @@ BAD: dict[str, tuple[Any, str]] = {
     "different shapes": (both(lambda x, y: (x[: y + 1], y)), "pad, crop or resize"),
     "ragged": ((RAGGED, Y, TEST_X, TEST_Y), "pad, crop or resize"),
     "ragged lists": (([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0]), "not an array of numbers"),
-    "lists among numbers": ((np.array([None, *X[1:, 0]], object), Y, TEST_X, TEST_Y), "sample 0 is None"),
+    "lists among numbers": ((np.array([None, *X[1:, 0]], object), Y, TEST_X, TEST_Y), "no value at sample 0"),
+    "masked": ((np.ma.masked_greater(X, 1.0), Y, TEST_X, TEST_Y), "masked values, which a tensor cannot have"),
+    "a label is missing": ((X, [None, *NAMES[Y[1:]]], TEST_X, NAMES[TEST_Y]), r"no value at sample 0 \(None\)"),
     "text as inputs": ((NAMES[Y], Y, NAMES[TEST_Y], TEST_Y), "into token ids"),
     "dates": ((np.arange(90).astype("datetime64[s]"), Y, TEST_X, TEST_Y), "are dates"),
     "complex": ((X.astype(complex), Y, TEST_X.astype(complex), TEST_Y), "are complex"),
     "sparse": ((torch.tensor(X).to_sparse(), Y, TEST_X, TEST_Y), "are sparse"),
     "an unknown label": ((X, NAMES[Y], TEST_X, np.full(30, "dog")), "have the label 'dog'"),
-    "text and numbers": ((X, NAMES[Y], TEST_X, TEST_Y), "make them of one kind"),
+    "text and numbers": ((X, NAMES[Y], TEST_X, TEST_Y), "give both in the same form"),
     "text that is no label": ((X, [f"row {i}" for i in range(90)], TEST_X, NAMES[TEST_Y]), "label 'ant'"),
     "fractions": ((X, Y, TEST_X, TEST_Y + 0.5), "The test targets are fractions"),
     "one-hot": ((X, np.eye(3, dtype=int)[Y], TEST_X, np.eye(3, dtype=int)[TEST_Y]), "argmax"),
@@ -237,6 +239,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "whole numbers": ((X.astype(int), Y, TEST_X.astype(int), TEST_Y), "numbers must be float32"),
     "labels as floats": ((X, Y.astype(float), TEST_X, TEST_Y.astype(float)), "if they are class labels, give integers"),
     "an empty dict": (({}, Y, {}, TEST_Y), "empty dict"),
+    "bytes for tests": ((X[:, None, None], Y, np.zeros((30, 1, 1, 6), np.uint8), TEST_Y),
+                        "test inputs of type uint8, but train inputs of type float32; make them equal"),
+    "whole numbers for tests": ((X, Y, TEST_X.astype(int), TEST_Y), "test inputs of type int64, but train inputs of"),
+    "without numbers": ((torch.tensor(X).to("meta"), Y, TEST_X, TEST_Y), "meta device and have no numbers"),
+    "a loader that cannot join": ((DataLoader(Rows(lambda x, y: (x[: y + 1], y)), 7), Rows(lambda x, y: (x, y))),
+                                  "train loader cannot make a batch of its samples .* a collate_fn that does"),
     "uint8 without images": ((X.astype(np.uint8), Y, TEST_X.astype(np.uint8), TEST_Y), "use int64 or float32"),
 }  # fmt: skip
 
@@ -260,7 +268,9 @@ CLIENTS: list[tuple[Any, str]] = [
     ([(X, Y, TEST_X, TEST_Y), (X, Y[:, None].repeat(2, 1), TEST_X, TEST_Y)], "targets have the shape"),
     ([(X, torch.tensor(Y), TEST_X, TEST_Y), (X, torch.tensor(Y)[:, None], TEST_X, TEST_Y)], "targets have the shape"),
     ([(X, Y, TEST_X, TEST_Y), (X, Y.astype(float), TEST_X, TEST_Y)], "Client 1's train targets are floats, but"),
-    ([(X, Y, TEST_X, TEST_Y), None], "must be map-style"),
+    ([(X, Y, TEST_X, TEST_Y), None], "The client 1 data set is None, but must be map-style"),
+    ([(X, torch.tensor(1), TEST_X, TEST_Y)], "train targets of client 0 are a single number"),
+    ([(X[:, None, None], Y, np.zeros((30, 1, 1, 6), np.uint8), TEST_Y)], "test inputs of type uint8"),
 ]
 
 
@@ -272,13 +282,43 @@ def test_clients_that_do_not_fit_are_a_sentence(clients: Any, message: str) -> N
         steppe.from_clients([steppe.from_arrays(X, Y, TEST_X, TEST_Y)])
 
 
+def test_a_table_has_the_columns_of_the_one_before_in_any_order() -> None:
+    """Columns are features by their place, so those of another table must not be taken as they come."""
+    pandas = pytest.importorskip("pandas")
+    train = pandas.DataFrame({"a": [1.0, 1.0], "b": [2.0, 2.0], "label": [0, 1]})
+    other, renamed = train[["b", "label", "a"]], train.rename(columns={"b": "c"})
+    wanted = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
+    assert torch.equal(steppe.from_dataset(train, other).test_inputs, wanted)  # type: ignore[arg-type]
+    data = steppe.from_clients([train, other, (other, other)], test=other)
+    assert torch.equal(data.train_inputs, wanted.repeat(3, 1))  # type: ignore[arg-type]
+    assert torch.equal(data.test_inputs, wanted)  # type: ignore[arg-type]
+    named = {"a": X[:2], "b": X[:2, :3], "y": Y[:2]}
+    assert list(steppe.from_dataset(named, dict(reversed(named.items()))).test_inputs) == ["a", "b"]
+    other_names = "data have the inputs a, c, but the data before have a, b: give the same"
+    with pytest.raises(SteppeError, match=other_names):
+        steppe.from_dataset(train, renamed)
+    with pytest.raises(SteppeError, match=other_names):
+        steppe.from_clients([train, renamed], test=train)
+    arrays = train[["a", "b"]], train["label"], other[["b", "a"]], train["label"]
+    with pytest.raises(SteppeError, match="test inputs have the columns b, a, but the train inputs have a, b; give"):
+        steppe.from_arrays(*arrays)
+    with pytest.raises(SteppeError, match="train inputs of client 1 have the columns b, a, but"):
+        steppe.from_clients([arrays[:2], arrays[2:]], test=arrays[:2])
+    numbered = steppe.from_dataset(*[train.set_axis([0, 1, 2], axis=1)] * 2, target=2)  # type: ignore[arg-type]
+    assert torch.equal(numbered.train_inputs, wanted)  # type: ignore[arg-type]
+
+
 def test_columns_that_are_not_there_are_a_sentence() -> None:
     tables = frame(X, Y), frame(TEST_X, TEST_Y)
     for options, message in (({"target": "lable"}, "no target 'lable'"), ({"inputs": ["f9"]}, "no column 'f9'"),
-                             ({"groups": "place"}, "no column 'place'"), ({}, "column 'site' .*not made of numbers"),
-                             ({"inputs": "site"}, "into token ids")):  # fmt: skip
+                             ({"groups": "place"}, "no column 'place'"), ({}, "column 'site' .*does not hold numbers"),
+                             ({"inputs": "site"}, "into token ids"),
+                             ({"inputs": ["f0", "y"]}, "'y' is the target of the train data, so")):  # fmt: skip
         with pytest.raises(SteppeError, match=message):
             steppe.from_dataset(*tables, **{"target": "y", **options})
+    twice = tables[0][["f0", "f0", "y"]]
+    with pytest.raises(SteppeError, match="train data have two columns 'f0': rename one"):
+        steppe.from_dataset(twice, twice, target="y")
 
 
 def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:

@@ -91,8 +91,40 @@ def test_predict_takes_them_out_of_the_rest(tmp_path: Path) -> None:
         steppe.run("fedavg", model, blobs(), predict="scores", **FEW)
     with pytest.raises(SteppeError, match="predict fails on the model's outputs, with KeyError: 'logits'"):
         steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs["logits"], **FEW)
+    with pytest.raises(SteppeError, match="predict must take one argument, the model's outputs"):
+        steppe.run("fedavg", model, blobs(), predict=lambda: 1, **FEW)
     with pytest.raises(SteppeError, match="predict returns a dict, but must return one tensor"):
         steppe.run("fedavg", model, blobs(), predict=lambda outputs: outputs, **FEW)
+
+
+@pytest.mark.parametrize(("head", "sentence"), [
+    (1, "head is 1, but must be the name of a module; known: "),
+    (nn.Linear(1, 1), r"head is Linear\(.*, but must be the name of a module"),
+    ("lost", "the model has no module 'lost'; did you mean 'last'"),
+])  # fmt: skip
+def test_a_head_is_a_name(head: Any, sentence: str) -> None:
+    with pytest.raises(SteppeError, match=sentence):
+        steppe.run("fedbabu", seeded(), blobs(), head=head, **FEW)
+    with pytest.raises(SteppeError, match=sentence):
+        steppe.client("fedbabu", seeded(), head=head)
+
+
+def test_an_error_of_a_model_is_not_explained_by_types_that_are_right() -> None:
+    ids = torch.arange(90).reshape(30, 3) % 5
+    y = torch.arange(30) % 3
+    with pytest.raises(SteppeError, match=r"unexpected keyword argument 'words'\.$"):
+        steppe.run("fedavg", seeded(), ({"words": ids}, y, {"words": ids}, y), **FEW)
+
+
+def test_an_analysis_needs_the_head_and_the_predict_of_the_run(tmp_path: Path) -> None:
+    model, out = seeded(), tmp_path / "run"
+    own: dict[str, Any] = {"head": "first", "predict": lambda outputs: outputs}
+    steppe.run("fedavg", model, blobs(), out=out, **own, **FEW)
+    for key in own:
+        rest = {k: v for k, v in own.items() if k != key}
+        with pytest.raises(SteppeError, match=rf"was trained with {key} = .*: in Python, call .*{key}=…"):
+            steppe.analyze(out, "loss", model=model, data=blobs(), **rest)
+    assert "loss" in steppe.analyze(out, "loss", model=model, data=blobs(), **own)
 
 
 class Sized(nn.Module):
@@ -128,6 +160,12 @@ class Locked(Net):
         self.lock = threading.Lock()
 
 
+class Complex(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 16, dtype=torch.complex64)
+
+
 def without_numbers() -> nn.Module:
     with torch.device("meta"):
         return Net()
@@ -152,6 +190,8 @@ def with_nan() -> nn.Module:
     (made_for_inference, "made in torch.inference_mode"),
     (with_nan, "not finite, before any training"),
     (Locked, "cannot be copied, because it holds an open file"),
+    (Complex, r"first\.weight is complex: train its real and imaginary parts"),
+    (lambda: nn.Sequential(nn.Embedding(9, 3, sparse=True)), "sparse gradients.*build it with sparse=False"),
     (lambda: nn.DataParallel(seeded()), r"give the module inside it, model\.module"),
 ])  # fmt: skip
 def test_models_that_cannot_be_trained_are_a_sentence(make: Any, sentence: str) -> None:
@@ -259,7 +299,7 @@ MEMORY = """
     torch.set_num_threads(1)
 
     class Base(nn.Module):
-        def __init__(self, width=1024, layers=48):
+        def __init__(self, width=2048, layers=12):
             super().__init__()
             self.base = nn.Sequential(*[nn.Linear(width, width, dtype=torch.bfloat16) for _ in range(layers)])
             self.base.requires_grad_(False)
@@ -274,8 +314,7 @@ MEMORY = """
     y = torch.arange(24) % 3
     data = (torch.randn(24, 6), y, torch.randn(6, 6), y[:6])
     options = dict(clients=2, per_round=2, rounds=1, epochs=1, batch=4, partition="iid", progress=False)
-    steppe.run("scaffold", Base(layers=1), data, out={small!r}, workers={workers}, **options)  # what libraries need
-    torch.zeros(4 << 20).sum()
+    steppe.run("scaffold", Base(width=64, layers=1), data, out={small!r}, workers={workers}, **options)  # for imports
     before = peak()
     model = Base()
     base = sum(p.nbytes for p in model.base.parameters()) / 2**20
@@ -312,6 +351,13 @@ class Recomputed(Net):
         return self.last(torch.relu(inner))
 
 
+class Steady(Net):
+    """Recomputes what has no parameters of a vector, so that this is not seen in its gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(checkpoint(torch.tanh, self.first(x), use_reentrant=False)))
+
+
 class Reentrant(Net):
     """The old kind of checkpointing, which writes gradients into parameters."""
 
@@ -343,6 +389,13 @@ def test_a_batch_in_pieces_has_the_same_gradient(algorithm: str) -> None:
     torch.testing.assert_close(pieces.x, whole.x, rtol=0, atol=1e-12)
     assert any("accumulate splits its passes" in note for note in pieces.notes)
     assert pieces.experiment.cost == whole.experiment.cost
+
+
+def test_checkpointing_under_vmap_says_what_to_change() -> None:
+    result = steppe.run("fedavg", Steady(), blobs(), executor="batched", **FEW)
+    (note,) = result.notes
+    assert "without activation checkpointing it could be batched" in note
+    assert note.partition("cannot run this model (")[2].startswith("test_own_model.py, line ")
 
 
 def test_pieces_of_no_use_are_refused() -> None:

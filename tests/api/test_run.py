@@ -124,6 +124,22 @@ def test_a_model_that_cannot_be_batched_is_told_and_trained() -> None:
     assert torch.equal(result.x, plain.x)
 
 
+@dataclass(frozen=True)
+class Branching(steppe.Part):
+    name = "branching"
+
+    def gradient(self, grad: steppe.Oracle, w: Tensor, s: steppe.LocalStep) -> Tensor:
+        return grad(w) if float(w.sum()) > -1e9 else w
+
+
+def test_a_part_that_cannot_be_batched_is_told_and_trained() -> None:
+    result = steppe.run("fedsam", seeded(), blobs(), add=Branching(), executor="batched", **FEW)
+    assert result.summary["executor"] == "sequential"
+    (note,) = result.notes
+    assert "because vmap cannot run the part branching (test_run.py, line" in note
+    assert torch.equal(result.x, steppe.run("fedsam", seeded(), blobs(), executor="sequential", **FEW).x)
+
+
 def test_sequences_cannot_be_divided_by_class() -> None:
     x = torch.zeros(20, 3, dtype=torch.int64)
     with pytest.raises(SteppeError, match="use iid"):

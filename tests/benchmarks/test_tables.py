@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from benchmarks import gpu_tables, tables
+from benchmarks import gpu_tables, gpu_transformers, tables
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/results"
 RESULTS = sorted(FOLDER.glob("cpu*.json"))
@@ -66,6 +67,27 @@ def test_the_page_has_what_the_committed_results_say(name: str) -> None:
         begin, text = tables.tables(json.loads((FOLDER / name).read_text()))
     assert begin == tables.BEGIN[name]
     assert tables.written(page, begin, text) == page
+
+
+UNITS = r"(?:ms|µs|s|seconds?|minutes?|CPU-\w+|[TG]FLOP/s|[TG]FLOP|TB/s|[GM]i?B|GB)"
+SETTINGS = {"120 s", "128 MiB"}  # of programs: a limit, and the size of a piece
+
+
+def test_no_figure_of_the_page_is_typed_by_hand() -> None:
+    """Outside the marks there is no table, and nothing that was measured in seconds, bytes or operations per second."""
+    page = tables.PAGE.read_text()
+    prose = re.sub(r"<!-- begin: .*?<!-- end -->", "", page, flags=re.DOTALL)
+    assert page.count("<!-- begin: ") == len(tables.PARTS) - len(tables.PAGES)
+    assert [line for line in prose.splitlines() if line.startswith("|")] == []
+    assert {m.replace("\n", " ") for m in re.findall(rf"\d[\d,.]*\s{UNITS}\b", prose)} <= SETTINGS
+
+
+def test_the_least_time_of_a_transformer_by_hand() -> None:
+    """6 · 3,211,264 · 40,960 · 10 operations at 400 TFLOP/s: 19.73 ms; 310 · 41.94 MB · 10 at 4 TB/s: 32.51 ms."""
+    found = gpu_transformers.estimate_bound({"tf32_TFLOPs": 400.0, "bf16_TFLOPs": 800.0, "copy_TBs": 4.0})
+    cells = [line.strip("| ").split(" | ")[1:] for line in found[4:]]
+    # Attention: 3.5 · 4 · 128 · 40,960 · 256 · 4 / 2 · 10 = 0.376 T; update: 9 · 4 · 33,236,480 · 10 bytes = 11.97 GB.
+    assert cells == [["19.7", "9.9"], ["0.9", "0.5"], ["32.5", "16.3"], ["3.0", "3.0"], ["56.2", "29.6"]]
 
 
 def test_only_what_is_between_the_marks_is_renewed() -> None:

@@ -49,8 +49,9 @@ def refused(steppe: Steppe, *words: Any, code: int = 2) -> str:
         (["fedsam", "-s", "settings.rhoo=1"], ["'settings.rhoo'"]),
         (["fedsam", "-s", "settings=3"], ["settings is 3, but must be a table"]),
         (["fedsam", "--add", "mann:weight=1"], ["no part 'mann'", "did you mean 'man'"]),
+        (["fedsam", "--add", "mine.py"], ["no part 'mine.py'", "write mine.py:NAME"]),
         (["fedsam", "--add", "sam:rho=1"], ["two parts are named 'sam'"]),
-        (["fedavg", "-s", "clients"], ["write it as key=value"]),
+        (["fedavg", "-s", "clients"], ["-s clients is not KEY=VALUE: write -s clients=VALUE"]),
         (["fedavg", "-s", "clients=0"], ["clients is 0", "at least 1"]),
         (["fedavg", "-s", "clients=many"], ["clients is 'many'", "whole number"]),
         (["fedavg", "-s", "clients=2.5"], ["clients is 2.5"]),
@@ -184,9 +185,33 @@ def test_a_folder_that_cannot_be_written(steppe: Steppe, tmp_path: Path) -> None
 def test_usage_errors_are_sentences(steppe: Steppe) -> None:
     assert "'runn'; did you mean 'run'" in refused(steppe, "runn")
     assert "there is no key 'seets'" in refused(steppe, "run", "--seets", "a=1")
-    assert "'x' is not a valid integer" in refused(steppe, "run", "fedavg", "--rounds", "x")
+    assert "--rounds is 'x', but must be a number, as in --rounds 10" in refused(steppe, "run", "fedavg", "--rounds=x")
     assert "'--seeds'" in refused(steppe, "compare", "fedavg", "--seeds", "0")
     assert "See steppe list --help" in refused(steppe, "list", "--lr", "1")
+
+
+@pytest.mark.parametrize(("words", "right"), [
+    ("fedavg --set lr 0.1", "--set lr is not KEY=VALUE: write --set lr=0.1"),
+    ("fedavg --set lr: 0.1", "write --set lr=0.1"),
+    ("fedavg -s lr = 0.1", "write -s lr=0.1"),
+    ("fedavg --set lr= --rounds 2", "write --set lr=VALUE"),
+    ("fedavg lr=0.1 clip=1", "write it as --set lr=0.1 --set clip=1"),
+    ("fedavg fedsam:rho=0.1 scaffold", "for several, write steppe compare fedavg fedsam:rho=0.1 scaffold"),
+    ("fedavg --seeds 3", "did you mean seed (steppe run trains once; several seeds are for steppe compare"),
+    ("fedavg --track tensorbord --track wandb", "error: --track tensorbord --track wandb: track: there is no tracker"),
+    ("fedavg --set track=tensorbord", "error: --set track=tensorbord: track: there is no tracker"),
+])  # fmt: skip
+def test_a_near_miss_says_the_right_form(steppe: Steppe, words: str, right: str) -> None:
+    assert right in refused(steppe, "run", *words.split())
+
+
+def test_several_algorithms_or_seeds_of_other_commands(steppe: Steppe) -> None:
+    said = refused(steppe, "sweep", "fedavg", "fedsam", "--grid", "lr=1,2")
+    assert "for several, write --grid algorithm=fedavg,fedsam" in said
+    nothing = ("sweep", "--seed", "3", "--grid", "lr=1", "--rounds", "0")
+    assert "one run each, with seed 3; for 3 runs each, write --seeds 3" in steppe(*nothing).err
+    assert "one run each" not in steppe(*nothing, "--seeds", "2").err
+    assert "rounds is 0, so nothing would be trained" in refused(steppe, "compare", "fedavg", "--rounds", "0")
 
 
 # --- data files

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import steppe as api
 from tests.cli.conftest import Steppe
 from tests.scene import records
 
@@ -68,6 +70,9 @@ def test_list(steppe: Steppe) -> None:
     assert set(json.loads(ok(steppe, "list", "partitions", "dirichlet", "--json"))["partitions"]) == {
         "lda", "dirichlet", "dirichlet_replace", "dirichlet_once"}  # fmt: skip
     assert "did you mean fedsam" in steppe("list", "fedsamm").err
+    assert "did you mean losses or loss?" in steppe("list", "lossez").err
+    for kind, name in (("losses", "cross_entropy"), ("metrics", "perplexity")):
+        assert name in json.loads(steppe("list", kind, "--json").out)[kind]
     assert "@software{steppe" in ok(steppe, "cite", "steppe")
 
 
@@ -218,6 +223,7 @@ def test_kill_9_and_resume_by_command(tmp_path: Path, more: list[str]) -> None:
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     words = [*COMMAND, "run", "fedavg", *QUICK, "--rounds", "100000", "--out", "out"]
     process = subprocess.Popen(
@@ -231,6 +237,16 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "steppe run --resume --out out" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("rounds", "said"), [
+    (0, "not trained; the initial model has accuracy"), (1, " after 1 round, loss"),
+    (3, "after 3 rounds (mean of the last 3 "), (10, "after 10 rounds (mean of the last ten "),
+])  # fmt: skip
+def test_a_run_says_what_its_mean_covers(steppe: Steppe, rounds: int, said: str) -> None:
+    out = ok(steppe, "run", "fedavg", *QUICK, "--rounds", rounds, "--out", "a")
+    assert said in out
+    assert ("best" in out) == (rounds > 1)
 
 
 # --- compare, cost, plot, partition, trace
@@ -262,7 +278,7 @@ def test_a_run_that_diverged_is_a_failed_one_of_a_comparison(steppe: Steppe) -> 
 
 def test_compare(steppe: Steppe) -> None:
     names = ("fedavg", "fedsam:rho=0.5+ema", "scaffold")
-    words = ("compare", *names, *QUICK, "--rounds", "2", "--seeds", "2", "--out", "cmp")
+    words = ("compare", *names, *QUICK, "--rounds", "2", "--seeds", "2", "--out", "cmp", "--samples", "100")
     told = json.loads(ok(steppe, *words, "--json"))
     assert [line["algorithm"] for line in told["lines"]] == list(names)
     runs = [json.loads(Path(f"cmp/fedavg/seed-{s}/result.json").read_text())["last"] for s in (0, 1)]
@@ -281,8 +297,23 @@ def test_compare(steppe: Steppe) -> None:
     assert "fedsam:rho=0.5+ema" in Path("all.svg").read_text()
 
 
+def test_python_leaves_the_same_files(steppe: Steppe) -> None:
+    keys: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 2, "model": "mlp", "workers": 0}
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    ok(steppe, "compare", "fedavg", "fedsam", "--seeds", "2", "--measures", "none", *words, "--out", "theirs")
+    api.compare(["fedavg", "fedsam"], seeds=2, out="ours", progress=False, **keys)
+    ok(steppe, "sweep", "fedsam", "--grid", "rho=0.1,0.2", "--jobs", "1", *words, "--out", "their-sweep")
+    api.sweep("fedsam", {"rho": [0.1, 0.2]}, out="our-sweep", progress=False, **keys)
+    for theirs, ours in (("theirs", "ours"), ("their-sweep", "our-sweep")):
+        assert {p.name for p in Path(theirs).iterdir()} == {p.name for p in Path(ours).iterdir()}
+    told = [re.sub(r'"seconds": (\[.*?\]|[^,]*),|"folder".*', "", Path(name).read_text(), flags=re.DOTALL)
+            for name in ("theirs/comparison.json", "ours/comparison.json")]  # fmt: skip
+    assert told[0] == told[1]
+
+
 def test_a_comparison_goes_on_where_it_stopped(steppe: Steppe) -> None:
-    words = ("compare", "fedavg", *QUICK, "-s", "checkpoint_every=1", "--rounds", "3", "--out", "cmp", "--json")
+    words = ("compare", "fedavg", *QUICK, "-s", "checkpoint_every=1", "--rounds", "3", "--out", "cmp", "--json",
+             "--measures", "none")  # fmt: skip
     first = json.loads(ok(steppe, *words))["lines"]
     Path("cmp/fedavg/seed-0/result.json").unlink()
     said = steppe(*words)
@@ -296,8 +327,9 @@ def test_a_comparison_goes_on_where_it_stopped(steppe: Steppe) -> None:
 
 def test_one_failure_does_not_stop_a_comparison(steppe: Steppe) -> None:
     said = steppe(
-        "compare", "fedavg:lr=1e9", "fedavg", *QUICK, "-s", "max_steps=20", "--rounds", "2", "--out", "cmp", "--json"
-    )
+        "compare", "fedavg:lr=1e9", "fedavg", *QUICK, "-s", "max_steps=20", "--rounds", "2", "--out", "cmp", "--json",
+        "--measures", "none",
+    )  # fmt: skip
     assert said.code == 3
     told = json.loads(said.out)
     assert [line["algorithm"] for line in told["lines"]] == ["fedavg"]
@@ -313,6 +345,11 @@ def test_cost(steppe: Steppe) -> None:
     assert row["bytes_up"] == 2 * 4 * 199_210
     sam = json.loads(ok(steppe, "cost", "fedsam", "--model", "mlp", "--json"))["rows"][0]
     assert (sam["gradients"], sam["flops_x"]) == (2, 2)
+    for words in (("--set", "model=mlp"), ("--set", "batch=5"), ("--set", "data=digits")):
+        said = steppe("cost", "fedavg", *words)
+        name, _, value = words[1].partition("=")
+        assert said.code == 2
+        assert f"{name} decides on what costs are traced, for all algorithms: write --{name} {value}" in said.err
     several = ok(steppe, "cost", "fedavg", "fedsam", "scaffold+sam:rho=0.1", "--rho", "0.3", "--model", "mlp", "--json")
     assert [r["algorithm"] for r in json.loads(several)["rows"]] == ["fedavg", "fedsam", "scaffold+sam:rho=0.1"]
 
@@ -341,9 +378,10 @@ def on_a_terminal(columns: int, *words: str) -> str:
 
 def test_tables_never_cut_a_name(steppe: Steppe) -> None:
     names = json.loads(ok(steppe, "list", "--json"))["algorithms"]
+    longest = sorted(names, key=len)[-5:]
     piped = ok(steppe, "cost", "--all", "--model", "mlp", "--shape", "1x8x8")
-    shown = on_a_terminal(80, "cost", "--all", "--model", "mlp", "--shape", "1x8x8")
-    for text in (piped, shown):
+    shown = on_a_terminal(80, "cost", *longest, "--model", "mlp", "--shape", "1x8x8")
+    for text, names in ((piped, names), (shown, longest)):  # noqa: B020
         first = [line.split()[0] for line in text.splitlines() if line.strip()]
         assert set(names) <= set(first)
         assert "…" not in text

@@ -49,7 +49,7 @@ def test_what_is_written_runs_and_passes_its_test(
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["prat", "x"], "there is nothing new called 'prat'; did you mean 'part'"),
+    (["prat", "x"], "steppe new cannot write 'prat'; did you mean 'part'"),
     (["part", "look-back"], "'look-back' cannot be the name of a Python file"),
     (["part", "class"], "'class' cannot be the name of a Python file"),
     (["part", "../x"], "cannot be the name of a Python file"),
@@ -126,7 +126,9 @@ def test_what_is_wrong_is_said(how: str, sentence: str) -> None:
 
 
 def test_a_trace_of_an_absent_client_is_found() -> None:
-    built = library.run(Wrong("counts"), testing._Net(), testing._blobs(), progress=False, **testing.KEYS).experiment
+    built = library.run(
+        Wrong("counts"), testing._Net(), testing._make_blobs(), progress=False, **testing.KEYS
+    ).experiment
     with pytest.raises(AssertionError, match="a client that does not reply leaves a trace"):
         testing._check_absence(built)
 
@@ -159,6 +161,6 @@ class Jitter(library.Part):
 
 def test_a_part_may_draw_by_key() -> None:
     conforms(Jitter(), neutral=Jitter(0.0))
-    one, two = (library.run(Jitter(), testing._Net(), testing._blobs(), progress=False, seed=k, **testing.KEYS).
+    one, two = (library.run(Jitter(), testing._Net(), testing._make_blobs(), progress=False, seed=k, **testing.KEYS).
                 experiment.algorithm.parts[0] for k in (1, 2))  # fmt: skip
     assert (one.seed, two.seed) == (1, 2)  # type: ignore[attr-defined]  # the run's

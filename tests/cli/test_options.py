@@ -51,7 +51,18 @@ def test_a_setting_may_stand_beside_the_keys_of_a_file(steppe: Steppe) -> None:
     assert Path("two/config.json").read_bytes() == Path("one/config.json").read_bytes()
     Path("mine.toml").write_text('algorithm = "fedavg"\nrho = 0.3\n')
     assert "mine.toml: there is no key 'rho'" in (said := steppe("run", "-c", "mine.toml")).err
-    assert "The algorithm's own [settings]: server_lr" in said.err
+    assert "the algorithm's own settings are server_lr, and `steppe list keys` has the rest" in said.err
+
+
+def test_a_list_in_a_pipe_has_no_spaces_at_its_ends(steppe: Steppe) -> None:
+    lines = steppe("list").out.splitlines()
+    assert len(lines) > 200
+    assert [line for line in lines if line.endswith(" ")] == []
+
+
+def test_a_key_that_takes_words_or_numbers_is_not_said_to_be_one_of_the_words(steppe: Steppe) -> None:
+    assert "one of" not in steppe("list", "keys", "workers").out
+    assert "(one of auto, memory, disk)" in steppe("list", "keys", "store").out
 
 
 def test_lists_fit_the_terminal(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +71,7 @@ def test_lists_fit_the_terminal(steppe: Steppe, monkeypatch: pytest.MonkeyPatch)
     from steppe.cli import terminal
 
     for width in (80, 200):
-        monkeypatch.setattr(terminal, "console", lambda width=width: Console(width=width, height=25))
+        monkeypatch.setattr(terminal, "make_console", lambda width=width: Console(width=width, height=25))
         said = steppe("list").out
         assert 0.8 * width < max(map(len, said.splitlines())) <= width
     assert "folder:PATH" in said

@@ -83,7 +83,7 @@ def test_a_part_in_a_file_runs_and_is_recorded_and_resumed_only_if_it_is_the_sam
     assert "is not what it was" in steppe("analyze", "a", "-m", "trace", "--samples", "20").err
     assert steppe("report", "a", "--out", "r.md").code == 0
     page = Path("r.md").read_text()
-    assert "not here as it was then" in page
+    assert "missing or has changed" in page
     assert "steppe run fedsam" not in page
 
 
@@ -128,6 +128,7 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     (["--add", "broken.py:LookBack"], "broken.py cannot be loaded: line 3 of"),
     (["--add", "unreadable.py:LookBack"], "unreadable.py cannot be loaded: line 1 of"),
     (["--add", "no.such.module:LookBack"], "there is no module 'no.such.module' here"),
+    (["--add", "steppe_app.mine:LookBack"], "part of a federation's app: set PYTHONPATH to the folder app of"),
     (["--add", "failing_module:LookBack"], "ZeroDivisionError: division by zero"),
     (["--add", "man:weight"], "'weight' is not a setting: write it as key=value"),
     (["--add", "lookback.py:LookBack", "--add", "lookback.py:LookBack"], "two parts are named 'look_back'"),
@@ -152,7 +153,7 @@ def test_installed_packages_register_names(steppe: Steppe, monkeypatch: pytest.M
         "[steppe.algorithms]\nmine = ideas_of_mine.back:mine\nfedavg = ideas_of_mine.back:mine\n"
     )
     monkeypatch.syspath_prepend(tmp_path)  # which forgets what was found there before
-    references.installed.cache_clear()
+    references.list_installed.cache_clear()
     try:
         said = steppe("list", "parts", "look", "--json")
         assert json.loads(said.out)["parts"]["look_back"]["from"] == "ideas-of-mine 1.2, ideas_of_mine.back:LookBack"
@@ -172,4 +173,4 @@ def test_installed_packages_register_names(steppe: Steppe, monkeypatch: pytest.M
         assert about["parts"][1]["rho"] == 0.1
         assert "did you mean 'mine'" in steppe("run", "minee").err
     finally:
-        references.installed.cache_clear()
+        references.list_installed.cache_clear()

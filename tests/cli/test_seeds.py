@@ -27,15 +27,15 @@ def facts(where: Path, algorithm: str, seed: int) -> tuple[str, list[list[int]],
 
 
 def test_seeds_vary_all_that_is_random_and_are_paired(steppe: Steppe, tmp_path: Path) -> None:
-    said = steppe("compare", "fedavg", "fedsam", "--seeds", "3", "-m", "none", "--out", "c", *QUICK,
+    said = steppe("compare", "fedavg", "fedsam", "--seeds", "2", "-m", "none", "--out", "c", *QUICK,
                   "--set", "metrics=accuracy,cross_entropy")  # fmt: skip
     assert said.code == 0, said.err
     assert EVERYTHING in " ".join(said.out.split())
     assert "cross_entropy" in said.out
-    found = {(a, s): facts(tmp_path / "c", a, s) for a in ("fedavg", "fedsam") for s in range(3)}
-    assert len({found["fedavg", s][0] for s in range(3)}) == 3  # partitions
-    assert len({str(found["fedavg", s][1]) for s in range(3)}) == 3  # schedules
-    for s in range(3):
+    found = {(a, s): facts(tmp_path / "c", a, s) for a in ("fedavg", "fedsam") for s in range(2)}
+    assert found["fedavg", 0][0] != found["fedavg", 1][0]  # partitions
+    assert found["fedavg", 0][1] != found["fedavg", 1][1]  # schedules
+    for s in range(2):
         assert found["fedavg", s][:2] == found["fedsam", s][:2]
     told = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert told["variation"] == EVERYTHING
@@ -45,8 +45,8 @@ def test_seeds_vary_all_that_is_random_and_are_paired(steppe: Steppe, tmp_path: 
     alone = RunFolder(tmp_path / "r")
     assert alone.partition is not None
     assert (alone.partition.hash, alone.read("result.json")["last"]) == (found["fedavg", 0][0], found["fedavg", 0][2])
-    assert steppe("run", "fedavg", "--out", "r2", *QUICK, "--set", "vary=all", "--set", "seed=2").code == 0
-    assert RunFolder(tmp_path / "r2").read("result.json")["last"] == found["fedavg", 2][2]
+    assert steppe("run", "fedavg", "--out", "r2", *QUICK, "--set", "vary=all", "--set", "seed=1").code == 0
+    assert RunFolder(tmp_path / "r2").read("result.json")["last"] == found["fedavg", 1][2]
     report = read_runs.read([tmp_path / "c"])
     assert EVERYTHING in describe_setting(report)
     assert EVERYTHING in write_summary(report)

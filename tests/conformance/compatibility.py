@@ -181,11 +181,11 @@ def page() -> str:
         "|---|" + "---|" * len(OPTIMISERS),
         *(f"| {name} | " + " | ".join(SIGNS[singles[name, o][0]] for o in OPTIMISERS) + " |" for name in NAMES),
         "\n## What is optimised instead (≠)\n",
-        '"Within" is the distance from the optimum, or from where it would settle without.\n',
+        '"Within" is the distance from the optimum, or from the point where it would settle without this.\n',
         "| part or optimiser | |",
         "|---|---|",
         *(f"| {name} | {why} |" for name, why in sorted(SHIFTS.items())),
-        *(f"| {name} | {why}; nothing, where a part makes clients agree |" for name, why in sorted(UNAGREED.items())),
+        *(f"| {name} | {why}; no effect if a part makes clients agree |" for name, why in sorted(UNAGREED.items())),
         "\n## Refused (×), and what to take instead\n",
         *(f"- {', '.join(where)}: {why}." for why, where in sorted(reasons.items())),
         NOTES,
@@ -203,7 +203,7 @@ def coverage() -> list[str]:
     return [
         "## Drawn compositions\n",
         "Up to two parts with drawn settings, added to any entry in any variant under any optimiser; rounds with some",
-        "clients, none, lost and refused replies. New parts and entries are included automatically. Refused",
+        "clients, none, lost or refused replies. New parts and entries are included automatically. Refused",
         "compositions, and those that a property does not apply to, are not counted.\n",
         "| what is checked | drawn in `make test` | in `make test-all` | of these, counted at least |",
         "|---|---|---|---|",
@@ -216,19 +216,20 @@ INTRODUCTION = """# What goes with what
 
 Written by `python -m tests.conformance.compatibility`; `make test-all` checks that it is up to date.
 
-Two parts, or a part and a local optimiser, on a federation of quadratics: four clients, unequal steps, all of them in
-every round, uniform weights. {pairs} pairs of parts and {singles} of a part and an optimiser:
+This page says what two parts, or a part and a local optimiser, optimise together. It was measured on a federation of
+quadratics: four clients with unequal steps, all of them in every round, uniform weights.
+There are {pairs} pairs of parts and {singles} of a part and an optimiser:
 
 - `=` **exact** ({exact}): it finds the optimum of the clients' mean loss.
 - `·` **sound** ({sound}): both parts do what they do alone. Nothing makes clients agree, so the fixed point has
   FedAvg's bias towards clients with more steps and steeper losses.
-- `≠` **changes what is optimised** ({changes}): as the third table says.
-- `×` **refused** ({refused}) when the algorithm is built: the reasons are below.
+- `≠` **changes what is optimised** ({changes}): the third table says how.
+- `×` **refused** ({refused}) when the algorithm is built; the reasons are below.
 
 Every pair with a part that makes clients agree (control_variates, dynamic_regularisation, momentum_sam,
-geometric_bias) was run until it no longer moved, or for {rounds} rounds if it always does; the others follow from the
-parts, and `tests/conformance/test_fixed_points.py` compares FedAvg, FedProx and FedNova with closed forms. Columns are
-numbered as the rows are.
+geometric_bias) was run until it no longer moved, or for {rounds} rounds if it never stopped; the others follow from the
+parts, and `tests/conformance/test_fixed_points.py` compares FedAvg, FedProx and FedNova with closed forms. Columns have
+the numbers of the rows.
 """
 NOTES = """
 ## Variants
@@ -240,8 +241,8 @@ NOTES = """
 - `fednova variant=official`: diverges with all clients in every round, because a client subtracts its own
   last direction and the mean is never added; a run warns about it. `ccvr` does not grow, but keeps a bias.
 - `fedsol proximal=feddyn`: nothing pulls clients back, so their h_i grow by α‖Δ_i‖ per round. Their mean and the
-  model do not; the ascent always has the same direction in the end.
-- `fedwmsam` with `norm_bound`: exact, but a limit below 1 also bounds the scalar v_i, which slows it down and moves α.
+  model do not grow; in the end, the ascent always has the same direction.
+- `fedwmsam` with `norm_bound`: exact, but a limit below 1 also bounds the scalar v_i, which slows it down and shifts α.
 - `fedmoswa`, `feddc variant=paper` and `fedgloss variant=official` keep a server variable that is by design not the
   mean of the clients'; the duals of all others are that mean, to 1e-10, in every composition that is not refused.
 - Duals count clients alike: with `weighting = samples`, SCAFFOLD and FedDyn still find the optimum of the plain mean.
@@ -260,7 +261,7 @@ NOTES = """
 | | norm_bound, dp, if gradients are uploaded too | one norm for updates and gradients |
 | moving all optima and the first model | asam | its radius is measured in \\|w\\| |
 | | weight decay | pulls towards 0 |
-| | man, contrast, distillation, trajectory_teacher | act on what the model shows |
+| | man, contrast, distillation, trajectory_teacher | act on the model's outputs |
 | | dynamic_regularisation (official) with a clip | clips −αx without αw |
 | a neutral part changes nothing | norm_bound, dp together with a part that uploads more | one norm for all uploads |
 """

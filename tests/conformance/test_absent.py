@@ -42,7 +42,7 @@ def run(alg, executor, schedule):
     server, store = Server(tsk.x0, alg.server_state(tsk.x0), {}), MemoryStore(lambda: alg.client_state(tsk.x0))
     for t, ids in enumerate(schedule):
         server = play_round(built, server, store, executor(alg, tsk, fed), t, ids, LR * 0.9**t).after
-    return server.x, server.state, {i: store.rows[i] for i in store.known()}
+    return server.x, server.state, {i: store.rows[i] for i in store.list_known()}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=label)
@@ -68,7 +68,7 @@ def test_rounds_that_nobody_answers_age_fedscars_mean_too(settings):
     for t, ids in [(0, [0, 1, 2]), (1, [1, 2, 3]), (2, [0, 3]), (6, [4, 1]), (7, [1]), (11, [0, 1, 2, 3])]:
         played = play_round(built, server, store, Sequential(alg, tsk, fed), t, ids, LR)
         server = played.after
-        own = [store.rows[i]["geometric_bias"] for i in store.known()]
+        own = [store.rows[i]["geometric_bias"] for i in store.list_known()]
         mean = sum(keep ** (t - float(s["when"])) * s["b"] for s in own) / CLIENTS
         torch.testing.assert_close(server.state["geometric_bias"]["bbar"], mean, rtol=0, atol=1e-12)
         assert float(mean.norm()) > 0 or t == 0

@@ -1,5 +1,6 @@
 """A file is complete or as it was: pictures, pages and tables are written aside and renamed."""
 
+import errno
 from pathlib import Path
 
 import matplotlib.figure
@@ -36,3 +37,12 @@ def test_a_picture_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save_figure(figure, tmp_path / "a.svg")
     assert [p.name for p in tmp_path.iterdir()] == ["a.svg"]
     assert (tmp_path / "a.svg").read_bytes() == whole
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    def fail(aside: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(aside))
+
+    with pytest.raises(OSError, match="Read-only") as error:
+        write_atomically(tmp_path / "report.html", fail)
+    assert error.value.filename == str(tmp_path / "report.html")

@@ -9,7 +9,7 @@ import torch
 import steppe
 from steppe.core.errors import SettingError, SteppeError
 from steppe.core.part import Part
-from steppe.core.part_class_checks import check_class, telling_missing_states
+from steppe.core.part_class_checks import check_class, explain_missing_states
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, call_with_settings, check_parts, complete_algorithm, make_algorithm
@@ -95,7 +95,7 @@ def test_a_state_that_nobody_declared_is_a_sentence(hook):
 
 
 def test_a_key_error_elsewhere_stays_one():
-    with pytest.raises(KeyError), telling_missing_states():
+    with pytest.raises(KeyError), explain_missing_states():
         {}["mine"]
 
 
@@ -117,6 +117,18 @@ WRONG = [
     ("penalty", lambda self, w, out, s: out.features.sum(), "out.features exists only if the class says needs"),
     ("client_state", lambda self, x: {"c": 0.0}, "must return a dict of tensors"),
     ("start", lambda self, w: w, r"must take these arguments: \(self, w, s\)"),
+    ("gradient", lambda self, grad, w, s: grad(w).double(), r"type float64, but the model's is float32: convert it"),
+    ("gradient", lambda self, grad, w, s: grad(w.double()).float(), "calls grad with a tensor of type float64"),
+    ("gradient", lambda self, grad, w, s: grad(w[:3]), r"calls grad with a tensor of shape \(3,\)"),
+    ("gradient", lambda self, grad, w, s: grad(), "calls grad with no argument"),
+    ("gradient", lambda self, grad, w, s: w, "never calls grad, so there is no gradient"),
+    ("gradient", lambda self, grad, w, s: grad(w) / s.up, r"fails in line .*: AttributeError: .* s has layout"),
+    ("gradient", lambda self, grad, w, s: 1 // 0, "fails in line .*: ZeroDivisionError: "),
+    ("server", lambda self, delta, s: delta.double(), "type float64"),
+    ("finish", lambda self, delta, s: s.up.update(c=1.0) or delta, r"writes 1.0 to s.up\['c'\], but must"),
+    ("penalty", lambda self, w, out, s: out.logits.mul_(2).sum(), "changes out.logits in place"),
+    ("client_state", lambda self, x: {"k": torch.zeros((), dtype=torch.int64)}, "type int64 as 'k', but a state"),
+    ("client_state", lambda self, x: {0: x * 0}, "as 0, but a state has a name that is text"),
 ]
 
 
@@ -125,6 +137,46 @@ def test_a_hook_that_does_what_it_must_not_is_named_before_training(hook, functi
     part = type("Wrong", (Part,), {"name": "wrong", hook: function})()
     with pytest.raises(SteppeError, match=rf"^Wrong\.{hook} .*{sentence}"):
         steppe.run(part, "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)
+
+
+SAID = [
+    ({"down": "momentum"}, r'must be a tuple of names: down = \("momentum",\)'),
+    ({"needs": "features"}, "must be some of activations, features, logits"),
+    ({"needs": frozenset({"feature"})}, "must be some of activations, features, logits"),
+    ({"reduction": {"c": "average"}}, 'with "weights", "mean" or "sum" for each upload'),
+    ({"frozen": "haed"}, "must be 'head' or 'body'"),
+    ({"asks": "2"}, "must be a whole number, at least 1"),
+    ({"name": "a/b"}, "must be made of letters, digits"),
+    ({"name": ""}, "must be made of letters, digits"),
+]
+
+
+@pytest.mark.parametrize(("said", "sentence"), SAID, ids=range(len(SAID)))
+def test_what_a_class_says_about_itself_is_checked(said, sentence):
+    part = type("Wrong", (Part,), {"name": "wrong", **said})()
+    with pytest.raises(SettingError, match=rf"^Wrong: {next(iter(said))} is .*{sentence}"):
+        check_parts(part)
+
+
+def test_a_broadcast_must_be_in_the_servers_state():
+    part = type("Sends", (Part,), {"name": "sends", "down": ("c",)})()
+    with pytest.raises(SteppeError, match=r"Sends\.down names 'c', which server_state does not return"):
+        steppe.run(part, "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)
+
+
+def test_a_second_call_of_grad_is_declared_where_it_matters():
+    ask_twice = {"name": "twice", "gradient": lambda self, grad, w, s: grad(grad(w))}
+    part = type("Twice", (Part,), ask_twice)()
+    own = type("Own", (Part,), {"name": "own", "once": True, "gradient": lambda self, grad, w, s: grad(w)})()
+    small = {"clients": 2, "per_round": 1, "rounds": 1, "max_steps": 1, "workers": 0, "progress": False}
+    assert len(steppe.run(part, "mlp", **small).history) == 1
+    with pytest.raises(SteppeError, match=r"Twice\.gradient calls grad 2 times per step, .* write asks = 2"):
+        steppe.run((own, part), "mlp", **small)
+
+
+def test_a_hook_that_reads_values_is_tried_on_numbers():
+    part = type("Reads", (Part,), {"name": "reads", "gradient": lambda self, grad, w, s: grad(w) * float(w[0] < 9)})()
+    assert len(steppe.run(part, "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0).history) == 1
 
 
 def test_a_state_keeps_the_shape_that_was_declared():

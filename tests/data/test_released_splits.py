@@ -112,6 +112,51 @@ def test_fedntds_split_with_the_most_trials():
     assert (sizes.min(), sizes.max(), sizes.sum()) == (12, 2731, 50_000)
 
 
+def flsam(labels, clients, alpha, seed, imbalance=0.5):
+    """Thin the classes by one stream; with a second of the same seed, mix, divide in tens, and cut into equal hands."""
+    np.random.seed(seed)
+    kept = []
+    for c in range(10):
+        pool = [int(i) for i in np.where(labels == c)[0]]
+        np.random.shuffle(pool)
+        kept += pool[: int(len(labels) / 10 * imbalance ** (c / 9))]
+    second = np.random.RandomState(seed)
+    second.shuffle(kept)
+    row, tens = [], clients // 10
+    for ten in range(tens):
+        size = int(10 / clients * len(kept))
+        mine = np.array(kept[ten * size :] if ten == tens - 1 else kept[ten * size : (ten + 1) * size])
+        smallest = 0
+        while smallest < int(0.5 * len(mine) / 10):
+            hands = [[] for _ in range(10)]
+            for c in range(10):
+                share = second.dirichlet([alpha] * 10) * [len(hand) < len(mine) / 10 for hand in hands]
+                own = mine[labels[mine] == c]
+                cuts = (np.cumsum(share / share.sum()) * len(own)).astype(int)[:-1]
+                hands = [hand + piece.tolist() for hand, piece in zip(hands, np.split(own, cuts), strict=True)]
+            smallest = min(map(len, hands))
+        row += [sample for hand in hands for sample in hand]
+    short, longer = divmod(len(row), clients)
+    ends = np.cumsum([short + (i < longer) for i in range(clients)])
+    return [part.tolist() for part in np.split(row, ends[:-1])]
+
+
+@pytest.mark.parametrize("alpha", [100, 0.1])
+def test_flsam_thins_classes_and_divides_them_in_tens(alpha):
+    """FedGMT's table: its IID is the same rule with a large α."""
+    split = make(f"longtail({alpha})", LABELS, 100)
+    assert [c.tolist() for c in split.clients] == flsam(LABELS, 100, alpha, 1)
+
+
+def test_flsam_moves_and_flips_a_whole_batch_at_once():
+    config = resolve({"recipe": "flsam", "data": "cifar10"})
+    bright = torch.full((50, 3, 32, 32), 255, dtype=torch.uint8)
+    for key in range(8):
+        seen = find_augmentation(config.augmentation)(bright, torch.tensor(key), (0.5,) * 3, (0.25,) * 3)
+        assert (seen == seen[:1]).all()
+        assert set(seen.unique().tolist()) <= {0.0, 2.0}  # zeros are added after normalising
+
+
 def test_man_draws_the_clients_of_a_round_from_its_number_alone():
     config = resolve({"recipe": "man", "data": "cifar100"})
     assert config.sampling_seed == 0

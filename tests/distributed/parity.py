@@ -22,12 +22,13 @@ from safetensors.torch import save_file
 import steppe
 from steppe.config import resolve
 from steppe.core.server import Server
+from steppe.core.wire import flatten_states
 from steppe.distributed.ranks import Ranks
 from steppe.distributed.torchrun import join
 from steppe.engine.play_round import play_round
 from steppe.executors.sequential import Sequential
 from steppe.experiment import Experiment
-from steppe.runs.client_store import DiskStore, MemoryStore, flatten_states
+from steppe.runs.client_store import DiskStore, MemoryStore
 from tests.conformance.problem import CLIENTS, LR, algorithm, entries, federation, label, task
 from tests.scene import NormNet, launch, seeded
 
@@ -92,7 +93,7 @@ def ended(entry: tuple[str, dict[str, Any]], reduction: str, group: Any = None) 
             server = play_round(built, server, store, Sequential(alg, task(), federation()), t, ids, LR, ranks).after
             ranks.check_same(server.x)
         together = ranks.merge_stores(store)
-        known = together.known()
+        known = together.list_known()
         rows = {str(i): flatten_states(row) for i, row in zip(known, together.gather(known), strict=True)}
     found = {"x": server.x, **{f"server/{k}": v for k, v in flatten_states(server.state).items()}}
     return found | {f"client {i}/{k}": v for i, row in rows.items() for k, v in row.items()}

@@ -22,7 +22,8 @@ import pytest
 
 import steppe as library
 from steppe.algorithms import CATALOGUE
-from steppe.config import Config, nest_settings, resolve
+from steppe.config import Config, resolve
+from steppe.read_config import nest_settings
 from steppe.registry import list_catalogue_settings
 from tests.cli.conftest import Steppe
 from tests.docs.code_blocks import ROOT, SHELL, Block, find_pages, find_steppe, name_page, read_blocks, read_commands

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.pictures import executors, oracle, partitions
+from tools.pictures import executors, league, oracle, partitions
 from tools.pictures.drawing import PICTURES
 
 from tests.docs.code_blocks import ROOT, find_pages
 
-DRAWN = [oracle.draw_composition, oracle.draw_geometry, oracle.draw_round, executors.draw]
+DRAWN = [oracle.draw_composition, oracle.draw_geometry, oracle.draw_round, executors.draw, league.draw]
 
 
 @pytest.mark.parametrize("draw", DRAWN, ids=lambda draw: f"{draw.__module__}.{draw.__name__}")

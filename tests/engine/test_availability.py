@@ -49,6 +49,15 @@ def test_every_client_fails_as_often_as_it_should_and_on_its_own() -> None:
     assert another_seed != fails[:5]
 
 
+def test_a_seeds_failures_and_times_never_change() -> None:
+    """Their keys are part of what a recorded seed means."""
+    built = _built(dropout=0.4, speed="lognormal(0.7, 0.2)")
+    assert [availability.find_available(built, t, [*range(6)]).facts["dropped"] for t in range(3)] == [
+        [2, 4], [3, 4], [0, 5]]  # fmt: skip
+    per_step = {i: s / built.steps(i) for i, s in availability.draw_times(built, 2, [0, 5]).items()}
+    assert per_step == pytest.approx({0: 0.8477173621905875, 5: 2.9555532673225704})
+
+
 def test_without_the_keys_everybody_answers() -> None:
     assert availability.find_available(_built(), 0, [4, 2]) == ([4, 2], {})
 

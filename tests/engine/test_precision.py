@@ -13,7 +13,7 @@ from steppe.config import resolve
 from steppe.core.task import Task
 from steppe.engine.build import build_algorithm
 from steppe.engine.devices import set_precision
-from steppe.executors.client_conv_kernels import _precision
+from steppe.executors.client_conv_kernels import _choose_precision
 from tests.scene import USUAL, blobs
 
 SEEN: list[torch.dtype] = []
@@ -95,6 +95,6 @@ def test_what_a_gpu_is_allowed(algorithm, settings, options, tf32, bf16):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not tf32
     notes = set_precision(config, build_algorithm(config), task)
     assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == tf32
-    assert _precision(torch.zeros(1)) == ("tf32" if tf32 else "tf32x3")  # our own kernels obey the same switch
+    assert _choose_precision(torch.zeros(1)) == ("tf32" if tf32 else "tf32x3")  # our own kernels obey the same switch
     assert task.fast == (torch.bfloat16 if bf16 else None)
     assert len(notes) == (settings is FIXED and options == {"precision": "tf32"})

@@ -43,8 +43,8 @@ def test_the_numbers_are_those_of_the_run() -> None:
 def test_it_is_told_before_the_first_round(tmp_path: Path) -> None:
     with listening() as said:
         simulate(built(rounds=1), tmp_path / "run", watch=lambda _: said.append("a round"))
-    assert said[0].startswith("memory: 1 MiB (the states of 6 clients 1 MiB, a round's vectors 1 MiB), ")
-    assert "disk: up to 1 MiB" in said[0]
+    assert said[0].startswith("memory: 18 KiB (the states of 6 clients 2 KiB, a round's vectors 14 KiB), ")
+    assert "disk: up to 10 KiB" in said[0]
     assert said[1] == "a round"
 
 
@@ -54,7 +54,7 @@ def test_a_limit_sends_states_to_disk_and_then_refuses(tmp_path: Path) -> None:
     assert not resources.is_on_disk(built(memory=enough), tmp_path)
     assert resources.is_on_disk(built(memory=too_little), tmp_path)
     assert launch(tmp_path / "run", memory=too_little).folder is not None  # on disk it fits
-    with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .*, but memory = .*or raise memory"):
+    with pytest.raises(SteppeError, match=r"needs 22 KiB of memory .*, but memory = .*or raise memory"):
         launch(tmp_path / "other", memory=too_little, store="memory")
     assert not (tmp_path / "other").exists()
     with pytest.raises(SteppeError, match=r"memory = 1e-09 allows .*lower per_round or use a smaller model"):
@@ -74,11 +74,11 @@ def test_without_a_limit_and_a_folder_there_is_what_is_free(monkeypatch: pytest.
 def test_what_is_not_there_is_refused_with_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(resources, "find_free_memory", lambda device: 100)
-        with pytest.raises(SteppeError, match=r"needs 1 MiB of memory .* but 1 MiB are free: "):
+        with pytest.raises(SteppeError, match=r"needs 22 KiB of memory .* but 1 KiB are free: "):
             launch(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(resources.shutil, "disk_usage", lambda place: Full)
-        with pytest.raises(SteppeError, match=r"up to 1 MiB of disk for client states and checkpoints, but 0 MiB"):
+        with pytest.raises(SteppeError, match=r"up to 16 KiB of disk for client states and checkpoints, but 0 KiB"):
             launch(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -109,7 +109,7 @@ def test_rows_exist_from_the_first_participation_on(tmp_path: Path) -> None:
     assert store.path.stat().st_blocks * 512 <= 5 * (4 * ROW + 8192)
     found = [float(state["part"]["c"][-1]) for state in store.gather([3, 5000, 9999, 7, 8])]
     assert found == [1.0, 4.0, 3.0, 5.0, 0.0]
-    assert store.known() == [3, 7, 5000, 9999]
+    assert store.list_known() == [3, 7, 5000, 9999]
 
 
 def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert old.current[old.place[8]] != 2  # the checkpoint's row stays
     again = DiskStore(old.fresh, tmp_path / "clients.bin")
     again.restore(old.commit())
-    assert again.known() == [1, 8]
+    assert again.list_known() == [1, 8]
     assert float(again.gather([8])[0]["part"]["c"][0]) == 8.0
 
 

@@ -16,15 +16,25 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.engine.build import build_experiment
 from steppe.engine.choose_executor import choose_executor
+from steppe.executors.sequential import Sequential
 from tests.scene import blobs, launch, records, seeded
 
 
 def test_no_rounds(tmp_path: Path) -> None:
     result = launch(tmp_path / "run", rounds=0)
     assert result.history == []
-    assert result.summary["rounds"] == 0
+    assert (result.summary["rounds"], result.summary["evaluations"]) == (0, 0)
     assert torch.equal(result.x, result.experiment.task.x0)
     assert steppe.load(tmp_path / "run", seeded(seed=9)).state_dict()["last.bias"].equal(seeded().last.bias)
+
+
+def test_the_learning_rate_is_recorded_as_the_number_that_was_meant() -> None:
+    result = launch(lr=0.1, lr_decay=0.998, rounds=3)
+    assert [r["lr"] for r in result.history] == [0.1, 0.0998, 0.0996004]
+
+
+def test_so_small_a_run_starts_no_workers() -> None:
+    assert isinstance(choose_executor(launch(rounds=0, workers="auto").experiment), Sequential)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "batched"])
@@ -142,7 +152,7 @@ def test_a_state_that_is_not_finite_is_caught_when_it_appears() -> None:
 
 
 def test_nobody_left_stops_the_run_even_when_updates_may_be_dropped() -> None:
-    with pytest.raises(RunFailed, match="not finite"):
+    with pytest.raises(RunFailed, match="not finite, so no update is left: lower lr"):
         launch(algorithm="fedavg", lr=1e9, weight_decay=1e9, nonfinite="drop", epochs=5)
 
 
@@ -203,8 +213,8 @@ def test_weights() -> None:
 
 
 def test_evaluation_every_few_rounds_and_at_the_end() -> None:
-    result = launch(rounds=5, evaluate_every=2)
-    assert [r["round"] for r in result.history if "accuracy" in r] == [2, 4, 5]
+    result = launch(rounds=7, evaluate_every=3)
+    assert [r["round"] for r in result.history if "accuracy" in r] == [3, 6, 7]
 
 
 def test_the_folder_says_what_was_run(tmp_path: Path) -> None:

@@ -125,12 +125,19 @@ def test_optimisers_by_name_part_and_class_are_one() -> None:
     ({"optimiser": partial(torch.optim.SGD, lr=1.0)}, "set the key lr"),
     ({"optimiser": lambda g: g}, r"rule\(gradient, w, memory, k\)"),
     ({"optimiser": lambda g, w, m, k: g.sum()}, "must be a vector"),
+    ({"optimiser": lambda g, w, m, k: g.double()}, "must be a vector like the gradient, of its length and type"),
     ({"optimiser": 3}, "optimiser is 3"),
     ({"optimiser": "own:mine.rule"}, "pass it again from Python"),
 ])  # fmt: skip
 def test_what_is_wrong_is_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SteppeError, match=sentence):
         launch(**options)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", nesterov])
+def test_a_momentum_without_effect_is_told(optimiser: Any) -> None:
+    assert any("momentum = 0.9 has no effect" in note for note in launch(optimiser=optimiser, momentum=0.9).notes)
+    assert not launch(optimiser="sgd:momentum=0.5", momentum=0.9).notes
 
 
 def test_an_algorithm_that_reads_displacements_refuses_an_own_optimiser() -> None:

@@ -72,6 +72,16 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(moment: str) -> None:
     assert len(bad.pages) == {"begin": 0, "round": 1, "end": 4}[moment]
 
 
+def test_what_a_callback_changes_is_its_own() -> None:
+    import steppe
+
+    few: dict[str, Any] = {"rounds": 2, "max_steps": 1, "workers": 0, "progress": False}
+    seen = Notebook()
+    result = steppe.run("fedavg", "mlp", watch=lambda record: record.clear(), track=[seen], **few)
+    assert [r["round"] for r in result.history] == [1, 2]
+    assert seen.pages[1] == ("round", result.history[0])
+
+
 def test_a_run_that_fails_ends_its_trackers() -> None:
     book = Notebook()
     with pytest.raises(RunFailed):

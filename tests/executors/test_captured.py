@@ -26,8 +26,9 @@ from steppe.engine.build import build_experiment
 from steppe.engine.rounds import simulate
 from steppe.executors import captured
 from steppe.executors.batched import Batched
-from steppe.executors.captured import Captured, make_timetable
+from steppe.executors.captured import Captured
 from steppe.executors.sequential import Sequential
+from steppe.executors.timetable import choose_width, make_timetable
 from steppe.experiment import Experiment
 from tests.executors.test_executors import one_round, unequal
 from tests.scene import USUAL, NormNet, blobs, listening, seeded
@@ -72,6 +73,16 @@ def test_every_client_takes_all_its_steps_in_order_and_lanes_end_together(steps:
         for client in holds.values():
             taken[client] += until - t
     assert taken == steps
+
+
+def test_one_client_has_one_lane() -> None:
+    assert choose_width([[7]]) == 1
+
+
+def test_a_round_may_be_empty() -> None:
+    """Sampling by independent draws sometimes draws nobody, also in the rounds by which the lanes are chosen."""
+    assert choose_width([[], [50] * 3, []]) == 3
+    assert choose_width([[], []]) == 1
 
 
 def test_a_larger_round_than_any_before_finds_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

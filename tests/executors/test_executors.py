@@ -27,6 +27,7 @@ from steppe.data.federation import Federation
 from steppe.engine.build import build_experiment
 from steppe.executors.batched import Batched
 from steppe.executors.sequential import Sequential
+from steppe.executors.shared_pickle import forget, pack, share, unpack
 from steppe.executors.workers import Workers
 from steppe.experiment import Experiment
 from tests.scene import NormNet, blobs, launch, remains, seeded
@@ -203,6 +204,18 @@ def test_workers_share_a_frozen_base_with_this_process() -> None:
     assert model.again.weight is model.base.weight
     assert shared.model.base.weight.data_ptr() == model.base.weight.data_ptr()  # type: ignore[union-attr]
     assert torch.equal(shared.x, launch(model=model, workers=0, rounds=1, algorithm="fedavg").x)
+
+
+def test_a_large_parameter_arrives_as_one_and_a_buffer_does_not() -> None:
+    layer = nn.Linear(200, 200)
+    layer.register_buffer("table", torch.ones(200, 200))
+    job, packer = pack(layer)
+    files = share(packer, ())
+    made = unpack(job, files)
+    forget(file.handle for file in files)
+    assert [len(file.places) for file in files] == [2, 0]  # none of them is frozen
+    assert (type(made.weight), type(made.table)) == (nn.Parameter, torch.Tensor)
+    assert torch.equal(made.weight, layer.weight)
 
 
 def test_whatever_pickle_says_the_run_goes_on_here() -> None:

@@ -89,7 +89,8 @@ def test_chunks_change_nothing(name, options):
 def test_threads_change_nothing(name, kept):
     """A thread a piece, with graphs that are kept and with graphs that are made anew and thrown away."""
     alone, w, _ = make(name, chunk=7)
-    limit = alone.memory_limit if kept else 20 * alone._bytes(w)  # room for two pieces at work, not for all graphs
+    # Room for two pieces at work, not for all graphs.
+    limit = alone.memory_limit if kept else 20 * alone._measure_bytes(w)
     several, _, _ = make(name, chunk=7, memory_limit=limit)
     v, before = torch.randn(3, len(w), dtype=torch.float64), torch.get_num_threads()
     try:
@@ -392,12 +393,12 @@ def test_a_model_too_large_for_memory(monkeypatch, dense):
 
 
 def test_a_containers_limit_counts(tmp_path):
-    assert free_memory.in_container(tmp_path) == math.inf
+    assert free_memory.find_free_in_container(tmp_path) == math.inf
     for name, text in {"max": "1000", "current": "700", "stat": "anon 300\ninactive_file 150"}.items():
         (tmp_path / f"memory.{name}").write_text(text + "\n")
-    assert free_memory.in_container(tmp_path) == 450
+    assert free_memory.find_free_in_container(tmp_path) == 450
     (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory.in_container(tmp_path) == math.inf
+    assert free_memory.find_free_in_container(tmp_path) == math.inf
     assert 0 < free_memory.find_free_memory(torch.device("cpu")) < 1 << 50
 
 

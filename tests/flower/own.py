@@ -12,6 +12,10 @@ def model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
 
 
+def next_token():
+    return nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 20))
+
+
 def norm_model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
 
@@ -62,3 +66,52 @@ def broken():
 
 
 margin = Metric("margin", lambda outputs, targets: outputs.max(1).values, lower=True)
+
+
+class Masked(nn.Module):
+    """Two inputs per sample, and predictions under a name that is not usual."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(20, 6), nn.Linear(6, 2)
+
+    def forward(self, ids, keep):
+        keep = keep[..., None].to(self.table.weight.dtype)
+        return {"scores": self.last((self.table(ids) * keep).sum(1) / keep.sum(1))}
+
+
+def scores(outputs):
+    return outputs["scores"]
+
+
+def focal(outputs, targets):
+    nll = nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return (1 - (-nll).exp()) ** 2 * nll
+
+
+def sentences(seed, count):
+    g = torch.Generator().manual_seed(seed)
+    keep = torch.arange(5) < torch.randint(2, 6, (count, 1), generator=g)
+    return {"ids": torch.randint(20, (count, 5), generator=g), "keep": keep}, torch.randint(2, (count,), generator=g)
+
+
+def of_client_0():
+    return sentences(0, 30)
+
+
+def of_client_1():
+    """The same form as a torch data set."""
+    inputs, y = sentences(1, 40)
+    return [({k: v[i] for k, v in inputs.items()}, int(y[i])) for i in range(40)]
+
+
+def of_the_server():
+    return sentences(2, 50)
+
+
+def nested():
+    return {"ids": {"a": torch.zeros(3, 5)}, "keep": torch.ones(3, 5)}, torch.zeros(3).long()
+
+
+def in_order():
+    return tuple(sentences(0, 3)[0].values()), torch.zeros(3).long()

@@ -50,8 +50,8 @@ def told(**fields):
     """With other facts; None takes one away."""
 
     def change(content):
-        facts = {k: v for k, v in {**content["told"], **fields}.items() if v is not None}
-        return RecordDict({**content, "told": ConfigRecord(facts)})
+        facts = {k: v for k, v in {**content["facts"], **fields}.items() if v is not None}
+        return RecordDict({**content, "facts": ConfigRecord(facts)})
 
     return change
 
@@ -135,7 +135,7 @@ def test_replies_of_all_kinds_are_survived(tmp_path):
     kinds = list(REPLIES)
     run = {**RUN, "rounds": len(kinds) + 1, "max_steps": 1}
     grid = grid_of(tmp_path, run)
-    grid.spoil = Bad(grid, lambda content: REPLIES[kinds[int(content["told"]["round"]) - 1]](content))
+    grid.spoil = Bad(grid, lambda content: REPLIES[kinds[int(content["facts"]["round"]) - 1]](content))
     with small():
         result, _, said = launch(tmp_path, run, grid=grid, terms={"refusals": 1000})
     refused = [[r["client"] for r in record.get("refused", [])] for record in result.history[1:]]
@@ -255,7 +255,7 @@ def test_replies_that_are_no_message_are_survived(tmp_path):
 
     def put_(question, message, *edited):
         round_ = int(message.metadata.group_id or "1") - 1
-        if round_ and message.content["told"]["client"] == BAD and not edited:
+        if round_ and message.content["facts"]["client"] == BAD and not edited:
             return broken(wrecks[round_ - 1])(grid.link, question, message)
         return honest(question, message, *edited)
 
@@ -274,7 +274,7 @@ def test_a_reply_that_never_arrives_holds_up_nobody_beyond_the_deadline(tmp_path
 
     def put_(question, message, *edited):
         honest(question, message)
-        if message.metadata.group_id == "2" and message.content["told"]["client"] == BAD:
+        if message.metadata.group_id == "2" and message.content["facts"]["client"] == BAD:
             names = {n for n, c in grid.link.objects.items() if c.startswith(b"ArrayChunk ")}
             mine = {n for n, thing in get_all_nested_objects(message).items()} & names
             grid.link.objects |= dict.fromkeys(mine, b"")
@@ -294,7 +294,7 @@ def test_a_reply_of_400_megabytes_is_not_fetched(tmp_path):
     big = b"ArrayChunk  1048576\0" + bytes(2**20)
 
     def put_(question, message, *edited):
-        if message.metadata.group_id == "2" and message.content["told"]["client"] == BAD:
+        if message.metadata.group_id == "2" and message.content["facts"]["client"] == BAD:
             tree = ObjectTree(object_id=message.object_id, children=[ObjectTree(object_id=n) for n in names])
             honest(question, message, {}, tree)
         else:
@@ -491,6 +491,6 @@ def test_an_absent_client_that_is_sampled_alone_ends_nothing(tmp_path):
 
 def test_other_errors_than_a_nodes_still_end_the_run(tmp_path, monkeypatch):
     """A server that is itself broken must not look like a federation of bad nodes."""
-    monkeypatch.setattr(Nodes, "_present", lambda *_: 1 / 0)
+    monkeypatch.setattr(Nodes, "_wait_for_present", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         launch(tmp_path, RUN, grid=grid_of(tmp_path))

@@ -30,7 +30,7 @@ class Spoiler:
         self.client, self.round, self.change = client, round_, change
 
     def __call__(self, message, node):
-        told = message.content.config_records.get("told", {})
+        told = message.content.config_records.get("facts", {})
         if told.get("client") == self.client and told.get("round") == self.round:
             return self.change(message)
         return message
@@ -38,7 +38,7 @@ class Spoiler:
 
 def changed(**told):
     def change(message):
-        message.content["told"] = ConfigRecord({**message.content["told"], **told})
+        message.content["facts"] = ConfigRecord({**message.content["facts"], **told})
         return message
 
     return change
@@ -330,7 +330,7 @@ def test_a_round_that_loses_all_its_nodes_is_tried_again(tmp_path):
     lost = []
 
     def away(message, node):
-        if message.content.config_records.get("told", {}).get("round") == 1 and len(lost) < 3:
+        if message.content.config_records.get("facts", {}).get("round") == 1 and len(lost) < 3:
             return lost.append(node)
         return message
 

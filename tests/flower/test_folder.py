@@ -16,10 +16,13 @@ from cryptography import x509
 from flwr.cli.build import build_fab_from_disk
 from typer.testing import CliRunner
 
+import steppe
 from steppe.cli.app import app
+from steppe.cli.federate import make_display
 from steppe.config import resolve
 from steppe.core.cost import Cost
 from steppe.core.errors import RunFailed, SteppeError
+from steppe.engine.progress import Progress
 from steppe.flower import launch as processes
 from steppe.flower.certificates import write_node_key
 from steppe.flower.create import init
@@ -31,9 +34,23 @@ from steppe.flower.server_app import serve
 from steppe.flower.server_status import STATUS, lock, write_status
 from steppe.runs.folder import RunFolder
 from tests.flower.memory import MemoryGrid, launch, node_folders, settings_of
+from tests.scene import blobs, seeded
 
 CONFIG = resolve({"clients": 2, "per_round": 2, "algorithm": "fedsmoo", "settings": {"rho": 0.2}, "clip": 3.0})
 IMAGES = Sample(shape=[1, 8, 8], classes=2, class_names=["cat", "dog"], mean=[0.5], std=[0.5])
+
+
+def test_rounds_are_shown_with_the_metric_of_the_run(tmp_path, capsys):
+    def error(outputs, targets):
+        return (outputs.argmax(1) != targets).float()
+
+    result = steppe.run("fedavg", seeded(), blobs(), add="ema", metrics=[("error", error, "lower"), "accuracy"],
+                        out=tmp_path, clients=2, per_round=2, rounds=2, partition="iid", progress=False)  # fmt: skip
+    with Progress(2) as progress:
+        progress.begin("fedavg")
+        show = make_display(RunFolder(tmp_path), progress)
+        show(result.history[-1])
+    assert f"fedavg+ema  round 2/2  error {result.score:.4g}  loss" in capsys.readouterr().err
 
 
 def command(*words):

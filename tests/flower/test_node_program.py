@@ -126,7 +126,7 @@ def test_a_message_rings_for_the_process_that_forks(flower):
     flower.setattr(worker, "_pull_and_store_message", lambda **_: found.pop(0))
     flower.setattr(supernode.Forks, "ring", lambda self: rung.append(time.monotonic()))
     flower.setattr(supernode.Forks, "keep", lambda self, address: rung.append(address))
-    supernode.be_quick()
+    supernode.speed_up()
     assert worker._pull_and_store_message() is None
     assert rung == []
     assert worker._pull_and_store_message() == 5

@@ -28,7 +28,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from steppe.config import resolve
 from steppe.flower.create import init
 from steppe.flower.end_with_parent import find_descendants
-from steppe.flower.launch import Local, run_flwr
+from steppe.flower.launch import Local, register, run_flwr
 from steppe.flower.superlink import JOIN, OBJECT, OPEN
 from tests.flower.memory import USUAL
 from tests.flower.test_processes import is_running
@@ -53,7 +53,7 @@ def local(tmp_path_factory):
     try:
         made.start_superlink()
         for client in range(2):
-            made.register(client)
+            register(folder, client)
             made.start_node(client)
         until = time.monotonic() + 120
         while run_flwr(folder, "supernode", "list", "--format", "json").stdout.count('"online"') < 2:

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from steppe.algorithms import CATALOGUE
-from steppe.runs.client_store import flatten_states
+from steppe.core.wire import flatten_states
 from tests.flower.memory import launch, replay, settings_of, states_on_disk
 
 FURTHER = [("fedscar", {"scale": "var"}), ("fedscar", {"variant": "lagged"}), ("fedsmoo", {"variant": "official"})]
@@ -29,7 +29,7 @@ def test_equals_the_simulator(name, settings, tmp_path):
     for mine, theirs in zip(tree_leaves(result.server.state), tree_leaves(server.state), strict=True):
         close(mine, theirs)
     kept = states_on_disk(tmp_path / "nodes")
-    for client in store.known():
+    for client in store.list_known():
         theirs = flatten_states(store.gather([client])[0])
         mine = kept[client][max(kept[client])] if theirs else {}
         assert set(mine) == set(theirs)

@@ -73,14 +73,14 @@ def test_what_is_sent_is_what_the_parts_declare(tmp_path):
 
     def look(message, node):
         content = message.content
-        seen.append((set(content), set(content.config_records["told"]),
+        seen.append((set(content), set(content.config_records["facts"]),
                      set(content.array_records.get("arrays", {}))))  # fmt: skip
         return message
 
     result, _, _ = launch(tmp_path, RUN, look)
-    asked = ({"told"}, {"federation", "client", "samples", "steppe", "torch"}, set())
+    asked = ({"facts"}, {"federation", "client", "samples", "steppe", "torch"}, set())
     facts = {"federation", "client", "round", "fingerprint", "samples", "loss", "drift", "seconds"}
-    trained = ({"told", "arrays"}, facts, {"update", "up/control_variates/dc"})  # fmt: skip
+    trained = ({"facts", "arrays"}, facts, {"update", "up/control_variates/dc"})  # fmt: skip
     assert all(s in (asked, trained) for s in seen), seen
     for record in result.history:
         assert record["nodes"]["bytes_up"] < result.experiment.cost.bytes_up + 1000

@@ -16,11 +16,12 @@ from steppe.config import resolve
 from steppe.core.errors import RunFailed
 from steppe.engine.progress import handle_logs
 from steppe.flower.certificates import write_node_key
-from steppe.flower.create import CONNECTION, init, pin
+from steppe.flower.create import init, pin
 from steppe.flower.end_with_parent import find_descendants
 from steppe.flower.federation_file import read_federation_file
-from steppe.flower.launch import Local, end_keeper, run_flwr
+from steppe.flower.launch import Local, end_keeper, register, run_flwr, submit
 from steppe.flower.node_store import NodeStore
+from steppe.flower.scripts import CONNECTION
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs import checkpoint
 from steppe.runs.folder import RunFolder
@@ -47,7 +48,7 @@ class Trial:
         self.local = Local(self.folder)
         self.local.start_superlink()
         for client in range(3):
-            self.local.register(client)
+            register(self.folder, client)
             self.local.start_node(client)
         self.terms = (self.folder / "app" / "federation.toml").read_text()
         self.slow = 30.0  # what a round takes on this machine, measured by the first run
@@ -69,7 +70,7 @@ class Trial:
     def begin(self, out: str, sets: str, resume: bool = False) -> threading.Thread:
         """Submit a run and follow it in a thread, whose `error` says how it ended."""
         asked = time.time()
-        self.local.submit(resume, sets, out)
+        submit(self.folder, resume, sets, out)
 
         def follow() -> None:
             try:

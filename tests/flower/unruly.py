@@ -35,7 +35,7 @@ def train(message, context):
     reply = honest(message, context)
     while fault == "wait" and not (home / f"gate-{round_}").exists():
         time.sleep(0.1)
-    told, arrays = dict(reply.content["told"]), {k: v.numpy().copy() for k, v in reply.content["arrays"].items()}
+    told, arrays = dict(reply.content["facts"]), {k: v.numpy().copy() for k, v in reply.content["arrays"].items()}
     if fault == "nan":
         arrays["update"][0] = float("nan")
     if fault == "shape":
@@ -44,6 +44,6 @@ def train(message, context):
         told["round"] = round_ - 1
     if fault == "other":
         told["fingerprint"] = "0" * 16
-    reply.content["told"] = ConfigRecord(told)
+    reply.content["facts"] = ConfigRecord(told)
     reply.content["arrays"] = ArrayRecord({k: Array(v) for k, v in arrays.items()})
     return reply

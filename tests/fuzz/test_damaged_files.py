@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import steppe
-from steppe.config import read_config_file, resolve
+from steppe.config import resolve
 from steppe.data.partition import Partition
 from steppe.engine.trackers import find_id
 from steppe.flatness.landscape import Landscape
@@ -25,6 +25,7 @@ from steppe.flower.keys import bind, read_keys
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Strikes
 from steppe.jobs.search import Range, Search
+from steppe.read_config import read_config_file
 from steppe.reproduce.rows import read_rows
 from tests.fuzz.damage import ANY_JSON, Damage
 from tests.fuzz.inputs import fuzz, is_sentence, within

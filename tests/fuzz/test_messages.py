@@ -32,7 +32,7 @@ FACTS = st.dictionaries(st.sampled_from([*TOLD, "code", "more"]), VALUES, max_si
 
 
 def _good() -> dict[str, Any]:
-    return {"told": ConfigRecord(dict(TOLD)), "arrays": ArrayRecord({k: Array(v.numpy()) for k, v in LIKE.items()})}
+    return {"facts": ConfigRecord(dict(TOLD)), "arrays": ArrayRecord({k: Array(v.numpy()) for k, v in LIKE.items()})}
 
 
 @st.composite
@@ -42,10 +42,10 @@ def contents(draw: Any) -> RecordDict:
     for _ in range(draw(st.integers(1, 3))):
         match draw(st.sampled_from(["facts", "lost", "array", "kind", "more"])):
             case "facts":
-                records["told"] = ConfigRecord({**TOLD, **draw(FACTS)})
+                records["facts"] = ConfigRecord({**TOLD, **draw(FACTS)})
             case "lost":
                 gone = draw(st.sampled_from(sorted(TOLD)))
-                records["told"] = ConfigRecord({k: v for k, v in TOLD.items() if k != gone})
+                records["facts"] = ConfigRecord({k: v for k, v in TOLD.items() if k != gone})
             case "array":
                 name, good = draw(st.sampled_from(sorted(LIKE))), Array(LIKE["update"].numpy())
                 raw = draw(ANY_BYTES)(good.data)
@@ -55,7 +55,7 @@ def contents(draw: Any) -> RecordDict:
                 )
             case "kind":
                 made = draw(st.sampled_from([MetricRecord({"client": 1}), ArrayRecord({}), ConfigRecord({})]))
-                records[draw(st.sampled_from(["told", "arrays", "refusal"]))] = made
+                records[draw(st.sampled_from(["facts", "arrays", "refusal"]))] = made
             case "more":
                 records[draw(st.text(min_size=1, max_size=8))] = ConfigRecord(draw(FACTS))
     return RecordDict(records)
@@ -89,7 +89,7 @@ def test_a_stray_exception_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(reply_checks, "read_array", stray)
     with pytest.raises(RuntimeError, match="torch says no"):
         _read(Message(RecordDict(_good()), 1, MessageType.TRAIN), True)
-    monkeypatch.setattr(reply_inbox, "size_of", stray)
+    monkeypatch.setattr(reply_inbox, "measure_size", stray)
     with pytest.raises(RuntimeError, match="torch says no"):
         _read_bytes(0, lambda data: data)
 

@@ -37,8 +37,8 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             records.append({"round": t, "accuracy": 1 - score})
             records[-1] |= {"validation_accuracy": score} if config["validation"] else {}
             emit({"round": t, "state": METRIC.text(1 - score)})
-        summary = {"model_of_round": config["rounds"], "last": 1 - score, "mean_of_last_ten": 0.5, "loss": 1.0,
-                   "seconds": 0.1}  # fmt: skip
+        summary = {"rounds": config["rounds"], "model_of_round": config["rounds"], "last": 1 - score,
+                   "mean_of_last_ten": 0.5, "loss": 1.0, "seconds": 0.1}  # fmt: skip
         if where:
             folder = RunFolder(Path(where))
             folder.path.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,8 @@ def _ended(
     point = _point(**settings)
     for seed, last in values.items():
         more = {"validation": validation[seed]} if validation else {}
-        point.results[seed] = {"last": last, "mean_of_last_ten": last, "loss": 0.5, "seconds": 1.0, **more}
+        point.results[seed] = {"rounds": 2, "last": last, "mean_of_last_ten": last, "loss": 0.5,
+                               "seconds": 1.0, **more}  # fmt: skip
     point.failed = {10 + k: "no" for k in range(failed)}
     return point
 
@@ -83,7 +84,7 @@ def test_validation_chooses_where_there_is_validation(without_folders: None) -> 
     assert told["points"][0]["last"] == pytest.approx((0.85, math.sqrt(0.005)))
     assert told["points"][0]["validation"] == pytest.approx((0.55, math.sqrt(0.005)))
     columns, rows = sweep_table.make_cells([a, b], ["rho"], 2)
-    assert columns == ["rho", "validation", "test", "test, last ten", "test loss", "runs", ""]
+    assert columns == ["rho", "validation", "test", "test, last 2", "test loss", "runs", ""]
     assert rows[0][:3] == ["0.1", "55.00 ± 7.07", "85.00 ± 7.07"]
     assert [row[-2:] for row in rows] == [["2/2", ""], ["2/2", "best"]]
     assert "chosen by validation accuracy" in sweep_table.explain_table([a, b], 2)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from steppe.config import resolve
+from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError
 from steppe.jobs import queue as queue_module
 from steppe.jobs.job import Job
@@ -19,10 +20,24 @@ from steppe.jobs.queue import LIVES, Queue
 from steppe.jobs.ray_places import parse_place, read_own_files
 
 MINE = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from steppe.core.part import Part
 from steppe.parts.sam import SAM
 
 def mine(rho: float = 0.05):
     return (SAM(rho=rho),)
+
+@dataclass(frozen=True)
+class Gate(Part):
+    name = "gate"
+    file: str = ""
+
+    def settle(self, x, s):
+        while s.round >= int(Path(self.file).read_text()):  # no job ends while another has not begun
+            time.sleep(0.05)
 """
 
 
@@ -124,7 +139,10 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 def test_two_nodes_one_of_them_killed(nodes: Any, here: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "steppe.queue")
-    jobs = _jobs(here / "there", rounds=120, checkpoint_every=5, evaluate_every=40)
+    gate = here / "last"  # rounds that may be trained so far: fewer at first, so that there are some left to continue
+    gate.write_text("20")
+    settings = {"rounds": 60, "checkpoint_every": 5, "evaluate_every": 20, "add": [f"mine.py:Gate:file={gate}"]}
+    jobs = _jobs(here / "there", **settings)
     progress: dict[str, int] = {}
 
     def open_queue() -> Queue:
@@ -145,18 +163,20 @@ def test_two_nodes_one_of_them_killed(nodes: Any, here: Path, caplog: pytest.Log
     with open_queue() as queue:
         assert len(queue.slots) == 2
         play_until(queue, 6)
-    assert all(5 < job.rounds_done < 120 for job in jobs)
+    assert all(5 <= job.rounds_done <= 20 for job in jobs)
+    write_atomically(gate, lambda aside: aside.write_text("40"))
 
     # Continued from there; one node dies, and its job runs again on the other.
     with open_queue() as queue:
         play_until(queue, 1)
         assert min(progress.values()) > 5
         nodes.remove_node(nodes.second, allow_graceful=False)
+        write_atomically(gate, lambda aside: aside.write_text("60"))
         assert {one.job.label: one.error for one in queue} == {job.label: None for job in jobs}
     assert sum("it is run again" in message for message in caplog.messages) == 1
 
     # The results are those of this machine, to the bit.
-    local = _jobs(here / "local", rounds=120, checkpoint_every=5, evaluate_every=40)
+    local = _jobs(here / "local", **settings)
     with Queue([Here]) as queue:
         queue.add(local)
         assert all(one.error is None for one in queue)

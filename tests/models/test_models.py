@@ -1,5 +1,6 @@
 """Parameter counts of the papers, the head and the taps, and batching over parameter sets."""
 
+import copy
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.errors import SteppeError
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.models import MODELS, build, describe
+from steppe.models.resnet import Convolution3
 from steppe.models.vit import Attention, FusedAttention, cardinal, diagonal, shifted
 
 TEXT = {"lstm", "lstm-fedavg", "gpt"}  # tests/data/test_shakespeare.py
@@ -63,12 +65,26 @@ def test_resnet18_gn_is_the_network_of_fedsmoo():
     model = build("resnet18-gn", 10, (3, 32, 32))
     assert len(list(model.parameters())) == 62
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.zeros(1, 3, 32, 32))
+        copy.deepcopy(model).to("meta")(torch.zeros(1, 3, 32, 32, device="meta"))  # a CPU skips products with padding
     assert round(counter.get_total_flops() / 2e6, 1) == 37.0  # a multiply and an add are two operations
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.weight.numel() > 10_000:
             fan_out = module.out_channels * math.prod(module.kernel_size)
             assert module.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.05)
+
+
+@pytest.mark.parametrize(("stride", "height", "width"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2)])
+def test_a_convolution_to_one_pixel_is_a_product_with_the_taps_that_see_the_image(stride: int, height: int, width: int):
+    torch.manual_seed(0)
+    layer, x = Convolution3(3, 5, stride).double(), torch.randn(4, 3, height, width, dtype=torch.double)
+    both = (x.requires_grad_(), layer.weight)
+    with FlopCounterMode(display=False) as counter:
+        found = layer(x)
+    assert counter.get_total_flops() == 2 * 4 * 5 * 3 * height * width
+    expected = nn.Conv2d.forward(layer, x)
+    torch.testing.assert_close(found, expected)
+    along = torch.randn_like(expected)
+    torch.testing.assert_close(torch.autograd.grad(found, both, along), torch.autograd.grad(expected, both, along))
 
 
 @EVERY

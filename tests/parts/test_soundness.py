@@ -16,11 +16,13 @@ from steppe.engine.quadratics import Problem, trace, trace_algorithm
 from steppe.parts.activation_norm import ActivationNorm
 from steppe.parts.adamw import AdamW
 from steppe.parts.client_momentum import ClientMomentum
+from steppe.parts.consistent_sam import ConsistentSAM
 from steppe.parts.control_variates import ControlVariates
 from steppe.parts.dynamic_regularisation import DynamicRegularisation
 from steppe.parts.geometric_bias import GeometricBias
 from steppe.parts.global_ascent import GlobalAscent
 from steppe.parts.latest_mean import LatestMean
+from steppe.parts.momentum_sam import MomentumSAM
 from steppe.parts.nesterov import NesterovStart
 from steppe.parts.norm_bound import NormBound
 from steppe.parts.relaxed_start import RelaxedStart
@@ -187,6 +189,8 @@ def test_client_momentum_is_measured_from_the_start(variant):
         ((DynamicRegularisation(0.1),), "dynamic_regularisation", "h", "h"),
         ((GeometricBias(0.2, 0.8, 0.05, variant="lagged"),), "geometric_bias", "h", "h"),
         ((RelaxedStart(0.3), ControlVariates()), "control_variates", "c", "c"),
+        ((MomentumSAM(0.05),), "momentum_sam", "c", "c"),
+        ((ConsistentSAM(0.05, "early"),), "consistent_sam", "mu", "mu"),
     ],
 )
 def test_what_the_server_takes_is_what_the_client_keeps(parts, part, name, client):
@@ -204,6 +208,15 @@ def test_the_latest_mean_under_a_bound():
         torch.testing.assert_close(tensor(found["server"]["latest_mean"]["mean"]), sum(own) / 3, rtol=0, atol=1e-12)
 
 
+def test_the_mean_bias_under_a_bound():
+    """The server's b̄ is the mean of the clients' b_i, which decay in every round."""
+    parts = (GeometricBias(0.2, 0.8, 0.05, variant="lagged"), NormBound(0.3), SGD())
+    for t, found in enumerate(trace_algorithm(Algorithm(parts), problem(PARTIAL))["rounds"]):
+        states = [each["geometric_bias"] for each in found["clients"].values()]
+        mean = sum(0.8 ** (t - state["when"]) * tensor(state["b"]) for state in states) / 3
+        torch.testing.assert_close(tensor(found["server"]["geometric_bias"]["bbar"]), mean, rtol=0, atol=1e-12)
+
+
 def optimum():
     A, b = [tensor(c["A"]) for c in CLIENTS], [tensor(c["b"]) for c in CLIENTS]
     return torch.linalg.solve(sum(A), sum(a @ v for a, v in zip(A, b, strict=True)))
@@ -211,7 +224,7 @@ def optimum():
 
 @pytest.mark.parametrize("limit", [0.3, 5.0])
 def test_scaffold_under_a_bound_still_finds_the_optimum(limit):
-    rounds = trace("scaffold", problem([[0, 1, 2]] * 400), add=[f"norm_bound:limit={limit}"])["rounds"]
+    rounds = trace("scaffold", problem([[0, 1, 2]] * 120, lr=0.1), add=[f"norm_bound:limit={limit}"])["rounds"]
     assert float((tensor(rounds[-1]["x"]) - optimum()).norm()) < 1e-6
 
 

@@ -122,4 +122,4 @@ def test_the_combination_is_what_the_plain_program_computes(case):
 
 def test_the_evidence_says_how_many():
     text = (Path(__file__).parents[2] / "docs/evidence.md").read_text()
-    assert f"{len(CASES)}\n  combinations that people run equal one plain program to 1e-10" in text
+    assert f"{len(CASES)}\n  combinations that people use equal one plain program to 1e-10" in text

@@ -13,7 +13,7 @@ import pytest
 from steppe.report import report_tables
 from steppe.report.markdown_latex import render_latex_table
 from steppe.report.read_runs import read
-from steppe.report.report_tables import Table
+from steppe.report.table import Table
 from steppe.report.write import write
 
 pytestmark = [pytest.mark.slow]

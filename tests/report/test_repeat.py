@@ -144,12 +144,13 @@ def test_a_named_run_has_its_command(tmp_path: Path) -> None:
     ({"loss": "mse", "model": Ramp(), "data": arrays()}, "Ramp"),
     ({"metric": top_two}, f"the metric {__name__}.top_two"),
     ({"loss": lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, reduction="none")}, "the loss "),
-    ({"head": "0"}, "a head chosen by the user"),
+    ({"head": "0"}, "the head "),
     ({"algorithm": LookBack()}, "LookBack"),
 ])  # fmt: skip
 def test_one_own_object_is_enough(tmp_path: Path, own: dict[str, Any], fact: str) -> None:
     if "head" in own:
         own = {"head": next(name for name, m in named_model().named_modules() if isinstance(m, nn.Linear))}
+        fact += own["head"]
     said = explain_repeat(named(tmp_path / "r", **own))
     assert said.command is None
     assert fact in said.sentence
@@ -159,6 +160,40 @@ def test_the_names_and_the_parts_settings_are_told_too(tmp_path: Path) -> None:
     said = explain_repeat(named(tmp_path / "r", algorithm="fedsam", add=[LookBack(0.3), "ema"]))
     assert "LookBack(strength=0.3)" in said.sentence
     assert "algorithm='fedsam', add=['ema']" in said.sentence
+
+
+def predictions(outputs: Tensor) -> Tensor:
+    return outputs
+
+
+@pytest.mark.parametrize(("own", "fact"), [
+    ({"optimiser": torch.optim.AdamW}, "the optimiser torch.optim.adamw.AdamW"),
+    ({"predict": predictions}, f"the function {__name__}.predictions as predict"),
+])  # fmt: skip
+def test_an_own_argument_of_a_named_run_is_told(tmp_path: Path, own: dict[str, Any], fact: str) -> None:
+    said = explain_repeat(named(tmp_path / "r", **own))
+    assert said.command is None
+    assert fact in said.sentence
+    assert "own:" not in said.sentence
+
+
+def test_own_indices_are_repeated_from_the_runs_folder(tmp_path: Path) -> None:
+    split = [np.arange(i, 48, 4) for i in range(4)]
+    run = launch(tmp_path / "r", partition=split)
+    file = str(tmp_path / "r/partition.json")
+    assert f"partition={file!r}" in explain_repeat(run).sentence
+    again = launch(tmp_path / "again", partition=file)
+    assert again.about["partition"]["hash"] == run.about["partition"]["hash"]
+
+
+def test_own_data_under_the_name_of_ours_are_own(tmp_path: Path) -> None:
+    data = steppe.from_arrays(*arrays(), name="digits")
+    run = launch(tmp_path / "r", data=data)
+    assert run.config["data"] == "own:digits"
+    assert run.about["data"]["own"]
+    assert "the data digits (48 training and 12 test examples" in explain_repeat(run).sentence
+    ours = named(tmp_path / "ours", data=steppe.data.load("digits"))
+    assert ours.config["data"] == "digits"
 
 
 def named_model() -> nn.Module:
@@ -185,7 +220,7 @@ def test_data_that_are_elsewhere_or_different(tmp_path: Path) -> None:
     change(tmp_path / "r/about.json", data={**run.about["data"], "hash": "f" * 16})
     said = explain_repeat(read([tmp_path / "r"]).runs[0])
     assert said.command is None
-    assert "another content than the run's (hash ffffffffffffffff)" in said.sentence
+    assert "differs from the run's (hash ffffffffffffffff)" in said.sentence
     change(tmp_path / "r/config.json", data="folder:/nowhere/at/all")
     said = explain_repeat(read([tmp_path / "r"]).runs[0])
     assert "folder:/nowhere/at/all (hash ffffffffffffffff), which is not on this machine" in said.sentence

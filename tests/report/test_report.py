@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -21,8 +22,9 @@ import pytest
 
 from steppe.cli import arguments
 from steppe.core.errors import SteppeError
+from steppe.core.rounding import format_number
 from steppe.flatness import Landscape
-from steppe.report import charts, findings, formats, layers, report_tables, spectra
+from steppe.report import charts, figures, findings, layers, report_tables, spectra
 from steppe.report.comparison import Comparison
 from steppe.report.landscapes import draw_landscapes
 from steppe.report.measure_tables import PROFILES
@@ -68,6 +70,17 @@ def test_the_answer_comes_from_the_results(compared: Path) -> None:
     assert order[0] in findings.write_headline(c)
 
 
+def test_the_results_have_a_test_against_the_best(copy: Path) -> None:
+    for seed, (sam, avg) in enumerate([(0.9, 0.8), (0.7, 0.66)]):
+        rewrite(copy / f"fedsam/seed-{seed}", sam)
+        rewrite(copy / f"fedavg/seed-{seed}", avg)
+    table = report_tables.make_results(read([copy]))
+    assert table.columns[2:4] == ["− fedsam (points)", "p"]
+    assert [row[2:4] for row in table.rows] == [["", ""], ["-7.00 ± 3.00", "0.258"]]  # t = −7/3, one degree of freedom
+    shutil.rmtree(copy / "fedavg/seed-1")
+    assert "p" not in report_tables.make_results(read([copy])).columns  # one common seed
+
+
 def test_bytes_and_gradients_are_those_of_the_run(compared: Path) -> None:
     for run in read([compared]).runs:
         held = [len(c) for c in json.loads((run.folder.path / "partition.json").read_text())["clients"]]
@@ -94,6 +107,55 @@ def test_curves_are_means_over_seeds(compared: Path) -> None:
     assert by_bytes.x.tolist() == group.runs[0].traffic.tolist()
 
 
+def test_extra_forward_passes_are_part_of_the_price(copy: Path) -> None:
+    for run, value in zip(sorted((copy / "fedsam").glob("seed-*")), (0.98, 0.99), strict=True):
+        rewrite(run, value)
+        about = json.loads((run / "about.json").read_text())
+        about["cost"] |= {"gradients": 1, "forwards": 1}
+        (run / "about.json").write_text(json.dumps(about))
+    c = read([copy])
+    steps = mean(sum(r["steps"] for r in run.records) for run in c.groups[1].runs)
+    assert f"the same number of gradients and {steps:.0f} extra forward passes" in findings.write_headline(c)
+    assert f"{steps:.0f} batch gradients and {steps:.0f} extra forward passes (fedavg:" in findings.write_summary(c)
+
+
+def test_whose_minimum_is_the_flattest(copy: Path) -> None:
+    def told(*values: float) -> str:
+        for run, value in zip(sorted(copy.glob("*/seed-*")), values, strict=True):
+            content = json.loads((run / "analysis.json").read_text())
+            content["measures"]["lambda1"]["top"]["values"][0] = value
+            (run / "analysis.json").write_text(json.dumps(content))
+        return findings.find_flattest(read([copy]))
+
+    # Differences of 10 and 9, as below; then of 5 and 7 (t = 6, p = 0.105), although the deviations do not overlap.
+    assert told(20, 20, 10, 11) == ("The smallest λ1 is clear: fedsam's is below fedavg's (paired t-test over 2 seeds, "
+                                    "p = 0.033; fedsam 10.5 ± 0.7, fedavg 20.0).")  # fmt: skip
+    assert told(24, 26, 19, 19).startswith("No clear smallest λ1: fedsam's is below fedavg's, which may be chance (")
+    single = findings.find_flattest(read(sorted(copy.glob("*/seed-0"))))
+    assert single.startswith("On a single seed, fedsam has the smallest λ1 (fedsam 19")
+    # A third seed of fedavg alone has the smallest mean; on both seeds that they share, fedsam's is clearly smaller.
+    shutil.copytree(copy / "fedavg" / "seed-0", copy / "fedavg" / "seed-2")
+    config = json.loads((copy / "fedavg" / "seed-2" / "config.json").read_text())
+    (copy / "fedavg" / "seed-2" / "config.json").write_text(json.dumps({**config, "seed": 2}))
+    assert told(20, 20, -20, 10, 11).startswith(
+        "No clear smallest λ1: fedavg's is below fedsam's on average, which may"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_in_the_place_of_a_comparison_is_not_read(copy: Path) -> None:
+    (copy / "comparison.json").unlink(missing_ok=True)
+    os.mkfifo(copy / "comparison.json")
+    assert [g.label for g in read([copy]).groups] == ["fedavg", "fedsam"]
+
+
+def test_a_mean_says_how_many_rounds_it_covers(copy: Path) -> None:
+    assert "mean of last 4 (%)" in report_tables.make_results(read([copy])).columns
+    for file in copy.glob("*/*/result.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "evaluations": 12}))
+    assert "mean of last ten (%)" in report_tables.make_results(read([copy])).columns
+
+
 def test_a_clear_winner_and_none(copy: Path) -> None:
     runs = {label: sorted((copy / label).glob("seed-*")) for label in ("fedavg", "fedsam")}
     for label, values in {"fedavg": (0.70, 0.72), "fedsam": (0.80, 0.81)}.items():
@@ -103,7 +165,7 @@ def test_a_clear_winner_and_none(copy: Path) -> None:
     # By tables of Student's distribution: differences of 10 and 9 points have t = 19 and, with one degree, p = 0.033.
     assert told.startswith("fedsam won: 80.50 ± 0.71 % test accuracy, 9.50 points above fedavg (paired t-test over 2 "
                            "seeds, p = 0.033)")  # fmt: skip
-    assert "with the same traffic and 2× the gradients" in told
+    assert "with the same traffic and 2× the gradients." in told
     lead = findings.write_summary(read([copy]))
     assert "+9.50 ± 0.50 points (mean ± standard error) and is ahead in 2 of 2 seeds" in lead
     rewrite(runs["fedsam"][0], 0.75)  # ahead on both by more than either spread, but t = 7/2 has p = 0.177
@@ -305,7 +367,7 @@ def test_a_measure_of_one_seed_alone_is_shown_and_said_to_be(copy: Path) -> None
     table = report_tables.make_flatness(read([copy]))[0]
     one = json.loads((copy / "fedsam/seed-0/analysis.json").read_text())["measures"]["trace"]
     row = next(r for r in table.rows if r[0] == "trace")
-    assert row[table.columns.index("fedsam")] == formats.format_number((one["value"], one["error"]))
+    assert row[table.columns.index("fedsam")] == format_number((one["value"], one["error"]))
     assert "where a single seed was measured, ± its standard error" in table.note
 
 
@@ -472,7 +534,7 @@ def compiled(text: str) -> None:
             assert environments[-1] == "tabular"
             assert not math
             cells += 1
-        elif word in "#_":
+        elif word == "#" or (word == "_" and not math):
             raise AssertionError(f"{word} is not escaped")
         elif word == "^":
             assert math
@@ -620,3 +682,45 @@ def test_ranking_is_total(compared: Path) -> None:
     c: Comparison = read([compared / "fedsam", compared / "fedavg"])
     assert [g.label for g in c.groups] == ["fedsam", "fedavg"]  # colours follow the order given
     assert sorted(g.label for g in c.ranking) == ["fedavg", "fedsam"]
+
+
+def test_a_report_has_the_order_of_its_comparison(copy: Path) -> None:
+    """The first has the first colour, as in the picture that `compare` drew."""
+    assert [g.label for g in read([copy]).groups] == ["fedavg", "fedsam"]
+    RunFolder(copy).write("comparison.json", {"lines": [{"algorithm": "fedsam"}, {"algorithm": "fedavg"}]})
+    assert [g.label for g in read([copy]).groups] == ["fedsam", "fedavg"]
+    (copy / "comparison.json").write_text("[")  # damaged: by name
+    assert [g.label for g in read([copy]).groups] == ["fedavg", "fedsam"]
+
+
+def test_pictures_name_their_axes(compared: Path) -> None:
+    panels = figures.draw_panels(read([compared]))
+    drawn = {name: figures._draw_figure(panels[name], ["fedavg", "fedsam"]) for name in panels}
+    assert drawn["classes"].get_supxlabel() == "round"
+    assert drawn["classes"].get_supylabel() == "test accuracy (%)"
+    assert drawn["landscape_clients_1"].get_supylabel() == "eigenvector 2"
+    assert drawn["landscape_3d"].axes[0].get_xlabel() == "eigenvector 1"
+
+
+def test_a_partition_has_no_half_clients(compared: Path) -> None:
+    panel = charts.draw_partitions(read([compared]))
+    assert panel is not None
+    panel.charts[0].traces[0]["z"] = np.ones((2, 20)).tolist()  # matplotlib would put ticks at 2.5 and 7.5
+    panel.charts[0].traces[0]["y"] = ["0", "1"]
+    (axis, *_) = figures._draw_figure(panel, []).axes
+    assert all(float(tick).is_integer() for tick in axis.get_xticks())
+
+
+def test_a_colour_scale_has_arrows_only_where_losses_lie_beyond_it(compared: Path) -> None:
+    panel = figures.draw_panels(read([compared]))["landscape"]
+    trace = panel.charts[0].traces[0]
+
+    def find_arrows(start: float, end: float) -> str:
+        trace["contours"] = {"start": start, "end": end}
+        *_, bar = figures._draw_figure(panel, []).axes
+        return str(bar._colorbar.extend)
+
+    low, high = np.min(trace["z"]), np.max(trace["z"])
+    assert find_arrows(low, high) == "neither"
+    assert find_arrows(low, (low + high) / 2) == "max"
+    assert find_arrows((low + high) / 2, high) == "min"

@@ -17,7 +17,7 @@ def row_for():
         curve = [accuracy] * config.rounds
         return {"table": cell.table, "cell": cell.id, "scale": "paper", **describe_run(config), "accuracy": curve,
                 "last": accuracy, "best": accuracy, "mean_of_last_ten": accuracy, "mean_of_last_fifty": accuracy,
-                "seconds": {"total": 10.0}, "processes": 2, "hardware": "made up", "versions": {}, "commit": None,
-                **more}  # fmt: skip
+                "seconds": {"total": 10.0}, "processes": 2, "peak_gpu_mib": 100, "hardware": "made up",
+                "versions": {}, "commit": None, **more}  # fmt: skip
 
     return make

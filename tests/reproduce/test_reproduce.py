@@ -1,6 +1,7 @@
 """`steppe reproduce` from end to end, at the tiny scale; and what is committed."""
 
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,14 @@ def test_four_formats_that_agree(steppe):
     assert "<script" not in texts["html"]
 
 
+def test_a_budget_that_the_committed_rows_exceed_starts_nothing(steppe):
+    words = ("reproduce", "fedsol-table1", "--cells", "cifar10/lda-0.1/fedavg", "--seeds", "9", "--out", "out")
+    said = steppe(*words, "--budget", "1")
+    assert said.code == 0, said.err  # the data are missing, so a run that starts would fail
+    assert "did not fit into the budget" in said.err
+    assert steppe(*words, "--budget", "1e6").code == 2
+
+
 def test_a_toy_is_called_a_toy_and_gets_no_verdict(steppe):
     said = steppe(*ONE)
     assert said.code == 0, said.err
@@ -119,9 +128,42 @@ def test_several_processes_find_the_same(steppe):
 def test_a_budget_that_is_spent_runs_nothing(steppe):
     said = steppe(*ONE, "--budget", "0")
     assert said.code == 0
-    assert "1 runs did not fit into the time" in said.err
+    assert "1 run did not fit into the budget" in said.err
     assert not RESULTS.exists()
     assert "not run" in Path("out/fedsol-table1.md").read_text()
+
+
+def test_what_shows_most_is_run_first():
+    """A table's own order; what needs files that were not there is last, whatever its table."""
+
+    def list_cells(*names):
+        jobs = missing_runs.find_missing_runs(names, "paper", [], 1, False, [], {})
+        return [j.cells[0].id for j in missing_runs.sort_as_run(jobs)]
+
+    first = {f"10-100/cifar10/dir-0.6/{m}" for m in ("fedavg", "scaffold", "feddyn", "fedsam", "mofedsam", "fedsmoo")}
+    assert {*list_cells("fedsmoo-table1")[:6]} == first
+    assert [c.rpartition("/")[0] for c in list_cells("fedgmt")[:12]] == ["cnn/dir-0.1"] * 6 + ["cnn/dir-0.01"] * 6
+    assert list_cells("fednsam")[0] == "lenet/fedavg"
+    both = list_cells("man-accuracy", "man-hessian")
+    assert {c.partition("/")[0] for c in both[:30]} == {"cifar100"}
+    assert {c.partition("/")[0] for c in both[30:]} == {"tiny-imagenet"}
+
+
+def test_every_order_names_cells():
+    for name in recipes.list_tables():
+        table = recipes.load_table(name)
+        for glob in (g for group in table.order for g in group):
+            assert any(fnmatchcase(c.id, glob) for c in table.main), (name, glob)
+
+
+def test_a_run_measures_what_another_table_needs():
+    """Table 2 of FedSMOO is about the final models of Table 1: 800 rounds are not trained twice for it."""
+    ids = [f"10-100/cifar10/dir-0.6/{m}" for m in ("fedsam", "scaffold")]
+    jobs = missing_runs.find_missing_runs(["fedsmoo-table1"], "paper", ids, 1, False, [], {})
+    measured = {j.config.algorithm: j.config.measure for j in jobs}
+    wanted = {m for c in recipes.load_table("fedsmoo-table2").main if c.column == "dir-0.6" for m in c.config.measure}
+    assert {*measured["fedsam"]} == wanted != set()
+    assert measured["scaffold"] == []
 
 
 def test_a_process_stays_with_its_algorithm():
@@ -136,13 +178,13 @@ def test_a_process_stays_with_its_algorithm():
     queue.slots[0].job = first
     assert queue._choose("").group != first.group
     third = queue._choose(first.group)
-    assert (third.group, third.stage) == (first.group, (0, 0, 0))
+    assert (third.group, third.stage) == (first.group, (0, 0, 0, 0, 0))
     stages = []
     while job := queue._choose(""):
         queue.waiting.remove(job)
         stages.append(job.stage)
     assert stages == sorted(stages)  # table by table, and second seeds after everybody's first
-    assert stages[-1] == (1, 0, 1)
+    assert stages[-1] == (1, 0, 0, 1, 0)
 
 
 def test_cells_that_are_named_first_run_first():
@@ -169,7 +211,36 @@ def test_list_and_dry_run(steppe):
     dry = steppe("reproduce", "fedsol-table1", "--cells", "cifar10/lda-0.1/*", "--seeds", "9", "--dry-run")
     last = [line for line in dry.out.splitlines() if line.endswith("seed 8")]  # which nobody has run
     assert (dry.code, len(last)) == (0, 8)
+    assert dry.err.startswith("missing: The data set cifar10 is expected in data/cifar10, which does not exist.")
+    Path("data/cifar10").mkdir(parents=True)
+    dry = steppe("reproduce", "fedsol-table1", "--cells", "cifar10/lda-0.1/*", "--seeds", "9", "--dry-run")
+    assert dry.err.startswith("missing: The file data_batch_1.bin or data_batch_1 is expected in data/cifar10")
     assert "fedsol-table1" in steppe("reproduce", "list").out
+
+
+def test_a_dry_run_is_in_the_order_of_the_queue_and_says_how_long(row_for):
+    """One process takes the group with the most work, and all of it; times are those of rows with the same model."""
+    cells = [c for c in load_table("fedsol-table1").main if c.column in ("cifar10/lda-0.1", "cifar10/lda-0.5")]
+    jobs = missing_runs.find_runs_of_cells(cells, [], 2, {})
+    order = missing_runs.sort_as_run(jobs)
+    queue, last = Queue([Here]), ""
+    queue.waiting = list(jobs)
+    for job in order:
+        chosen = queue._choose(last)
+        assert (chosen.stage, chosen.group, chosen.weight) == (job.stage, job.group, job.weight)
+        queue.waiting.remove(chosen)
+        last = chosen.group
+    known = [row_for(cells[0], 0.5, peak_gpu_mib=100.0, processes=2, seconds={"total": 40.0})]
+    own = next(job for job in jobs if job.cells[0].id == cells[0].id)
+    seconds, told = missing_runs.estimate_seconds(jobs, known)
+    assert seconds[jobs.index(own)] == pytest.approx(20.0)
+    assert all(s == pytest.approx(20.0 * j.weight / own.weight) for s, j in zip(seconds, jobs, strict=True))
+    assert told[1].startswith(f"about {sum(seconds):,.0f} seconds of the GPU that made the rows, for {len(jobs)} of")
+    on_cpu = row_for(cells[0], 0.5, peak_gpu_mib=None)
+    assert missing_runs.estimate_seconds(jobs, [on_cpu])[0] == [None] * len(jobs)
+    other = missing_runs.find_missing_runs(["fedsol-table9"], "paper", ["cifar10/vgg11-*"], 1, False, [], {})
+    seconds, told = missing_runs.estimate_seconds(other, known)
+    assert (seconds, told[-1]) == ([None] * 4, "?: no row has the model vgg11, so nothing is known about their time")
 
 
 def test_list_counts_what_a_table_has(steppe, monkeypatch, tmp_path, row_for):
@@ -224,6 +295,7 @@ def test_missing_data_is_told_cell_by_cell(steppe):
     assert not RESULTS.exists()
 
 
+@pytest.mark.slow
 def test_a_small_survey(steppe):
     words = ("reproduce", "survey", "--scale", "tiny", "--cells", "lda-0.1/fedprox", "--out", "out")
     said = steppe(*words, "--json")

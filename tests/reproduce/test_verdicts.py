@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from steppe.core.errors import SteppeError
 from steppe.reproduce import choose_page, judged_table, league_page, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
-from steppe.reproduce.rows import append_row, find_statistic, read_folders, read_rows
+from steppe.reproduce.rows import append_row, find_fault, find_statistic, read_folders, read_rows
 from steppe.reproduce.verdicts import compare_with_paper, correlate_ranks, kendall, spearman
 
 HOME = Path(__file__).parents[2]
+COMMITTED = read_folders([HOME / "results"])
 T1 = load_table("fedsol-table1")
 AVG, NOVA = (next(c for c in T1.cells if c.id == f"cifar10/lda-0.1/{m}") for m in ("fedavg", "fednova"))
 
@@ -199,8 +201,52 @@ def test_the_audit_sees_a_row_that_is_not_what_it_says(tmp_path, row_for, change
     assert any(told in sentence for sentence in found), found
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recipe": ...}, "recipe is missing"),
+        ({"cell": 3}, "cell is 3, but must be text"),
+        ({"seed": [1]}, "must be a whole number"),
+        ({"seconds": {}}, "total seconds is missing"),
+        ({"accuracy": []}, "accuracy is missing"),
+        ({"config": {"lr": -1}}, "config.lr is -1, but must be above 0"),
+        ({"config": {"key_of_tomorrow": 1}}, "there is no key 'config.key_of_tomorrow'"),
+        ({"config": {"lr_schedule": ...}}, "lr_schedule is missing"),
+    ],
+)
+def test_a_row_of_another_form_is_refused_by_every_command(tmp_path, steppe, row_for, change, told):
+    row = row_for(AVG, 0.56)
+    change = {"config": {**row["config"], **change["config"]}} if "config" in change else change
+    row = {k: v for k, v in {**row, **change}.items() if v is not ...}
+    row["config"] = {k: v for k, v in row["config"].items() if v is not ...}
+    append_row(tmp_path / "rows" / "fedsol-table1.jsonl", row)
+    for words in (("advise",), ("reproduce", "survey", "--dry-run"), ("reproduce", "check"), ("reproduce", "list")):
+        said = steppe(*words, "--results", str(tmp_path / "rows"))
+        assert said.code == 2, words
+        assert told in said.err or (words[-1] == "check" and "the row has no recipe" in said.err)
+    assert find_fault(row_for(AVG, 0.56)) == ""
+
+
 def candidates(row_for, entrant, scores):
     return [row_for(c, 0.5, validation_mean_of_last_ten=s) for c, s in zip(entrant.tuning, scores, strict=True)]
+
+
+def test_the_surveys_patterns_match_what_the_dry_run_prints(row_for):
+    e = next(e for e in survey.list_entrants() if e.id == "lda-0.1/fedsam")
+    tuned = candidates(row_for, e, (0.1, 0.3, 0.2))
+
+    def find(glob, rows):
+        chosen = survey.select_entrants([glob])
+        jobs = survey.find_tuning_runs(chosen, rows, {}, [glob]), survey.find_final_runs(chosen, rows, 1, {}, [glob])
+        return [j.cells[0].row.removeprefix("fedsam/") for several in jobs for j in several]
+
+    tuning = ["rho=0.02/tuning", "rho=0.05/tuning", "rho=0.1/tuning"]
+    for glob in ("lda-0.1/fedsam", "lda-0.1/fedsam/*", "lda-0.1/fedsam/rho=0.05"):  # tuned first
+        assert (find(glob, []), find(glob, tuned)) == (tuning, ["rho=0.05"])
+    assert find("lda-0.1/fedsam/rho=0.02/tuning", []) == ["rho=0.02/tuning"]
+    assert find("lda-0.1/fedsam/rho=0.1", tuned) == []  # it was not chosen
+    with pytest.raises(SteppeError, match="no cell matches"):
+        survey.select_entrants(["lda-0.1/fedsam/rho=0.03"])
 
 
 def test_the_survey_chooses_by_held_out_data_alone(row_for):
@@ -229,18 +275,51 @@ def test_the_surveys_sentence(row_for):
     told = survey_page.write_verdict(found, "lda-0.1")
     assert "The best is FedSAM (60.00 %)" in told
     assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
+    assert "1 others are less than 3 points below the best, which one seed does not tell apart" in told  # 58, not 55
     assert survey_page.write_verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)
     assert line["seconds"] == 5.0  # ten, and two processes shared the device
     page = survey_page.render_markdown(found)
     assert "Not run: FedAvgM, FedAdam" in page
-    assert page.count("| rho=0.1 | 60.00 |") == 1
+    assert page.count("| rho=0.1 | 60.00 (1) |") == 1
     assert "published method is FedSAM (60.00 %); 0 of 1 compositions are above it" in page
     assert "One seed each" in page
     drawn = survey_page.draw_picture(found, "lda-0.1", "A & B")
     assert [w for w in ("FedSAM", "FedAvg", "FedDyn + MAN", "A &amp; B", "2.00×") if w not in drawn] == []
     assert drawn.index("FedSAM") < drawn.index("FedDyn + MAN") < drawn.index(">FedAvg<")
+
+
+def test_a_cpu_takes_no_seconds_of_a_gpu(row_for):
+    """Pages count a row of a CPU as a run, but its seconds nowhere; rows of the first rounds keep their device."""
+    on_cpu = {"peak_gpu_mib": None, "hardware": "CPU (arm64), 8 CPU cores"}
+    mixed = [row_for(AVG, 0.55), row_for(AVG, 0.57, seed=1, **on_cpu)]
+    f = verdict("fedsol-table1", AVG.id, mixed)
+    assert (f.ours, f.seconds) == (pytest.approx(56.0), 5.0)
+    assert judged_table.summarize(T1, [f]).endswith("; 5 seconds of the device (runs on a CPU are not counted)")
+    alone = verdict("fedsol-table1", AVG.id, mixed[:1])
+    assert judged_table.summarize(T1, [alone]).endswith("; 5 seconds of the device")
+    page = publish.render_markdown(T1, [f])
+    assert "Run on CPU (arm64), 8 CPU cores, torch ?, no commit known; made up, torch ?" in page
+    for rows, seconds in ((mixed, "5"), (mixed[1:], "")):
+        index = publish.render_index({"fedsol-table1": compare_with_paper(T1, rows)})
+        (line,) = [one for one in index.splitlines() if one.startswith("| [fedsol-table1]")]
+        assert line.split(" | ")[7] == seconds
+        line = next(x for x in publish.render_markdown(T1, compare_with_paper(T1, rows)).splitlines() if AVG.hash in x)
+        assert line.split(" | ")[-2] == seconds
+    e = next(e for e in survey.list_entrants() if e.id == "lda-0.1/fedsam")
+    tuned = candidates(row_for, e, (0.1, 0.3, 0.2))
+    for more, cell, told in (({}, "5.0", ""), (on_cpu, "", "Runs on a CPU have no seconds. ")):
+        table = survey_page.make_table(survey.rank_entrants([*tuned, row_for(e.final[1], 0.5, **more)]), e.column, "")
+        assert table.rows[0][-1] == cell
+        assert table.note.startswith(f"{told}Not run: ")
+
+
+def test_seeds_that_failed_are_not_counted_in_the_surveys_means(row_for):
+    e = next(e for e in survey.list_entrants() if e.id == "lda-0.1/fedsam")
+    final = [row_for(e.final[1], 0.5), row_for(e.final[1], 0.6, seed=1), row_for(e.final[1], 0.1, seed=2, failed="nan")]
+    found = survey.rank_entrants([*candidates(row_for, e, (0.1, 0.3, 0.2)), *final])
+    assert survey_page.make_table(found, e.column, "").rows[0][2] == "55.00 ± 7.07 (2); failed: 1"
 
 
 def test_cheap_is_in_bytes_and_in_flops(row_for):
@@ -317,6 +396,65 @@ def test_the_surveys_notes_are_what_the_rows_say():
     )
     assert "failed" in rows["lda-0.1/scaffold/lr=0.02/tuning"]
     assert max(rows["lda-0.1/scaffold/lr=0.005"]["accuracy"]) < 0.21
+    chosen = rows["lda-0.1/fednsam/rho=0.05,gamma=0.7"]
+    assert (chosen["config"]["momentum"], chosen["config"]["settings"]["gamma"]) == (0.9, 0.7)
+    there = [r for r in read_rows(HOME / "results" / "league.jsonl") if r["cell"].startswith("lda-0.1/fednsam/")]
+    model, mean = (100 * np.mean([r[s] for r in there]) for s in ("mean_of_last_ten", "running_mean_of_last_ten"))
+    assert {(r["config"]["momentum"], r["config"]["lr"], r["config"]["clip"]) for r in there} == {(0.0, 0.1, 10.0)}
+    assert {r["config"]["settings"]["gamma"] for r in there} == {0.7}
+    assert f"the same γ has {model:.1f} % over six draws, and {mean:.1f} % with a running mean" in notes
+    table = survey_page.make_table(survey.rank_entrants(list(rows.values())), "lda-0.1", "")
+    assert {r[0] for r in table.rows if "†" in r[0]} == {"FedNSAM †", "SCAFFOLD †"}
+    assert table.note.startswith("† Published without local momentum")
+
+
+HAND_WRITTEN = [  # table, cell, how far it is above (or the number itself, if None), what the notes say
+    ("fedsol-table1", "tried/cifar10/lda-0.05/fedntd-uniform", None, "adds a point ({:.1f})"),
+    ("fedsol-table1", "tried/cifar10/lda-0.05/fedntd-schedule1", None, "with a different schedule it has {:.1f}"),
+    ("fedsol-table1", "tried/cifar10/lda-0.05/fedntd-tau3", None, "with τ = 3 ({:.1f})"),
+    ("fedsol-table1", "tried/cifar10/lda-0.05/fedntd-beta0.5", None, "half the weight ({:.1f})"),
+    ("fedsol-table1", "tried/cifar10/sharding-2/fedntd-fedntd-draw", None, "from the paper ({:.1f} and"),
+    ("fedsol-table1", "tried/cifar10/sharding-2/fedsol-fedntd-draw", None, "and {:.1f}). Under LDA"),
+    ("fedsol-table1", "tried/cifar10/lda-0.1/fedavg-fedntd-draw", None, "inside at α = 0.1 ({:.1f})"),
+    ("fedsol-table1", "tried/cifar10/lda-0.05/fedavg-fedntd-draw", None, "outside at α = 0.05 ({:.1f})"),
+    ("fedsol-table1", "tried/cifar10/lda-0.1/fedavg-partition1", None, "on the released draw, {:.1f}, 55.4 and 57.6"),
+    ("fedsol-table1", "tried/cifar10/lda-0.1/fedavg-partition2", None, "58.3, {:.1f} and 57.6"),
+    ("fedsol-table1", "tried/cifar10/lda-0.5/fedavg-partition1", None, "(α = 0.5: 72.1, {:.1f} and 73.0)"),
+    ("fedsol-table1", "tried/cifar10/lda-0.1/fedavg-schedule1", None, "schedules of clients give {:.1f} and 53.8"),
+    ("fedsol-table1", "tried/cifar10/lda-0.1/fedasam-rho0.1", "cifar10/lda-0.1/fedavg", "it is {:.1f} above FedAvg at"),
+    ("fedsol-table1", "cifar10/lda-0.5/fednova", "paper", "FedNova at α = 0.5 ({:.1f} points short"),
+    ("fedsol-table1", "tried/cifar10/lda-0.5/fednova-genuine", "paper", "the genuine one is {:.1f} above"),
+    ("fedsol-table5", "cifar10/knnper-1", "paper", "the others are {:.1f} to 8.7 points short"),
+    ("fedsol-table5", "cifar10/perfedavg-1", "paper", "1.6 to {:.1f} points short"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a1-released", None, "on all layers it has {:.1f}"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a2-adaptive", "paper", "A2 is {:.1f} points short"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a6-adaptive", "paper", "A6 {:.1f} above"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a5-scaled", None, "makes it worse ({:.1f})"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a5-beta0.3", "paper", "it stays {:.1f} to 3.5 points short"),
+    ("fedsol-table6", "tried/cifar10/lda-0.1/a5-beta0.5", "paper", "3.2 to {:.1f} points short"),
+    ("fedsol-table7", "cifar10/fednova-combined", "paper", "combination is {:.1f} points above the paper's"),
+    ("fedsol-table7", "cifar10/moon-base", "paper", "MOON as a base is {:.1f} points short"),
+    ("fedsol-table8", "tried/rho-1.5/head-fixed", None, "({:.1f} at ρ = 1.5"),
+    ("man-accuracy", "cifar100/dir-0.3/fedavg-man-cifar100", "paper", "FedAvg+MAN is {:.1f} points short"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "id_", "than", "words"), HAND_WRITTEN)
+def test_numbers_in_the_notes_of_a_table_are_the_rows(table, id_, than, words):
+    t = load_table(table)
+    found = {f.cell.id: f for f in compare_with_paper(t, COMMITTED)}
+    value = found[id_].ours if than != "paper" else abs(found[id_].difference)
+    value -= found[than].ours if than in found else 0.0
+    assert words.format(value) in " ".join(t.notes)
+
+
+def test_what_mans_notes_say_about_the_order():
+    t = load_table("man-accuracy")
+    column = [f for f in compare_with_paper(t, COMMITTED) if f.cell.column == "cifar100/dir-0.3" and f.ours]
+    rest = [f for f in column if f.cell.row != "fedavg-cifar100"]
+    whole, without = (stats.spearmanr([f.cell.published.value for f in some], [f.ours for f in some]).statistic
+                      for some in (column, rest))  # fmt: skip
+    assert f"rank correlation of {whole:+.2f} with the paper's, and of {without:+.2f} without it" in " ".join(t.notes)
 
 
 def test_sharpness_beside_accuracy(row_for):

@@ -188,6 +188,7 @@ print(r.notes, len(r.history))
 """
 
 
+@pytest.mark.slow
 def test_a_model_typed_at_a_prompt_trains_in_other_processes() -> None:
     done = subprocess.run([sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -198,5 +199,5 @@ def test_states_from_a_checkpoint_lie_where_new_ones_do() -> None:
     """On a GPU those of later rounds come beside them, and a server may want all of them as one tensor."""
     store = MemoryStore(lambda: {"part": {"state": torch.zeros(3, device="meta")}})
     store.restore({"4/part/state": torch.ones(3)})
-    assert store.known() == [4]
+    assert store.list_known() == [4]
     assert store.rows[4]["part"]["state"].device.type == "meta"

@@ -24,7 +24,7 @@ ROUND = "checkpoints/round-<number>/"
 # Keys that only other runs have: of nodes, of secrets, of your own objects, of what went wrong.
 ELSEWHERE = {
     "rounds.jsonl": r"samples|nodes\..*|refused\..*|epsilon|delta",
-    "result.json": r"refused|nodes\..*|epsilon|delta",
+    "result.json": r"notes|refused|nodes\..*|epsilon|delta",
     "about.json": r"sources\..*|model\.(predict|base\..*)|partition\.by",
     "partition.json": "held_out", ROUND + "manifest.json": "", ROUND + "server.safetensors": "buffer/<name>",
     "versions.json": "", "analysis.json": "", ROUND + "clients.safetensors": "",

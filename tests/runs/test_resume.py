@@ -199,7 +199,9 @@ def test_when_no_checkpoint_is_whole_the_run_starts_from_the_beginning(
     for path in (out / "checkpoints").iterdir():
         _truncate(path)
     result, said = _resumed(out, store=store)
-    assert said[2] == "No checkpoint is intact, so the run STARTS AGAIN FROM ROUND 1; the old records are replaced."
+    lost = "No checkpoint is intact, so the run STARTS AGAIN FROM ROUND 1; the old records are replaced."
+    assert said.count(lost) == 1
+    assert lost in result.notes
     assert remains(out, result) == remains(interrupted / f"whole-{store}", result)
 
 
@@ -253,6 +255,28 @@ def test_only_the_number_of_rounds_may_change(interrupted: Path, tmp_path: Path)
     assert remains(out, longer) == remains(whole, launch(whole, rounds=8, store="memory"))
 
 
+def _wrong(outputs: Any, targets: Any) -> Any:
+    return (outputs.argmax(1) != targets).double()
+
+
+def test_the_direction_of_a_metric_may_not_change(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch(out, rounds=2, metric=("wrong", _wrong, "lower"))
+    with pytest.raises(SteppeError, match=r"wrong \(lower is better\) and are wrong \(higher is better\)"):
+        launch(out, resume=True, rounds=3, metric=("wrong", _wrong, "higher"))
+    launch(out, resume=True, rounds=3, metric=("wrong", _wrong, "lower"))
+
+
+def test_a_schedule_that_is_a_function_allows_more_rounds(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch(out, rounds=2, lr_schedule=lambda t: 1 / (t + 1))
+    with pytest.raises(SteppeError, match="lr_schedule was"):
+        launch(out, resume=True, rounds=3, lr_schedule=lambda t: 1 / (t + 2))
+    longer = launch(out, resume=True, rounds=3, lr_schedule=lambda t: 1 / (t + 1))
+    whole = launch(tmp_path / "whole", rounds=3, lr_schedule=lambda t: 1 / (t + 1))
+    assert remains(out, longer) == remains(tmp_path / "whole", whole)
+
+
 def test_a_finished_run_can_be_made_longer_and_its_old_summary_does_not_outlive_that(tmp_path: Path) -> None:
     out = tmp_path / "run"
     launch(out, rounds=2)
@@ -261,6 +285,23 @@ def test_a_finished_run_can_be_made_longer_and_its_old_summary_does_not_outlive_
     assert not (out / "result.json").exists()
     launch(out, resume=True, rounds=5)
     assert json.loads((out / "result.json").read_text())["rounds"] == 5
+
+
+def test_resuming_a_finished_run_does_not_say_that_this_machine_trained_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launch(out, rounds=2)
+    told = {name: json.loads((out / name).read_text()) for name in ("result.json", "versions.json")}
+    assert told["result.json"]["executor"] == "sequential"
+    elsewhere = {"result.json": {"executor": "captured", "notes": ["fast"]}, "versions.json": {"hardware": "H200"}}
+    for name, changes in elsewhere.items():
+        (out / name).write_text(json.dumps(told[name] | changes))
+    launch(out, resume=True, rounds=2)
+    for name, changes in elsewhere.items():
+        assert json.loads((out / name).read_text()) == told[name] | changes
+    (out / "result.json").write_text("{")  # what is damaged is written again
+    launch(out, resume=True, rounds=3)
+    assert json.loads((out / "result.json").read_text())["executor"] == "sequential"
+    assert json.loads((out / "versions.json").read_text()) == told["versions.json"]
 
 
 def test_a_new_run_in_an_old_folder_does_not_find_its_checkpoints(tmp_path: Path) -> None:

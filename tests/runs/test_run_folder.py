@@ -126,6 +126,8 @@ def test_a_resumed_run_must_have_its_data_and_its_model(tmp_path: Path) -> None:
     changed.last = nn.Sequential(nn.Linear(16, 3), nn.Identity())
     with pytest.raises(SteppeError, match=r"differs from the run's|parameters"):
         launch(out, resume=True, model=changed)
+    with pytest.raises(SteppeError, match="head was 'last' and is 'first'"):
+        launch(out, resume=True, rounds=3, head="first")
     assert len(launch(out, resume=True, rounds=3).history) == 3
 
 

@@ -10,7 +10,7 @@ from steppe.registry import parse_addition
 from steppe.runs.client_store import MemoryStore
 from tests.conformance.problem import CLIENTS, algorithm, run, task
 
-PARTS = ["median", "trimmed_mean:cut=0.3", "krum:bad=1,keep=2", "norm_bound:limit=0.05",
+PARTS = ["median", "trimmed_mean:cut=0.3", "krum:bad=1,keep=2", "norm_bound:limit=0.02",
          f"dp:clip=0.1,noise=0.01,per_round=5,clients={CLIENTS}"]  # fmt: skip
 SCHEDULE = [[0, 1, 2, 4, 5], [5, 2, 1, 4, 3]]  # enough for Krum; most come back
 
@@ -22,7 +22,7 @@ def with_part(name: str, text: str) -> Algorithm:
 
 def everything(done):
     server, store, _ = done
-    return tree_leaves((server.x, server.state, [store.rows[i] for i in store.known()]))
+    return tree_leaves((server.x, server.state, [store.rows[i] for i in store.list_known()]))
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in ("local", "fednova")])

@@ -334,6 +334,7 @@ def test_epsilon_is_in_every_record_and_in_the_summary(tmp_path: Path) -> None:
     notes = " ".join(result.notes)
     assert "each drawn with probability 0.333333" in notes
     assert "anyone who knows the seed" in notes
+    assert f"about {0.8 * 163**0.5 / 10:.3g} times the largest possible update (163 parameters, 10 clients" in notes
     assert "validation" not in notes
     whole = launch(add=["dp:clip=0.5,noise=0.8"], rounds=2, **QUIET)
     assert bits(whole.x) != bits(result.x)

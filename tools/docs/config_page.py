@@ -7,7 +7,8 @@ from typing import Any
 
 from tools.docs.tables import make_table, say_range, say_type, show
 
-from steppe.config import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR, Config, key
+from steppe.config import Config, key
+from steppe.presets import ELSEWHERE, IMPLIED, RECIPES, USUAL_FOR
 
 HEAD = """# Configuration keys
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.docs.tables import make_table
 
 from steppe.config import Config, resolve
-from steppe.reproduce import league, league_page, recipes, rows, verdicts
+from steppe.reproduce import league, league_outcome, recipes, rows, verdicts
 from steppe.reproduce.intervals import estimate
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -66,7 +66,11 @@ def _surveyed(known: Sequence[rows.Row]) -> list[Evidence]:
         values = [next((v for s in STATISTICS if (v := rows.find_statistic(row, s)) is not None), 0.0) for row in mine]
         title = (DOCS / f"{table}.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
         ours = str(estimate([100 * v for v in values])).partition(" (")[0]
-        found.append(Evidence(f"{table}.md", title, cell, resolve(mine[0]["config"]), "–", ours, "–",
+        config = resolve(mine[0]["config"])
+        where = f"{cell}; local rate {config.lr:g}, momentum {config.momentum:g}"
+        where += f", clip {config.clip:g}" if config.clip else ""
+        where += "; running mean" if STATISTICS[0] in mine[0] else ""
+        found.append(Evidence(f"{table}.md", title, where, config, "–", ours, "–",
                               len({row["seed"] for row in mine}),
                               named.get(mine[0]["recipe"], mine[0]["config"]["algorithm"])))  # fmt: skip
     return found
@@ -82,26 +86,28 @@ def tell_league(name: str) -> str:
     """Return what the league found about the entry that one of its arms became; empty for every other entry."""
     if name not in (a.content.get("entry") for a in league.list_arms()):
         return ""
-    told = league_page.write_outcome(rows.read_folders([rows.find_ours()]))
+    told = league_outcome.write_outcome(rows.read_folders([rows.find_ours()]))
     return "Gains, losses and what is open, by [the league](../league.md):\n\n" + "\n".join(f"- {t}" for t in told)
 
 
 def show(found: Sequence[Evidence], folder: str) -> str:
     """Return a table for each page of evidence; `folder` leads from the page to docs/."""
     if not found:
-        return "No table with it has been run."
+        return "No table that contains it has been run."
     blocks = []
     for page in dict.fromkeys(e.page for e in found):
         mine = [e for e in found if e.page == page]
         lines = [[e.where, e.paper, e.ours, e.verdict, str(e.seeds)] for e in mine]
         table = make_table(["row", "paper", "here", "verdict", "seeds"], lines)
         title = f"**[{mine[0].title}]({folder}{page})**"
+        title += "" if page.startswith("reproductions/") else ", mean ± half of its 95 % interval over seeds, in %"
         blocks.append(f"{title}\n\n{table if len(mine) <= FEW else _fold(table, len(mine))}")
     if any(e.verdict in (verdicts.INSIDE, verdicts.OUTSIDE) for e in found):
         rule = f"[what a verdict means]({folder}explanation/measurements.md#verdicts-of-reproductions)"
         blocks.insert(0, "A verdict says whether our number is in a band around the paper's: two of its standard "
                          "deviations, or 1.5 points if that is more, unless the table fixes another band. A ± "
-                         f"over clients, or over one or two runs, does not widen it: {rule}.")  # fmt: skip
+                         f"over clients, or over one or two runs, does not widen it: {rule}. Our own ± is the "
+                         "standard deviation over seeds.")  # fmt: skip
     return "\n\n".join(blocks)
 
 

@@ -9,10 +9,11 @@ from steppe.runs.file_schemas import FILES, TABLES, Key, read_table
 
 HEAD = """# Files of a run
 
-`steppe run --out FOLDER` and `steppe.run(out=FOLDER)` leave one folder per run; a comparison or sweep has a folder
-per point, with one of these per seed (`seed-0`, `seed-1`, …) in it. Every file is written under a temporary name and
-renamed, except `rounds.jsonl`, which is appended to. JSON files have null where a number is not finite. Read a folder
-with [`steppe.load`](api/run.md#steppe.load), or with any program that reads JSON and safetensors.
+`steppe run --out FOLDER` and `steppe.run(out=FOLDER)` write one folder per run. A comparison or sweep has one
+folder per point, and in it one such folder per seed (`seed-0`, `seed-1`, …). Every file is written under a
+temporary name and renamed, except `rounds.jsonl`, which is appended to. JSON files have null where a number is not
+finite. Read a folder with [`steppe.load`](api/run.md#steppe.load), or with any program that reads JSON and
+safetensors.
 
 """
 

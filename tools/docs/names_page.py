@@ -38,7 +38,7 @@ def make_page() -> str:
             rows.append([f"`{form if named else name}`", make_plain(about if named else entry["about"]), told])
         text += f"\n## {title}\n\n" + make_table(["name", "what", "kind"], rows) + "\n"
     losses = [[f"`{name}`", say(loss), f"`{USUAL[name]}`", _settings(loss)] for name, loss in LOSSES.items()]
-    text += "\n## Losses\n\n" + make_table(["name", "what, per example", "usual metric", "settings"], losses) + "\n"
+    text += "\n## Losses\n\n" + make_table(["name", "what, per sample", "usual metric", "settings"], losses) + "\n"
     metrics = []
     for name, metric in METRICS.items():
         function = metric.each or metric.tally or metric.on_all

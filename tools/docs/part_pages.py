@@ -60,8 +60,8 @@ def make_page(kind: type[Part], evidence: Sequence[Evidence], compatibility: Com
 
 def _evidence(kind: type[Part], evidence: Sequence[Evidence]) -> str:
     mine = [e for e in evidence if kind.addable and kind.name in {text.split(":")[0] for text in e.config.add}]
-    told = "Rows of the methods that contain it are on their pages."
-    return told + (f" Rows in which it was added to a method:\n\n{show_evidence(mine, '../../')}" if mine else "")
+    told = "Results of the methods that contain it are on their pages."
+    return told + (f" Results in which it was added to a method:\n\n{show_evidence(mine, '../../')}" if mine else "")
 
 
 def _paragraph(text: str) -> str:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
 LINK = re.compile(r"(\]\()([^)\s]+?)(#[^)\s]*)?(\))")
+WIDE = re.compile(r"^\|([^|\n]+\|){9,}$", re.MULTILINE)  # a row of nine columns or more
 INCLUDED = re.compile(r"^<!-- include (\S+) until (.+) -->$", re.MULTILINE)
 
 
@@ -76,8 +77,10 @@ def expand(nav: Any, pages: list[str]) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Insert the files that a page includes, and point links to files outside docs/ to the repository's public home."""
+    """Insert included files, point links to files outside docs/ to the repository's home, and make room for tables."""
     here = (DOCS / page.file.src_uri).parent
+    if WIDE.search(markdown):
+        page.meta["hide"] = ["toc"]  # its tables need the room
     text = relink(markdown, here, here)
     return INCLUDED.sub(lambda found: relink(read_until(ROOT / found[1], found[2]), ROOT, here), text)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 from tools.pictures.drawing import PICTURES
 
-WIDTH, HEIGHT = 760, 1160
+WIDTH, HEIGHT = 880, 1250
 LANDSCAPES = "<style>main > :not(#landscapes) { display: none }</style>"
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync", "--hide-scrollbars"]  # fmt: skip

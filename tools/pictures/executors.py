@@ -12,12 +12,12 @@ COLOURS = ["#4e9f8b", "#e0a84e", "#6d92c4", "#c96f5b", "#8d7ab8"]
 
 
 def play_sequentially() -> list[list[tuple[int, int]]]:
-    """One client after the other: a lane of (client, steps)."""
+    """Play one client after the other: a lane of (client, steps)."""
     return [list(enumerate(STEPS))]
 
 
 def play_in_workers(count: int) -> list[list[tuple[int, int]]]:
-    """Each process takes the next client when it is free."""
+    """Let each process take the next client when it is free."""
     lanes: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for client, steps in enumerate(STEPS):
         min(lanes, key=lambda lane: sum(n for _, n in lane)).append((client, steps))
@@ -25,7 +25,7 @@ def play_in_workers(count: int) -> list[list[tuple[int, int]]]:
 
 
 def play_batched() -> list[list[tuple[int, int]]]:
-    """All clients at once, longest first; a client that has finished leaves the batch."""
+    """Play all clients at once, longest first; a client that has finished leaves the batch."""
     return [[(client, steps)] for client, steps in sorted(enumerate(STEPS), key=lambda one: -one[1])]
 
 

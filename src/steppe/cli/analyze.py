@@ -22,8 +22,8 @@ Samples = Annotated[int, typer.Option("--samples", min=1, help="Largest number o
 
 @app.command()
 def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
-            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures, or groups of "
-                                "them (usual, hessian, clients, numbers); see steppe list measures.")] = "usual",
+            measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures, or groups "
+                                "(usual, hessian, clients, numbers, drawn, all); see steppe list measures.")] = "usual",
             samples: Samples = 5000,
             clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in the "
                                "extra round for measures of clients (default: those of the run's next round).")] = None,
@@ -32,11 +32,12 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
                                  "the landscape, with this many points per side.")] = None,
             seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample, probes and directions.")] = 0,
-            device: Annotated[str | None, typer.Option("--device", help="Device (default: the run's).")] = None,
+            device: Annotated[str | None, typer.Option("--device", help="Device to measure on (default: the "
+                                                                        "run's).")] = None,
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Measure the flatness of finished runs: compute what is missing, keep it in their folders, show a table."""
+    """Measure the flatness of finished runs: compute missing measures, store them in the folders, show a table."""
     from steppe.analysis import Options
-    from steppe.engine.progress import Progress
+    from steppe.engine.progress import Display
     from steppe.measures.during_training import MEASURES, choose_measures
     from steppe.report import measure_tables
     from steppe.runs.folder import RunFolder
@@ -52,7 +53,8 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         if MEASURES[name].runs > len(folders):
             raise SteppeError(f"{name} compares the models of several runs: give at least {MEASURES[name].runs} runs.")
     options = Options(samples, seed, clients, None, landscape or 21, device)
-    with Progress(0):
+    how = "the measures that are done are stored, and the same command continues"
+    with terminal.explain_interrupt(how), Display():
         found, failed = measure_runs(folders, names, options, client)
     if as_json:
         told, wrong = ({f"{where}{_name_client(i)}": v for (where, i), v in those.items()} for those in (found, failed))
@@ -65,7 +67,7 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             print_measures(table)
         on = sorted({str(content["sample"]) for content in found.values()})
         terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; stored in each run's analysis.json, "
-                      "arrays in its folder analysis")  # fmt: skip
+                      "arrays in its folder analysis/")  # fmt: skip
     if failed:
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
@@ -110,8 +112,8 @@ def _name_client(client: int | None) -> str:
 def print_measures(table: Any) -> None:
     from steppe.report.measure_tables import split_to_width
 
-    for piece in split_to_width(table, terminal.console().width):
+    for piece in split_to_width(table, terminal.make_console().width):
         terminal.print_table(piece.title, piece.columns, piece.rows)
-    if table.legend:
-        terminal.show(f"[dim]{terminal.escape(table.legend)}[/]")
+    if table.note:
+        terminal.show(f"[dim]{terminal.escape(table.note)}[/]")
     terminal.show("")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from steppe.settings import parse_assignment, parse_grid, shorten, split_algorit
 def read_configuration(algorithm: str | None, path: Path | None, sets: list[str], add: list[str], rounds: int | None,
                        begun: dict[str, Any] | None = None) -> Any:  # fmt: skip
     """Return a checked configuration from a file (or a started run), overridden by the command line."""
-    from steppe.config import format_option, nest_settings, put_value, read_config_file, rename_old, resolve, spell_out
+    from steppe.config import rename_old, resolve
     from steppe.engine.build import check_names
+    from steppe.read_config import format_option, nest_settings, put_value, read_config_file, spell_out
 
     values = rename_old(spell_out(read_config_file(path) if path else begun or {}))
     table = values.get("settings")
@@ -51,7 +54,8 @@ def read_configuration(algorithm: str | None, path: Path | None, sets: list[str]
 
 def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     """Select for each algorithm the shared settings that it has; refuse a setting that none has."""
-    from steppe.config import Config, parse_option
+    from steppe.config import Config
+    from steppe.read_config import parse_option
     from steppe.registry import list_catalogue_settings
 
     known = {a: list_catalogue_settings(a) for a in algorithms}
@@ -61,7 +65,7 @@ def share_sets(sets: list[str], algorithms: list[str]) -> dict[str, list[str]]:
     return {a: [t for t in sets if key_of[t] in {*Config.model_fields, *known[a]}] for a in algorithms}
 
 
-def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
+def read_grid(texts: list[str]) -> dict[str, list[str]]:
     """Parse every `key=value,value` into a key and its values.
 
     >>> read_grid(["rho=0.1,0.5", "partition=lda(0.1),dirichlet(1,2)"])
@@ -69,12 +73,12 @@ def read_grid(texts: list[str], option: str = "--grid") -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for text in texts:
-        with tell_where({"grid": f"{option} {text}"}):
+        with tell_where({"grid": f"--grid {text}"}):
             key, values = parse_grid(text)
         if key in found:
-            raise SteppeError(f"{option} {text}: {key} is given twice; give all its values at once")
+            raise SteppeError(f"--grid {text}: {key} is given twice; give all its values at once")
         if key == "seed":
-            raise SteppeError(f"{option} {text}: a seed must not be chosen by its result; use several with --seeds 3")
+            raise SteppeError(f"--grid {text}: a seed must not be chosen by its result; use several with --seeds 3")
         found[key] = values
     return found
 
@@ -158,6 +162,8 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
         if name in takes_value or name in ("-h", "--help") or not name.startswith("--"):
             done.append(word)
             if takes_value.get(word) and left:
+                if word in ("--set", "-s"):
+                    _check_assignment(word, *left[:3])
                 done.append(left.pop(0))
         else:
             if not equals:
@@ -166,6 +172,22 @@ def rewrite_options(words: list[str], command: click.Command) -> list[str]:
                 value = left.pop(0)
             done.append(f"--set={name}={value}")
     return done
+
+
+def _check_assignment(option: str, text: str, *after: str) -> None:
+    """Refuse `--set lr 0.1`, `--set lr: 0.1` and `--set lr = 0.1`, whose values would be taken for algorithms."""
+    key, value = [*re.split("[=:]", text, maxsplit=1), ""][:2]
+    if "=" not in text or not value:
+        following = next((word for word in after if word != "="), "-")
+        value = value or ("VALUE" if following.startswith("-") else following)
+        raise SteppeError(f"{option} {text} is not KEY=VALUE: write {option} {key}={value}")
+
+
+def tell_seed(seeds: int, sets: list[str]) -> None:
+    """Say what a seed does to a command with many runs, because it is easily taken for their number."""
+    given = next((value for key, value in map(parse_assignment, sets) if key == "seed"), None)
+    if seeds == 1 and isinstance(given, int) and given > 1:
+        print(f"one run each, with seed {given}; for {given} runs each, write --seeds {given}", file=sys.stderr)
 
 
 def is_under_torchrun() -> bool:

@@ -16,12 +16,13 @@ from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
 if TYPE_CHECKING:
-    from steppe.core.metric import Metric
+    from steppe.report.result_objects import ComparedRuns
 
 
 @app.command()
-def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue.")] = None,
-            everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Algorithms, as for steppe run.")] = None,
+            everything: Annotated[bool, typer.Option("--all", help="Compare every algorithm of the "
+                                                                   "catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None,  # noqa: B006
             seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per algorithm, with seeds "
                              "seed, seed+1, …")] = 1,
@@ -29,27 +30,21 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
                                 "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
             samples: Samples = 1000,
             jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
-                            "process; 1: in this process.")] = 1,
+                            "process; with 1, they run in this process.")] = 1,
             on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Run several algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
+    """Compare algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
     A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
     --add adds a part to all of them.
     """
-    from dataclasses import asdict
-
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
-    from steppe.engine.progress import Progress
+    from steppe.engine.progress import Display
     from steppe.jobs.many_runs import run_all
-    from steppe.jobs.points import Point, find_others
+    from steppe.jobs.points import Point
     from steppe.measures.during_training import choose_measures
-    from steppe.report.compare_table import make_lines
-    from steppe.report.figures import draw_histories
     from steppe.report.formats import pluralize
-    from steppe.report.seeds import describe_points
-    from steppe.runs.curves import list_curves
-    from steppe.runs.folder import RunFolder
+    from steppe.report.result_objects import ComparedRuns
 
     names = list(CATALOGUE) if everything else algorithms or []
     if not names:
@@ -60,34 +55,20 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Names o
     where = out or arguments.find_free_folder("compare", resume=False)
 
     first = next(iter(configs.values()))
-    try:
+    arguments.tell_seed(seeds, sets)
+    with terminal.explain_interrupt(f"continue with the same command and --out {where}"):
         points = run_all([Point(label, one) for label, one in configs.items()], seeds, where, jobs, on)
-        with Progress(0):
+        with Display():
             flat, trouble = _measure_flatness(points, to_measure, samples) if to_measure else (None, [])
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; continue with the same command and --out {where}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    metric = next((p.metric for p in points if p.results), points[0].metric)
-    lines = make_lines(points)
-    failed = {p.label: p.failed for p in points if p.failed}
     title = (f"{first.data}, {first.partition}, {first.clients} clients, {first.per_round} per round, "
              f"{pluralize(first.rounds, 'round')}")  # fmt: skip
-    histories = {p.label: p.histories for p in points if p.results}
-    if histories:
-        draw_histories(histories, where / "curves.png", list_curves([metric, *find_others(points)]), title)
-    variation = describe_points(points)
-    found = {
-        "variation": variation,
-        "lines": [asdict(one) for one in lines],
-        "failed": failed,
-        **({"flatness": flat} if flat else {}),
-    }
-    RunFolder(where).write("comparison.json", found)
+    runs = ComparedRuns(points, seeds, where, title)
+    found = runs.write_summary(flat)
     if as_json:
         print(json.dumps({"folder": str(where), **found}))
     else:
-        _show_comparison(title, lines, [metric, *find_others(points)], flat, variation if seeds > 1 else "")
-        if histories:
+        _show_comparison(runs, flat)
+        if runs.lines:
             _say_what_was_found(points, flat)
             terminal.show(f"picture: {where / 'curves.png'}; one page with everything: steppe report {where}")
         terminal.show(f"runs and comparison.json are in {where}")
@@ -131,22 +112,19 @@ def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
     from steppe.report.read_runs import read
 
     found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
-    flattest = find_flattest(flat["rows"]) if flat else ""
+    flattest = find_flattest(found) if flat else ""
     terminal.show(f"\n[bold]{terminal.escape(write_headline(found))}[/] {terminal.escape(write_summary(found))}"
                   f"{' ' * bool(flattest)}{terminal.escape(flattest)}\n")  # fmt: skip
 
 
-def _show_comparison(title: str, lines: list[Any], metrics: list[Metric], flat: dict[str, Any] | None,
-                     variation: str) -> None:  # fmt: skip
+def _show_comparison(runs: ComparedRuns, flat: dict[str, Any] | None) -> None:
     from steppe.report import measure_tables
-    from steppe.report.compare_table import SPARE, explain_columns, make_cells
+    from steppe.report.compare_table import SPARE
 
-    metric, *others = metrics
-    columns, rows = make_cells(lines, metric, others)
-    terminal.print_table(title, columns, rows, SPARE)
-    terminal.show(explain_columns(columns, metric, variation))
+    terminal.print_table(runs.title, *runs.cells(), SPARE)
+    terminal.show(runs.legend)
     if flat and flat["rows"]:
-        over = "standard deviation over seeds" if max(one.seeds for one in lines) > 1 else "standard error"
+        over = "standard deviation over seeds" if max(one.seeds for one in runs.lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")
         for table in measure_tables.make_tables(flat["rows"], "algorithm"):
             print_measures(table)

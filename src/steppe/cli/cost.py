@@ -14,8 +14,8 @@ from steppe.core.errors import SteppeError
 
 
 @app.command()
-def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of the catalogue, or your own.")] = None,
-         everything: Annotated[bool, typer.Option("--all", help="Every algorithm of the catalogue.")] = False,
+def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Algorithms, as for steppe run.")] = None,
+         everything: Annotated[bool, typer.Option("--all", help="Show every algorithm of the catalogue.")] = False,
          model: Annotated[str, typer.Option("--model", help="Model on which the costs are traced.")] = "cnn",
          data: Annotated[str | None, typer.Option("--data", help="Data set from which the model gets a batch, "
                                                                  "instead of --shape and --classes.")] = None,
@@ -23,7 +23,7 @@ def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of t
          classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
          batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
-    """Show the costs of algorithms: vectors and bytes, gradients, forwards and FLOPs, measured by tracing."""
+    """Show what algorithms cost: vectors, bytes, gradients, forward passes and FLOPs, measured by tracing."""
     from steppe.algorithms import CATALOGUE
     from steppe.engine.traced_costs import CostTracer
     from steppe.report.formats import format_bytes
@@ -44,18 +44,18 @@ def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Names of t
     terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
-    terminal.show("down, up and kept are multiples of the model, traffic is down and up in bytes; grad are gradients "
-                  "(a forward and a backward pass), fwd additional forwards; ×avg compares with FedAvg")  # fmt: skip
+    terminal.show("down, up and kept: multiples of the model; traffic: bytes down and up; grad: gradients (a forward "
+                  "and a backward pass); fwd: additional forward passes; ×avg: compared with FedAvg")  # fmt: skip
 
 
 @app.command()
-def trace(algorithm: Annotated[str, typer.Argument(help="A name of the catalogue.")],
-          problem: Annotated[Path, typer.Option("--problem", "-p", help="A JSON file with the quadratics.")],
+def trace(algorithm: Annotated[str, typer.Argument(help="Algorithm, as for steppe run.")],
+          problem: Annotated[Path, typer.Option("--problem", "-p", help="JSON file with the quadratics.")],
           sets: Set = [], add: Add = [], debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """Run an algorithm on a federation of quadratics and print every round's state as JSON (float64)."""
-    from steppe.config import format_option, parse_option
     from steppe.engine.quadratics import read_problem
     from steppe.engine.quadratics import trace as run_trace
+    from steppe.read_config import format_option, parse_option
     from steppe.registry import find_entry, list_settings
     from steppe.settings import split_algorithm
 

@@ -12,10 +12,11 @@ from steppe.cli.options import Debug, Json, app
 
 
 @app.command("list")
-def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEXT]…", help="A kind (algorithms, parts, "
-                           "data, partitions, models, measures, recipes, keys, …), and text to search for.")] = None,
+def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEXT]…", help="Kind (algorithms, parts, "
+                           "data, partitions, models, losses, metrics, measures, recipes, keys, …) and text to search "
+                           "for.")] = None,
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """List algorithms, parts, data sets, partitions, models, measures, recipes and keys with their settings.
+    """List algorithms, parts, data sets, partitions, models, losses, metrics, measures, recipes and keys.
 
     For example: steppe list algorithms, steppe list keys seed, steppe list sam.
     """
@@ -33,13 +34,13 @@ def list_(words: Annotated[list[str] | None, typer.Argument(metavar="[KIND] [TEX
         table.add_column()
         for name, entry in entries.items():
             origin = f"[dim](from {terminal.escape(entry['from'])})[/]" if "from" in entry else ""
-            lines = [terminal.escape(entry["about"]), *_settings(entry), origin]
+            lines = [terminal.escape(entry["about"]), *_format_settings(entry), origin]
             table.add_row(f"[bold]{terminal.escape(name)}[/]", "\n".join(line for line in lines if line))
-        terminal.console().print(table, highlight=False)
-        terminal.console().print()
+        terminal.print_trimmed(table)
+        terminal.show("")
 
 
-def _settings(entry: dict[str, Any]) -> list[str]:
+def _format_settings(entry: dict[str, Any]) -> list[str]:
     """Show settings with their defaults on one line, and each choice on its own line."""
     settings, choices = entry.get("settings", {}), entry.get("choices", {})
     plain = "  ".join(f"{key}={value}" for key, value in settings.items() if key not in choices)

@@ -1,4 +1,4 @@
-"""The command that begins an idea: a part or an algorithm that works, with its test, to be changed."""
+"""The command that writes a working part or algorithm, with its test, to start from."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KINDS = ("part", "algorithm")
 
 
 @app.command()
-def new(kind: Annotated[str, typer.Argument(help="part or algorithm.")],
+def new(kind: Annotated[str, typer.Argument(help="What to write: part or algorithm.")],
         name: Annotated[str, typer.Argument(help="Name, such as look_back; the file is look_back.py.")],
-        out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path(),
+        out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path(),
         debug: Debug = False) -> None:  # fmt: skip
-    """Write NAME.py, a part or algorithm that works, and test_NAME.py, which runs the conformance suite on it."""
+    """Write NAME.py, a working part or algorithm, and test_NAME.py, which runs the conformance suite on it."""
     if kind not in KINDS:
-        raise SteppeError(f"there is nothing new called {quote(kind)}{suggest_name(kind, KINDS)}")
+        raise SteppeError(f"steppe new cannot write {quote(kind)}{suggest_name(kind, KINDS)}")
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise SteppeError(f"{quote(name)} cannot be the name of a Python file: use letters, digits and _, such as "
                           "look_back.")  # fmt: skip

@@ -9,18 +9,18 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
                   context_settings={"help_option_names": ["-h", "--help"]},
-                  help="Flatness-aware federated learning: run, compare, measure.")  # fmt: skip
+                  help="Run, compare and measure flatness-aware federated learning.")  # fmt: skip
 
-Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="A key of the run or a setting of the "
-                                        "algorithm, also as --KEY VALUE; may be repeated.")]  # fmt: skip
-Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="A further part, such as man:weight=0.1, or "
-                                        "your own: lookback.py:LookBack:rho=0.1 (its file is run).")]  # fmt: skip
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="A TOML file with keys of the run, or the "
-                                                 "config.json of a run.")]  # fmt: skip
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write to.")]
+Set = Annotated[list[str], typer.Option("--set", "-s", metavar="KEY=VALUE", help="Key of the run or setting of the "
+                                        "algorithm; may be repeated, and written as --KEY VALUE.")]  # fmt: skip
+Add = Annotated[list[str], typer.Option("--add", metavar="PART", help="Part to add, such as man:weight=0.1, or your "
+                                        "own, lookback.py:LookBack:rho=0.1 (the file is executed).")]  # fmt: skip
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="TOML file with keys of the run, or the "
+                                                 "config.json of an earlier run.")]  # fmt: skip
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; progress goes to standard error.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", "-r", help="Rounds of training.")]
-On = Annotated[str | None, typer.Option("--on", metavar="ray://HOST:PORT", help="Run on a Ray cluster (extra ray), as "
+Rounds = Annotated[int | None, typer.Option("--rounds", "-r", help="Number of training rounds.")]
+On = Annotated[str | None, typer.Option("--on", metavar="ray://HOST:PORT", help="Run on a Ray cluster (extra ray): as "
                                         "many jobs as fit, or --jobs. Resources per job may follow, as in "
                                         "ray://head:10001,gpus=0.5,cpus=2.")]  # fmt: skip
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]

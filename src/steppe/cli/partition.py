@@ -1,4 +1,4 @@
-"""The command that splits a data set over clients."""
+"""The command that divides a data set among clients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from steppe.core.errors import SteppeError
 
 
 @app.command()
-def partition(data: Annotated[str, typer.Option("--data", help="A data set (steppe list).")] = "digits",
-              rule: Annotated[str, typer.Option("--partition", help="A rule (steppe list partitions).")] = "lda(0.3)",
+def partition(data: Annotated[str, typer.Option("--data", help="Data set (steppe list data).")] = "digits",
+              rule: Annotated[str, typer.Option("--partition", help="Rule (steppe list partitions).")] = "lda(0.3)",
               clients: Annotated[int, typer.Option("--clients", min=1, help="Number of clients.")] = 20,
-              seed: Annotated[int | None, typer.Option("--seed", help="Seed (default: the rule's own).")] = None,
+              seed: Annotated[int | None, typer.Option("--seed", help="Seed (default: that of the rule).")] = None,
               save: Annotated[Path | None, typer.Option("--save", help="Write the partition to a JSON file.")] = None,
-              picture: Annotated[Path | None, typer.Option("--plot", help="Draw clients × classes to a file.")] = None,
-              data_folder: Annotated[str | None, typer.Option("--data-folder", help="Default: $STEPPE_DATA or "
-                                                              "./data.")] = None,
+              picture: Annotated[Path | None, typer.Option("--plot", help="Draw samples per client and class.")] = None,
+              data_folder: Annotated[str | None, typer.Option("--data-folder", help="Folder of the data sets "
+                                                              "(default: $STEPPE_DATA or ./data).")] = None,
               as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Split a data set over clients; show, save or draw the split."""
+    """Divide a data set among clients; show, save or draw the partition."""
     from steppe.data import load
     from steppe.data.divide import divide
 
@@ -44,4 +44,7 @@ def partition(data: Annotated[str, typer.Option("--data", help="A data set (step
     if as_json:
         print(json.dumps({**told, "sizes": sizes.tolist()}))
     else:
-        terminal.show("  ".join(f"{k} {v}" for k, v in told.items()))
+        terminal.show(
+            f"{data}, {split.title}: {len(sizes)} clients hold {told['smallest']} to {told['largest']} samples "
+            f"(median {told['median']:g}); hash {split.hash}"
+        )

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @app.command()
 def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-         names: Annotated[list[str], typer.Option("--metric", "-m", metavar="NAME", help="A recorded number, such as "
-                          "loss, train_loss or a column of rounds.csv; may be repeated. Default: the metrics and the "
-                          "loss.")] = [],  # noqa: B006
-         out: Annotated[Path, typer.Option("--out", "-o", help="The picture (png, svg, pdf).")] = Path("curves.png"),
+         names: Annotated[list[str], typer.Option("--metric", "-m", metavar="NAME", help="Number to draw, such as "
+                          "loss, train_loss or another column of rounds.csv; may be repeated (default: the metrics "
+                          "and the loss).")] = [],  # noqa: B006
+         out: Annotated[Path, typer.Option("--out", "-o", help="Picture to write.")] = Path("curves.png"),
          debug: Debug = False) -> None:  # fmt: skip
     """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
@@ -41,7 +41,8 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         histories.setdefault(label, []).append(records)
         metrics.setdefault(metric.name, one.metrics)
     if len(metrics) > 1 and not names:
-        raise SteppeError(f"The runs are judged by {' and '.join(metrics)}: draw one picture for each, or choose what "
+        raise SteppeError(f"The runs are evaluated by {' and '.join(metrics)}: draw one picture for each, or choose "
+                          f"what "
                           "to draw with --metric.")  # fmt: skip
     known = [m for several in metrics.values() for m in several]
     draw_histories(histories, out, find_curves(histories, names, known) if names else list_curves(known))
@@ -50,12 +51,14 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
 
 @app.command()
 def report(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of comparisons.")],
-           out: Annotated[Path | None, typer.Option("--out", "-o", help="The file (default: report.html).")] = None,
-           kind: Annotated[str | None, typer.Option("--format", help="html, md or tex; by default the suffix of "
-                           "--out.")] = None,
+           out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write (default: "
+                                                                        "report.html).")] = None,
+           kind: Annotated[str | None, typer.Option("--format", help="Format: html, md or tex (default: by the suffix "
+                           "of --out).")] = None,
            figures: Annotated[Path | None, typer.Option("--figures", help="Also write the figures to this "
                               "folder.")] = None,
-           picture: Annotated[str, typer.Option("--figure-format", help="png, svg or pdf.")] = "png",
+           picture: Annotated[str, typer.Option("--figure-format", help="Format of the figures: png, svg or "
+                                                                        "pdf.")] = "png",
            debug: Debug = False) -> None:  # fmt: skip
     """Write one self-contained page about finished runs: the result, curves, costs, flatness, and every setting."""
     from steppe.report.write import write

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
@@ -15,14 +14,14 @@ from steppe.engine.progress import Progress, format_privacy
 
 
 @app.command()
-def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list), optionally with "
-                             "settings and parts: fedsam:rho=0.5+man; or your own, FILE.py:NAME or "
-                             "MODULE:NAME.")] = None,
+def run(algorithm: Annotated[str | None, typer.Argument(help="Algorithm from the catalogue (steppe list algorithms), "
+                             "optionally with settings and parts, such as fedsam:rho=0.5+man; or your own, "
+                             "FILE.py:NAME or MODULE:NAME.")] = None,
         config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None, out: Out = None,  # noqa: B006
         resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
         measure: Annotated[list[str], typer.Option("--measure", metavar="NAME[:EVERY]", help="Measure flatness during "
                            "training, such as lambda1:10 for every tenth round; may be repeated.")] = [],  # noqa: B006
-        track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="A tracker that follows the run: "
+        track: Annotated[list[str], typer.Option("--track", metavar="NAME", help="Tracker that follows the run: "
                          "tensorboard, wandb (offline) or mlflow; may be repeated.")] = [],  # noqa: B006
         as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Train one federation and record everything in a folder."""
@@ -31,8 +30,9 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     from steppe.engine.result import check_converged
     from steppe.engine.rounds import simulate
     from steppe.report.figures import draw_histories
+    from steppe.report.formats import name_tail, pluralize
     from steppe.runs.curves import list_curves
-    from steppe.runs.folder import replace_non_finite
+    from steppe.runs.records import describe_score, replace_non_finite
 
     join()
     for key, names in (("measure", measure), ("track", track)):
@@ -40,14 +40,10 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
     chosen, label, where = run_on_first(lambda: arguments.choose_run(algorithm, config, sets, add, rounds, out, resume))
     built = build_experiment(chosen)
     metric = built.task.metric
-    try:
-        with Progress(chosen.rounds, quiet=not is_first(), metric=metric) as progress:
-            progress.begin(label)
-            result = simulate(built, where, resume, progress.round)
-    except KeyboardInterrupt:
-        if is_first():
-            print(f"\ninterrupted; continue with: steppe run --resume --out {where}", file=sys.stderr)
-        raise typer.Exit(130) from None
+    how = f"continue with: steppe run --resume --out {where}" if is_first() else ""
+    with terminal.explain_interrupt(how), Progress(chosen.rounds, quiet=not is_first(), metric=metric) as progress:
+        progress.begin(label)
+        result = simulate(built, where, resume, progress.round)
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
@@ -57,10 +53,13 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="A name of the cata
         check_converged(result.summary, where)
         return
     s = result.summary
-    plural = "" if s["rounds"] == 1 else "s"
-    terminal.show(f"[bold]{label}[/]: {metric.text(s['last'])} after {s['rounds']} round{plural} "
-           f"(mean of the last ten {metric.number(s['mean_of_last_ten'])}, best {metric.number(s['best'])}), "
-           f"{show_loss(s['loss'])}, {s['seconds']:.1f} s")  # fmt: skip
+    said = f"{describe_score(s, metric)} after {pluralize(s['rounds'], 'round')}"
+    if s["evaluations"] > 1:
+        said += (f" (mean of the {name_tail([s['evaluations']])} {metric.number(s['mean_of_last_ten'])}, "
+                 f"best {metric.number(s['best'])})")  # fmt: skip
+    if not s["rounds"]:
+        said = f"not trained; the initial model has {describe_score(s, metric)}"
+    terminal.show(f"[bold]{label}[/]: {said}, {show_loss(s['loss'])}, {s['seconds']:.1f} s")
     for other in built.task.metrics[1:]:
         if found := s["metrics"].get(other.name):
             terminal.show(f"{other.text(found['last'])} (best {other.number(found['best'])})")

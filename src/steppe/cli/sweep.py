@@ -20,34 +20,35 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the catalogue (steppe list).")] = None,
+def sweep(algorithm: Annotated[str | None, typer.Argument(help="Algorithm, as for steppe run.")] = None,
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
-                          "setting; may be repeated for a grid.")] = [],  # noqa: B006
+                          "setting; may be repeated.")] = [],  # noqa: B006
           seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per point, with seeds seed, "
                            "seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
-                            "grid, run this many points that Optuna suggests, by the validation metric.")] = None,
+                            "grid, run this many points; Optuna chooses them by the validation metric.")] = None,
           ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="Range to search; "
                             "--grid gives choices.")] = [],  # noqa: B006
-          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Parallel runs, each in its "
-                          "own process; 1: in this process. Default: one per GPU, or per core.")] = None,
+          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its "
+                                                                               "own "
+                          "process; with 1, they run in this process (default: one per GPU, or per core).")] = None,
           sets: Set = [], add: Add = [], rounds: Rounds = None, on: On = None, out: Out = None,  # noqa: B006
           as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
-    """Run every point of a grid, or of a search, over seeds: a queue that can be interrupted, and a table."""
+    """Run every point of a grid, or of a search, with several seeds, in a queue that can be interrupted."""
     from steppe.jobs.many_runs import make_points, run_all
     from steppe.jobs.points import Point
     from steppe.jobs.search import Search
-    from steppe.report import sweep_table
-    from steppe.runs.folder import RunFolder
+    from steppe.report.formats import pluralize
+    from steppe.report.result_objects import SweptRuns
     from steppe.settings import parse_value
 
     choices = arguments.read_grid(grid)
     if algorithm:
         algorithm, own, parts = split_algorithm(algorithm)
         sets, add = [*own, *sets], [*parts, *add]
-    names = choices.get("algorithm") or [algorithm or _named_in(config)]
-    spans = _spans(ranges, names, taken=list(choices))
+    names = choices.get("algorithm") or [algorithm or _find_algorithm(config)]
+    spans = _read_spans(ranges, names, taken=list(choices))
     for text, key in zip([*grid, *ranges], [*choices, *spans], strict=True):
         _check_key(text, key, names, "--grid" if key in choices else "--range")
     if search is None and ranges:
@@ -72,22 +73,20 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="A name of the ca
     if search is not None and not all(p.config.validation for p in points):
         raise SteppeError("A search chooses by the validation metric, never by the test set: hold out a share of the "
                           "training data, with --set validation=0.1.")  # fmt: skip
-    where = out or Path("runs") / f"sweep-{_shared_hash(points[0])}"
+    where = out or Path("runs") / f"sweep-{_hash_shared(points[0])}"
     searched = Search(spans, choices, search, point, first.seed, where) if search else None
-    try:
+    arguments.tell_seed(seeds, sets)
+    with terminal.explain_interrupt(f"continue with the same command, in {where}"):
         points = run_all(points, seeds, where, jobs, on, search=searched)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; continue with the same command, in {where}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    found = {"folder": str(where), **sweep_table.summarize_points(points)}
-    RunFolder(where).write("sweep.json", found)
+    title = (f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, "
+             f"{pluralize(first.rounds, 'round')}")  # fmt: skip
+    runs = SweptRuns(points, seeds, where, title)
+    found = runs.write_summary()
     if as_json:
         print(json.dumps(found))
     else:
-        title = f"{', '.join(names)} on {first.data}, {first.partition}, {first.clients} clients, {first.rounds} rounds"
-        columns, rows = sweep_table.make_cells(points, [*choices, *spans], seeds)
-        terminal.print_table(title, columns, rows, ("test, last ten", "test loss"))
-        terminal.show(sweep_table.explain_table(points, seeds))
+        terminal.print_table(title, *runs.cells(), ("test, last", "test loss"))
+        terminal.show(runs.legend)
         terminal.show(f"runs and sweep.json are in {where}")
     report_failures(points)
 
@@ -101,13 +100,14 @@ def report_failures(points: list[Point]) -> None:
         raise typer.Exit(3)
 
 
-def _named_in(path: Path | None) -> str:
-    from steppe.config import Config, read_config_file
+def _find_algorithm(path: Path | None) -> str:
+    from steppe.config import Config
+    from steppe.read_config import read_config_file
 
     return str((read_config_file(path) if path else {}).get("algorithm", Config.model_fields["algorithm"].default))
 
 
-def _spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, Range]:
+def _read_spans(ranges: list[str], names: list[str], taken: list[str]) -> dict[str, Range]:
     """Return the ranges by key; whole numbers only for settings that are whole."""
     from dataclasses import replace
     from typing import get_args
@@ -135,7 +135,7 @@ def _check_key(text: str, key: str, names: list[str], option: str) -> None:
         raise SteppeError(str(error).replace(f"--set {key}=0", f"{option} {text}", 1)) from None
 
 
-def _shared_hash(point: Point) -> str:
+def _hash_shared(point: Point) -> str:
     """Return a name for what all points share, so that a wider grid finds the runs of a narrower one."""
     plain = {k: v.default for k, v in type(point.config).model_fields.items() if k in point.settings or k == "rounds"}
     settings = {k: v for k, v in point.config.settings.items() if k not in point.settings}

@@ -1,8 +1,14 @@
-"""Tables and lines for people: never cut short, also in a pipe."""
+"""Tables and lines for people: never truncated, not even in a pipe."""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import typer
 
 from steppe.core.errors import show_codes
 
@@ -14,7 +20,7 @@ def escape(text: str) -> str:
     return escape(show_codes(text, "\n"))
 
 
-def console(**size: int) -> Any:
+def make_console(**size: int) -> Any:
     """Return rich's console, of this size if it is given."""
     from rich.console import Console
 
@@ -23,25 +29,48 @@ def console(**size: int) -> Any:
     return here if size or here.is_terminal else Console(width=250, height=25, emoji=False)
 
 
+def print_trimmed(table: Any, **size: int) -> None:
+    """Print a table of rich without the spaces that would fill its last column."""
+    here = make_console(**size)
+    with here.capture() as captured:
+        here.print(table, highlight=False)
+    here.file.write(re.sub(" +$", "", captured.get(), flags=re.MULTILINE))
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tuple[str, ...] = ()) -> None:
-    """Print a table without cutting names short: on a narrow terminal, columns in `spare` are left out, one by one."""
+    """Print a table without cutting names short: where it is narrow, columns that begin like `spare` are left out."""
     from rich import box
     from rich.table import Table
 
-    here = console()
+    here = make_console()
     for left_out in range(len(spare) + 1):
-        shown = [i for i, name in enumerate(columns) if name not in spare[:left_out]]
+        shown = [i for i, name in enumerate(columns) if not name.startswith(spare[:left_out])]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for i in shown:
             table.add_column(columns[i].strip(), justify="right" if i else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(row[i]) for i in shown))
-        needed = console(width=1000, height=25).measure(table).maximum  # the real console would report that it fits
+        # The real console would report that it fits.
+        needed = make_console(width=1000, height=25).measure(table).maximum
         if needed <= here.width:
             break
     show(f"[bold]{escape(title)}[/]")
-    console(width=max(needed, here.width), height=25).print(table)  # without a height, rich may override the width
+    gone = [name.strip() for i, name in enumerate(columns) if i not in shown]
+    print_trimmed(table, width=max(needed, here.width), height=25)  # without a height, rich may override the width
+    if gone:
+        show(f"[dim]too narrow for: {escape(', '.join(gone))}[/]")
+
+
+@contextmanager
+def explain_interrupt(how: str) -> Iterator[None]:
+    """After Ctrl-C, say how to go on and exit; an empty text says nothing, on ranks that print nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if how:
+            print(f"\ninterrupted; {how}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def show(text: str) -> None:
-    console().print(show_codes(text, "\n"), highlight=False, soft_wrap=True)
+    make_console().print(show_codes(text, "\n"), highlight=False, soft_wrap=True)

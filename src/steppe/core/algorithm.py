@@ -92,12 +92,12 @@ class Algorithm:
 
     @cached_property
     def guards(self) -> tuple[Part, ...]:
-        """The parts that act on single clients' uploads before the server's rules do."""
+        """Return the parts that act on single clients' uploads before the server's rules do."""
         return (*self.using("reduce"), *self.using("screen"))
 
     @cached_property
     def repeats_optimiser(self) -> bool:
-        """Whether a part takes the local optimiser's step more than once per step of its own."""
+        """Return whether a part takes the local optimiser's step more than once per step of its own."""
         return any(p.around_optimiser and p.asks > 1 for p in self.parts)
 
     @cached_property

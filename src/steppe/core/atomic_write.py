@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,19 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(aside)
         aside.replace(path)
+    except OSError as error:
+        if str(error.filename) == str(aside):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def sync_to_disk(path: Path) -> None:
+    """Wait until the system has written a file or the entries of a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
 
 
 def save_figure(figure: Any, path: str | Path, **options: Any) -> None:

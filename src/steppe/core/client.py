@@ -110,9 +110,9 @@ def begin(algorithm: Algorithm, task: Task, sent: Sent, state: States, steps: Te
     w = sent.x
     parts = {p.name: {**p.round_state(sent.x), **state[p.name]} for p in algorithm.parts}
     for p in algorithm.using("receive"):
-        p.receive(_client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
+        p.receive(_make_client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     for p in algorithm.using("start"):
-        w = p.start(w, _client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
+        w = p.start(w, _make_client_round(p, algorithm, task, sent, parts, w, w, steps, steps))
     core = {"loss": torch.zeros_like(sent.lr)}
     if algorithm.using("start"):
         core["start"] = w
@@ -146,7 +146,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
             out = task.forward(v, batch["x"], live.buffers, algorithm.needs, fast=fast)
             return term(v, out), out.buffers
 
-        with task.holding():
+        with task.hold_parameters():
             gradient, value, buffers = differentiate(objective, at)
         statistics.append(buffers)
         return gradient if trained is None else gradient * trained, value
@@ -202,7 +202,7 @@ def step(algorithm: Algorithm, task: Task, sent: Sent, live: Live, batches: tupl
 
     oracle: Oracle = plain
     for p in algorithm.using("gradient"):
-        oracle = _wrapped(p, oracle, scopes)
+        oracle = _wrap(p, oracle, scopes)
     direction = oracle(live.w)
     direction = direction if trained is None else direction * trained
     overwrite = spend and not find_storages(live.w) & find_storages(*list_tensors(parts))  # a part may keep w
@@ -222,7 +222,7 @@ def list_tensors(states: States) -> list[Tensor]:
     return [t for tensors in states.values() for t in tensors.values()]
 
 
-def _wrapped(part: Part, inner: Oracle, scopes: list[dict[str, LocalStep]]) -> Oracle:
+def _wrap(part: Part, inner: Oracle, scopes: list[dict[str, LocalStep]]) -> Oracle:
     """Wrap the oracle in a part. Further arguments are passed on: which of the step's batches, and a head shift."""
 
     def oracle(w: Tensor, on: int = 0, head: HeadShift | None = None) -> Tensor:
@@ -236,13 +236,13 @@ def end(algorithm: Algorithm, task: Task, sent: Sent, live: Live, steps: Tensor,
     parts = {name: dict(tensors) for name, tensors in live.parts.items()}
     update = moved = torch.sub(live.w, sent.x, out=into)
     start, worth = live.core.get("start", sent.x), live.core.get("strides", steps)
-    scopes = {p.name: _client_round(p, algorithm, task, sent, parts, start, live.w, steps,
+    scopes = {p.name: _make_client_round(p, algorithm, task, sent, parts, start, live.w, steps,
                                     torch.where(worth > 0, worth, 1.0)) for p in algorithm.parts}  # fmt: skip
     for p in algorithm.parts:
         update = p.finish(update, scopes[p.name])
     up = {name: s.up for name, s in scopes.items()}
     if algorithm.using("screen") and algorithm.using("shrink"):
-        share = _taken(algorithm, Reply(update, up, {}, sent.lr, sent.lr, {}))
+        share = _find_accepted_share(algorithm, Reply(update, up, {}, sent.lr, sent.lr, {}))
         for p in algorithm.using("shrink"):
             p.shrink(share, scopes[p.name])
     kept = {name: {k: parts[name][k] for k in states} for name, states in algorithm.client_state(sent.x).items()}
@@ -269,7 +269,7 @@ def list_uploads(algorithm: Algorithm, replies: Reply) -> Tensors:
     return rows | {f"@{name}": value for name, value in replies.buffers.items()}
 
 
-def _taken(algorithm: Algorithm, reply: Reply) -> Tensor:
+def _find_accepted_share(algorithm: Algorithm, reply: Reply) -> Tensor:
     """Return the share of a reply that the server will accept if parts bound its norm."""
     norm = joint_norms(list_uploads(algorithm, tree_map(lambda v: v[None], reply)))[0]
     taken = torch.ones_like(norm)
@@ -287,8 +287,8 @@ def make_empty_replies(algorithm: Algorithm, task: Task, sent: Sent, state: Stat
     return empty
 
 
-def _client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor, w: Tensor,
-                  steps: Tensor, worth: Tensor) -> ClientRound:  # fmt: skip
+def _make_client_round(part: Part, algorithm: Algorithm, task: Task, sent: Sent, parts: States, start: Tensor,
+                       w: Tensor, steps: Tensor, worth: Tensor) -> ClientRound:  # fmt: skip
     return ClientRound(
         task.layout, sent.x, sent.lr, sent.round, parts[part.name], sent.down.get(part.name, {}), start,
         algorithm.update_differs(part), w, steps, worth,

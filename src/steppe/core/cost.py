@@ -15,7 +15,7 @@ from steppe.core.client import Meter, begin, end, step
 from steppe.core.errors import SettingError, SteppeError
 from steppe.core.hook_checks import watch
 from steppe.core.layout import Tensors
-from steppe.core.part_class_checks import telling_missing_states
+from steppe.core.part_class_checks import HookFailed, PartSlip, explain_missing_states
 from steppe.core.server import Server, aggregate, broadcast, choose_evaluated
 from steppe.core.task import Task
 
@@ -61,21 +61,27 @@ def cost(algorithm: Algorithm, task: Task, batch: Tensors) -> Cost:
     try:
         traced = trace_round(algorithm, task, batch)
     except Exception as error:  # without data, a model may fail in any way
-        if task.x0.is_meta or isinstance(error, SteppeError):
+        told = isinstance(error, SteppeError) and not isinstance(error, HookFailed)
+        if task.x0.is_meta or told:
             raise
         traced = trace_round(algorithm, task, batch, task.x0.device)
     return traced.weigh(task)
 
 
-@telling_missing_states()
+@explain_missing_states()
 def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.device | str = "meta") -> Traced:
     """Run one client's round on tensors without data, with one step, and refuse mistakes of its parts."""
-    algorithm = Algorithm(tuple(map(watch, algorithm.parts)), algorithm.name)
+    parts = algorithm.parts
+    algorithm = Algorithm(tuple(watch(p, parts[:i]) for i, p in enumerate(parts)), algorithm.name)
     task = task.to(device)
     x = task.x0
     batch = tree_map(lambda v: v.to(device, x.dtype if v.is_floating_point() else None), batch)
     scalar = torch.ones((), device=device, dtype=x.dtype)
     server = Server(x, algorithm.server_state(x), task.buffers)
+    for p in algorithm.parts:
+        if absent := [name for name in p.down if name not in server.state[p.name]]:
+            raise PartSlip(f"{type(p).__name__}.down names {absent[0]!r}, which server_state does not return: add it "
+                           "there.")  # fmt: skip
     state = algorithm.client_state(x)
     rows = {name: {k: v[None] for k, v in tensors.items()} for name, tensors in state.items()}
     server, sent = broadcast(algorithm, task.layout, server, scalar, scalar, rows)

@@ -56,6 +56,11 @@ def suggest_name(word: str, options: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?" + (f" Known: {listed}" if len(known) <= 20 else "")
 
 
+def take_first_line(text: object) -> str:
+    """Return the first line of an error or a docstring; empty if there is none."""
+    return "" if text is None else str(text).strip().partition("\n")[0]
+
+
 def show_codes(text: str, kept: str = "") -> str:
     r"""Replace control characters, which a terminal would obey, by their escapes.
 
@@ -66,7 +71,7 @@ def show_codes(text: str, kept: str = "") -> str:
 
 
 def quote(value: Any) -> str:
-    """Quote a value in a sentence, shortened if it is long.
+    """Quote a value in a sentence: on one line, and shortened if it is long.
 
     >>> quote("lda"), quote(10**5000), quote([1] * 1000)[-9:]
     ("'lda'", 'a whole number of about 5000 digits', '1, 1, 1…]')
@@ -74,7 +79,7 @@ def quote(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"a whole number of about {value.bit_length() * 0.30103:.0f} digits"
     try:
-        text = repr(value)
+        text = " ".join(line.strip() for line in repr(value).split("\n"))
     except (ValueError, RecursionError):  # Python refuses to print it: it is too long or nested too deeply
         text = f"a {type(value).__name__} too long to print"
     return text if len(text) <= 80 else f"{text[:77]}…{text[-1]}"

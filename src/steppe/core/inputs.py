@@ -1,6 +1,6 @@
 """The inputs of a model: one tensor, several in order (a tuple), or several by name (a dict).
 
-Every tensor has one row per example, whatever the structure. A batch keeps the structure, and the model is called with
+Every tensor has one row per sample, whatever the structure. A batch keeps the structure, and the model is called with
 `model(x)`, `model(*x)` or `model(**x)`.
 
     >>> text = {"ids": torch.zeros(4, 7), "mask": torch.ones(4, 7)}
@@ -63,6 +63,11 @@ def list_named_tensors(inputs: Any, name: str) -> list[tuple[str, Tensor]]:
         return [(name, inputs)]
     items = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
     return [found for key, value in items for found in list_named_tensors(value, f"{name}.{key}")]
+
+
+def name_type(tensor: Tensor) -> str:
+    """Return the type of a tensor's numbers, such as float32."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def show_shape(inputs: Any) -> str:

@@ -33,11 +33,11 @@ class Layout:
 
     def pieces(self, v: Tensor) -> list[Tensor]:
         """Return the parameters of a flat vector as views with their shapes."""
-        return [_shaped(p, s) for p, s in zip(torch.split(v, self.sizes), self.shapes, strict=True)]
+        return [_shape_pieces(p, s) for p, s in zip(torch.split(v, self.sizes), self.shapes, strict=True)]
 
     def join(self, pieces: Iterable[Tensor]) -> Tensor:
         """Invert `pieces`."""
-        return torch.cat([_flat(p) for p in pieces])
+        return torch.cat([_flatten_pieces(p) for p in pieces])
 
     def unflatten(self, v: Tensor) -> Tensors:
         return dict(zip(self.names, self.pieces(v), strict=True))
@@ -59,12 +59,12 @@ class Layout:
         return {"all": self.size, "head": self.head_size, "body": self.size - self.head_size}[on]
 
 
-def _shaped(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _shape_pieces(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 4:
         return piece.reshape(shape)
     out, inner, height, width = shape
     return piece.reshape(out, height, width, inner).permute(0, 3, 1, 2)
 
 
-def _flat(p: Tensor) -> Tensor:
+def _flatten_pieces(p: Tensor) -> Tensor:
     return (p.permute(0, 2, 3, 1) if p.ndim == 4 else p).reshape(-1)

@@ -1,4 +1,4 @@
-"""Losses by name. Each returns one value per example, token or pixel; the mean over a batch is taken later.
+"""Losses by name. Each returns one value per sample, token or pixel; the mean over a batch is taken later.
 
 Classes: outputs are (N, C) for labels (N,), and (N, C, d1, …) for targets (N, d1, …), as in `F.cross_entropy`. Outputs
 (N, d1, …, C), as language models return them, are recognised by the targets' shape. If both readings fit, PyTorch's is
@@ -19,7 +19,7 @@ from steppe.core.layout import Tensors
 from steppe.core.metric import Each
 
 IGNORED = -100
-# One value per example, token or pixel; or such values with weights of the same shape, 0 for those to ignore.
+# One value per sample, token or pixel; or such values with weights of the same shape, 0 for those to ignore.
 Values = Tensor | tuple[Tensor, Tensor]
 
 
@@ -47,15 +47,22 @@ def cross_entropy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED,
     return weigh_targets(each, targets, ignore_index)
 
 
+def match_shape(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the outputs in the shape of the targets, such as (N, 1) as (N,)."""
+    if outputs.numel() != targets.numel():
+        raise ValueError("it needs one output per target, in the shape of the targets")
+    return outputs.reshape(targets.shape)
+
+
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of labels 0 and 1, one or several per example; outputs are logits of their shape."""
-    return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype),
+    """Return the cross-entropy of labels 0 and 1, one or several per sample; outputs are logits of their shape."""
+    return F.binary_cross_entropy_with_logits(match_shape(outputs, targets), targets.to(outputs.dtype),
                                               reduction="none")  # fmt: skip
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return (output − target)²."""
-    return (outputs.reshape(targets.shape) - targets).square()
+    return (match_shape(outputs, targets) - targets).square()
 
 
 def dice_loss(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None,
@@ -78,6 +85,8 @@ def share_classes(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED,
         p = (p > 0).to(p.dtype) if hard else p.sigmoid()
         y = targets[:, None].to(p.dtype)
     else:
+        if targets.ndim == 1:
+            raise ValueError("one label per sample has no overlap; it needs a class per pixel")
         p = outputs.movedim(find_class_axis(outputs, targets, axis), 1)
         each = torch.arange(p.shape[1], device=p.device).view(1, -1, *[1] * (p.ndim - 2))
         p = (p.argmax(1, keepdim=True) == each).to(p.dtype) if hard else p.softmax(1)
@@ -109,7 +118,7 @@ def find_loss_settings(loss: Each) -> dict[str, Any]:
 
 
 def reduce_to_examples(each: Values) -> tuple[Tensor, Tensor | None]:
-    """Return one value per example or, if values have weights, the weighted sums and the sums of the weights."""
+    """Return one value per sample or, if values have weights, the weighted sums and the sums of the weights."""
     if isinstance(each, Tensor):
         return each.flatten(1).mean(1) if each.ndim > 1 else each, None
     values, weights = each
@@ -122,12 +131,12 @@ def average_loss(each: Values, batch: Tensors) -> Tensor:
     """Return the mean over the real examples of a batch; weighted if values have weights."""
     sums, weights = reduce_to_examples(each)
     if "mask" not in batch:
-        return sums.mean() if weights is None else sums.sum() / _not_zero(weights.sum())
+        return sums.mean() if weights is None else sums.sum() / _avoid_zero(weights.sum())
     real = torch.where(batch["mask"], sums, 0.0).sum()  # padded values may be anything, too
     if weights is None:
         return real / batch["mask"].to(sums.dtype).sum().clamp(min=1)
-    return real / _not_zero(torch.where(batch["mask"], weights, 0.0).sum())
+    return real / _avoid_zero(torch.where(batch["mask"], weights, 0.0).sum())
 
 
-def _not_zero(total: Tensor) -> Tensor:
+def _avoid_zero(total: Tensor) -> Tensor:
     return torch.where(total == 0, 1.0, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import SteppeError, quote
+from steppe.core.rounding import format_number
 
 if TYPE_CHECKING:  # the command line's help needs metrics, and must not import torch
     from torch import Tensor
 
-# (outputs, targets) -> one value per example, token or pixel; or such values with weights
+# (outputs, targets) -> one value per sample, token or pixel; or such values with weights
 Each = Callable[["Tensor", "Tensor"], Any]
 TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
          "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
@@ -21,14 +23,24 @@ TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "valida
 SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names for which everybody expects higher to be better
 
 
+def name_function(function: Any) -> str:
+    """Return the name of a function, also of one with settings, or of an object's class.
+
+    >>> name_function(max), name_function(functools.partial(max, key=abs)), name_function(3)
+    ('max', 'max', 'int')
+    """
+    inner = function.func if isinstance(function, functools.partial) else function
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number that rates a model. Its name is its key in records; a metric read from a record has no function.
 
-    each    (outputs, targets) -> one value per example, token or pixel; the metric is their mean. A pair of values and
+    each    (outputs, targets) -> one value per sample, token or pixel; the metric is their mean. A pair of values and
             weights is a weighted mean: ignored tokens have weight 0
-    tally   (outputs, targets) -> counts per example, (N, k); `finish` makes the metric of their sums
-    on_all  (outputs, targets) -> the metric, called once with all examples, as a ranking needs it
+    tally   (outputs, targets) -> counts per sample, (N, k); `finish` makes the metric of their sums
+    on_all  (outputs, targets) -> the metric, called once with all samples, as a ranking needs it
     finish  applied to the mean of `each` (exp for perplexity), or to the sums of `tally`
 
     >>> def distance(outputs, targets):
@@ -48,7 +60,7 @@ class Metric:
     def __post_init__(self) -> None:
         if callable(self.name):
             object.__setattr__(self, "each", self.name)
-            object.__setattr__(self, "name", getattr(self.name, "__name__", type(self.name).__name__))
+            object.__setattr__(self, "name", name_function(self.name))
         given = [k for k in ("each", "tally", "on_all") if getattr(self, k) is not None]
         if given:  # a metric that was read from a record is not checked
             self._check(given)
@@ -90,9 +102,21 @@ class Metric:
         plus = "+" if sign else ""
         return f"{100 * value:{plus}.2f}" if self.percent else f"{value:{plus}.4g}"
 
-    def pair(self, mean: float, spread: float, count: int) -> str:
-        """Return a mean with its spread over `count` runs."""
-        return f"{self.number(mean)} ± {self.number(spread)}" if count > 1 else self.number(mean)
+    def pair(self, mean: float, spread: float, count: int = 2) -> str:
+        """Return a mean with its spread over `count` runs.
+
+        >>> Metric("accuracy", percent=True).pair(0.5, 0.012, 3), Metric("mse", lower=True).pair(0.51234, 4e-9, 3)
+        ('50.00 ± 1.20', '0.51234 ± <0.00001')
+        """
+        if count == 1:
+            return self.number(mean)
+        fixed = self.percent or not spread
+        return f"{self.number(mean)} ± {self.number(spread)}" if fixed else format_number((mean, spread))
+
+    @property
+    def heading(self) -> str:
+        """Return its name for a column or an axis: with the unit that the numbers there have."""
+        return f"{self.name} (%)" if self.percent else self.name
 
     @property
     def unit(self) -> str:

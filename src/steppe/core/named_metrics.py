@@ -20,11 +20,12 @@ from steppe.core.losses import (
     find_class_axis,
     find_loss_name,
     find_loss_settings,
+    match_shape,
     mean_squared_error,
     share_classes,
     weigh_targets,
 )
-from steppe.core.metric import Each, Metric
+from steppe.core.metric import Each, Metric, name_function
 from steppe.core.widest_float import widen
 
 
@@ -33,7 +34,7 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
     if targets.is_floating_point():  # probabilities
         axis = 1 if axis is None else axis
         if targets.ndim < 2 or targets.shape[axis] < 2:
-            raise ValueError('these targets have one number per example; if they are 0 and 1, choose loss="bce"')
+            raise ValueError('these targets have one number per sample; if they are 0 and 1, choose loss="bce"')
         return (outputs.argmax(axis) == targets.argmax(axis)).to(outputs.dtype)
     right = outputs.argmax(find_class_axis(outputs, targets, axis)) == targets
     return weigh_targets(right.to(outputs.dtype), targets, ignore_index)
@@ -41,7 +42,7 @@ def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return whether the sign of a logit matches its label."""
-    return ((outputs.reshape(targets.shape) > 0) == (targets > 0.5)).to(outputs.dtype)
+    return ((match_shape(outputs, targets) > 0) == (targets > 0.5)).to(outputs.dtype)
 
 
 def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Values:
@@ -55,7 +56,7 @@ def top5(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: in
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return |output − target|."""
-    return (outputs.reshape(targets.shape) - targets).abs()
+    return (match_shape(outputs, targets) - targets).abs()
 
 
 def overlap(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> Tensor:
@@ -160,7 +161,7 @@ def choose_usual_metric(loss: Each) -> Metric:
     name = find_loss_name(loss)
     if name is not None:
         return make_metric(USUAL[name], loss)
-    return Metric(getattr(loss, "__name__", type(loss).__name__).replace("<lambda>", "own_loss"), loss, lower=True)
+    return Metric(name_function(loss).replace("<lambda>", "own_loss"), loss, lower=True)
 
 
 assert set(USUAL) == set(LOSSES)

@@ -168,9 +168,9 @@ def unit(v: Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
     return v * _to_length_one(v, eps, floor)
 
 
-def ascend(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12, floor: float = 0.0) -> Tensor:
+def ascend(w: Tensor, v: Tensor, radius: float | Tensor, eps: float = 1e-12) -> Tensor:
     """Return w + radius · unit(v), in one pass after the norm."""
-    return torch.addcmul(w, v, radius * _to_length_one(v, eps, floor))
+    return torch.addcmul(w, v, radius * _to_length_one(v, eps, 0.0))
 
 
 def _to_length_one(v: Tensor, eps: float, floor: float) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations, isfunction
 from traceback import walk_tb
+from typing import Any
 
-from steppe.core.errors import SettingError, SteppeError
+from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.core.part import Part
 
 HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n != "has" and not n.startswith("_"))
@@ -17,6 +19,10 @@ HOOKS = tuple(n for n, value in vars(Part).items() if isfunction(value) and n !=
 
 class PartSlip(SteppeError):
     """A hook of a part does what it must not; the text says what to write instead."""
+
+
+class HookFailed(PartSlip):
+    """A hook raised an exception. On tensors without data it may do so although it works on numbers."""
 
 
 @cache
@@ -44,6 +50,43 @@ _gradeint if it is a method of your own.
                                "@dataclass(frozen=True).")  # fmt: skip
 
 
+def check_attributes(part: Part) -> None:
+    """Refuse what a class says about itself in a form that would be misread, or not be read at all.
+
+    >>> class Sends(Part):
+    ...     name, down = "sends", "momentum"
+    >>> check_attributes(Sends())
+    Traceback (most recent call last):
+    steppe.core.errors.SettingError: Sends: down is 'momentum', but must be a tuple of names: down = ("momentum",)
+    """
+    kind = type(part).__name__
+
+    def refuse(key: str, wanted: str) -> None:
+        raise SettingError(f"{kind}: {key} is {quote(getattr(part, key))}, but must be {wanted}")
+
+    if not isinstance(getattr(part, "name", None), str):
+        raise SettingError(f'{kind} needs a name: write name = "my_part" in the class.')
+    if not re.fullmatch(r"[\w.-]+", part.name):  # it is part of the names of states, messages and folders
+        refuse("name", "made of letters, digits, '_', '-' and '.'")
+    for key in ("down", "times"):
+        if not _is_several(value := getattr(part, key)):
+            refuse(key, f'a tuple of names: {key} = ("{value}",)' if isinstance(value, str) else "a tuple of names")
+    outputs = {"logits", "features", "activations"}
+    if not _is_several(part.needs) or not set(part.needs) <= outputs:
+        refuse("needs", f"some of {', '.join(sorted(outputs))}: needs = frozenset({{'features'}})")
+    if not isinstance(part.reduction, Mapping) or not set(part.reduction.values()) <= {"weights", "mean", "sum"}:
+        refuse("reduction", 'a dictionary such as {"c": "mean"}, with "weights", "mean" or "sum" for each upload')
+    if part.frozen not in ("", "head", "body"):
+        refuse("frozen", "'head' or 'body'")
+    for key in ("asks", "batches_per_step"):
+        if not isinstance(value := getattr(part, key), int) or value < 1:
+            refuse(key, "a whole number, at least 1")
+
+
+def _is_several(given: Any) -> bool:
+    return isinstance(given, tuple | list | Set) and all(isinstance(name, str) for name in given)
+
+
 def _list_settings(kind: type[Part]) -> Iterator[str]:
     """Return the names that a class annotates like the fields of a dataclass, without those of every part."""
     for name, hint in get_annotations(kind).items():
@@ -52,7 +95,7 @@ def _list_settings(kind: type[Part]) -> Iterator[str]:
 
 
 @contextmanager
-def telling_missing_states() -> Iterator[None]:
+def explain_missing_states() -> Iterator[None]:
     """Turn a KeyError in a hook into a sentence: it read a state, a broadcast or an upload that does not exist."""
     try:
         yield

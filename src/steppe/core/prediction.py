@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -36,3 +38,10 @@ def check_predict(predict: Any) -> None:
     if predict is not None and not callable(predict):
         raise SteppeError(f"predict is {predict!r}, but must be a function of the model's outputs, such as "
                           "lambda outputs: outputs['scores'].")  # fmt: skip
+    if predict is None:
+        return
+    with suppress(ValueError):  # a function of C has no signature
+        try:
+            inspect.signature(predict).bind(None)
+        except TypeError as error:
+            raise SteppeError(f"predict must take one argument, the model's outputs ({error}).") from error

@@ -14,7 +14,7 @@ from steppe.core.client import Reply, Sent, list_uploads
 from steppe.core.errors import CompositionError
 from steppe.core.layout import Layout, Tensors
 from steppe.core.part import Part
-from steppe.core.part_class_checks import telling_missing_states
+from steppe.core.part_class_checks import explain_missing_states
 from steppe.core.scopes import Aggregation, ServerTurn
 from steppe.core.stacking import joint_norms, scale_rows
 
@@ -36,7 +36,7 @@ class Portion(NamedTuple):
     summed: Callable[[Tensor], Tensor]  # sums over all ranks, which call it for the same sums in the same order
 
 
-@telling_missing_states()
+@explain_missing_states()
 def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
               rows: States | None = None, clients: int = 1) -> tuple[Server, Sent]:  # fmt: skip
     """Return what is sent this round, and the server after `prepare`. Rows: the states of the round's clients."""
@@ -54,7 +54,7 @@ def broadcast(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, 
     return server._replace(state=state), Sent(x, down, server.buffers, lr, round_)
 
 
-@telling_missing_states()
+@explain_missing_states()
 def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, replies: Reply, weights: Tensor,
               clients: int, states_of_all: StatesOfAll | None = None, total: float | None = None,
               portion: Portion | None = None) -> Server:  # fmt: skip
@@ -130,7 +130,7 @@ def aggregate(algorithm: Algorithm, layout: Layout, server: Server, sent: Sent, 
     return Server(x, state, buffers)
 
 
-@telling_missing_states()
+@explain_missing_states()
 def choose_evaluated(algorithm: Algorithm, layout: Layout, server: Server, lr: Tensor, round_: Tensor,
                      clients: int = 1) -> Tensor:  # fmt: skip
     """Return the model to evaluate: the global one, unless a part (such as an average of models) provides another."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-PIECE = 1 << 22  # numbers that are hashed at a time
+PIECE = 1 << 18  # numbers that are hashed at a time; what the allocator keeps of them adds to the peak
 NARROW = (torch.bfloat16, torch.float16)  # types in which a frozen matrix may stay
 
 

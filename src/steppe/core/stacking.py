@@ -33,6 +33,12 @@ def take_row(tree: Any, i: int) -> Any:
     return tree_map(lambda rows: rows[i], tree)
 
 
+def move_clients_first(clients: int, tensors: Sequence[Tensor], dims: Sequence[int | None]) -> list[Tensor]:
+    """Return the tensors that a rule of `vmap` is given with the clients on the first axis; None: all share it."""
+    return [t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip(tensors, dims, strict=True)]  # fmt: skip
+
+
 def flatten_rows(rows: Tensor) -> Tensor:
     """Return one vector per client, even if there are no clients or each has a single number."""
     return rows.reshape(len(rows), prod(rows.shape[1:]))

@@ -49,9 +49,9 @@ class Task:
         self.own_head = head is not None
         self.predict: Predict = predict or find_prediction
         self.metrics = _metrics(metric, self.loss_each)
-        self.head = head or getattr(model, "head", None) or _last_module_with_parameters(model)
-        self.head = self.head if isinstance(self.head, str) else _last_module_with_parameters(model)
-        self.taps = tuple(getattr(model, "taps", _activations(model)) if taps is None else taps)
+        self.head = head or getattr(model, "head", None) or _find_last_module_with_parameters(model)
+        self.head = self.head if isinstance(self.head, str) else _find_last_module_with_parameters(model)
+        self.taps = tuple(getattr(model, "taps", _list_activations(model)) if taps is None else taps)
         named = dict(model.named_parameters())
         trained = {k: p.detach() for k, p in named.items() if p.requires_grad}
         self.layout = Layout({k: p.shape for k, p in trained.items()}, self.head)
@@ -64,6 +64,8 @@ class Task:
         self.types = {k: p.dtype for k, p in named.items()}  # of the user's module
         self.mixed: torch.dtype | None = None  # the type of a narrow frozen base, in which the base computes
         self.learner = copy_sharing(model).train()
+        every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        self.tied = len({id(t) for _, t in every}) < len(every)  # looked up once, not in every pass
         self.judge = copy_sharing(model).eval()  # dropout off, running statistics fixed: for teachers and tests
         self.fast: torch.dtype | None = None  # a lower precision for the student's passes; parameters keep theirs
         self.quick: Tensors = {}  # the constants in that precision
@@ -76,7 +78,7 @@ class Task:
 
     @property
     def metric(self) -> Metric:
-        """The main metric, which is the first."""
+        """Return the main metric, which is the first."""
         return self.metrics[0]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Task:
@@ -103,7 +105,7 @@ class Task:
 
     @cached_property
     def base_hash(self) -> str:
-        """Sixteen digits of the hash of everything frozen."""
+        """Return sixteen digits of the hash of everything frozen."""
         return hash_tensors({k: self.constants[k] for k in self.frozen})
 
     def hasten(self, dtype: torch.dtype) -> None:
@@ -119,7 +121,7 @@ class Task:
         not use it, because its direction would be that of rounding errors.
         """
         if self.pieces > 1 and learning and torch.is_grad_enabled():
-            return self._in_pieces(w, inputs, buffers, see, fast)
+            return self._run_in_pieces(w, inputs, buffers, see, fast)
         low = self.fast if fast else None
         if low is None and self.mixed is None:
             return self._run(w, inputs, buffers, see, learning)
@@ -146,12 +148,12 @@ class Task:
                 hooks.append(module.register_forward_hook(lambda _, __, out, name=name: caught[name].append(out)))
         after = {k: b.clone() for k, b in buffers.items()} if learning else buffers  # batch norm writes in place
         dtype = w.dtype if low is None else low
-        fixed = self._fixed(w.dtype, low)
+        fixed = self._collect_fixed(w.dtype, low)
         try:
             # Cast tensor by tensor, not as one vector: matrix units need operands at aligned addresses.
             trained = {k: p.to(dtype) for k, p in self.layout.unflatten(w).items()}
             state = {**trained, **fixed, **after}
-            with self._types(w, low):
+            with self._use_narrow_types(w, low):
                 outputs = self._call(model, state, *split_arguments(inputs))
         finally:
             for hook in hooks:
@@ -161,12 +163,12 @@ class Task:
 
     def _call(self, model: nn.Module, state: Tensors, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._held is None:
-            return functional_call(model, state, args, named)
-        self._held.enter_context(_reparametrize_module(model, state, tie_weights=True))
+            return functional_call(model, state, args, named, tie_weights=self.tied)
+        self._held.enter_context(_reparametrize_module(model, state, tie_weights=self.tied))
         return model(*args, **named)
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
+    def hold_parameters(self) -> Iterator[None]:
         """Leave a pass's parameters in the module until its gradient has been taken.
 
         Activation checkpointing runs the module again during the backward pass, and must find the same parameters.
@@ -180,7 +182,7 @@ class Task:
         finally:
             self._held = None
 
-    def _in_pieces(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str], fast: bool) -> Outputs:
+    def _run_in_pieces(self, w: Tensor, inputs: Inputs, buffers: Tensors, see: frozenset[str], fast: bool) -> Outputs:
         """Run the batch piece by piece; each is run again when it is differentiated, so only one keeps activations."""
 
         def run(v: Tensor, x: Inputs) -> Outputs:
@@ -194,12 +196,12 @@ class Task:
 
     @property
     def _whole(self) -> Task:
-        """The same task, without splitting batches into pieces."""
+        """Return the same task, without splitting batches into pieces."""
         whole = copy.copy(self)
         whole.pieces = 1
         return whole
 
-    def _fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
+    def _collect_fixed(self, dtype: torch.dtype, low: torch.dtype | None) -> Tensors:
         """Return all that is not trained, for one pass; counters are copied, because the pass may write to them."""
         wanted = None if self.mixed is not None or low is not None else dtype
         return {
@@ -207,7 +209,7 @@ class Task:
             for k, c in (self.constants if low is None else self.quick).items()
         }
 
-    def _types(self, w: Tensor, low: torch.dtype | None) -> AbstractContextManager[Any]:
+    def _use_narrow_types(self, w: Tensor, low: torch.dtype | None) -> AbstractContextManager[Any]:
         """Let a narrow base compute in its own type, whatever the types of the trained parameters and the inputs."""
         if self.mixed is None or low is not None:
             return nullcontext()
@@ -215,10 +217,10 @@ class Task:
 
     def head_forward(self, w: Tensor, features: Tensor) -> Tensor:
         """Run only the head, on features that the body has already computed."""
-        params = {**self.layout.unflatten(w), **self._fixed(w.dtype, None)}
+        params = {**self.layout.unflatten(w), **self._collect_fixed(w.dtype, None)}
         prefix = self.head + "."
         mine = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
-        with self._types(w, None):
+        with self._use_narrow_types(w, None):
             logits: Tensor = functional_call(self.learner.get_submodule(self.head), mine, (features,))
         return logits.to(w.dtype)
 
@@ -256,11 +258,11 @@ def _metrics(given: str | Metric | Sequence[Metric] | None, loss: Each) -> tuple
     return (given,) if isinstance(given, Metric) else tuple(given)
 
 
-def _last_module_with_parameters(model: nn.Module) -> str:
+def _find_last_module_with_parameters(model: nn.Module) -> str:
     names = [n for n, m in model.named_modules() if n and any(True for _ in m.parameters(recurse=False))]
     return names[-1] if names else ""
 
 
-def _activations(model: nn.Module) -> list[str]:
+def _list_activations(model: nn.Module) -> list[str]:
     kinds = (nn.ReLU, nn.GELU, nn.LeakyReLU, nn.SiLU, nn.ELU, nn.Tanh)
     return [name for name, module in model.named_modules() if isinstance(module, kinds)]

@@ -83,11 +83,8 @@ def find_finite(rows: Tensor) -> Tensor:
     return flatten_rows(rows).isfinite().all(1)
 
 
-def sift_replies(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply, dict[int, str]]:
-    """Return the accepted clients, their replies, and the refused ones with the reason."""
-    refused = {i: reason for i, reason in zip(ids, why, strict=True) if reason}
-    if not refused:
-        return list(ids), replies, {}
+def sift_replies(ids: Sequence[int], replies: Reply, why: Sequence[str]) -> tuple[list[int], Reply]:
+    """Return the accepted clients and their replies; `why` has the faults of each, as `find_faults` returns them."""
     keep = [k for k, reason in enumerate(why) if not reason]
     accepted: Reply = tree_map(lambda v: v[keep], replies)
-    return [ids[k] for k in keep], accepted, refused
+    return [ids[k] for k in keep], accepted

@@ -1,4 +1,4 @@
-"""The user's arrays as tensors: NumPy, lists, frames' columns, images. What cannot be one is refused by a sentence."""
+"""The user's arrays as tensors: NumPy, lists, frames' columns, images. Anything else is refused with a clear error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY_CLASSES = 100  # text with more different values than samples / 2 and this 
 
 
 def as_tensor(given: Any, what: str) -> Tensor:
-    """Return a tensor with one row per example; `what` names it in a sentence, such as "train inputs"."""
+    """Return a tensor with one row per sample; `what` names it in a sentence, such as "train inputs"."""
     if isinstance(given, Tensor):
         found = given.detach()
     elif given is None:
@@ -25,7 +25,9 @@ def as_tensor(given: Any, what: str) -> Tensor:
         raise SteppeError(f"The {what} are {quote(given)}, which cannot be read twice or has no length; make a list or "
                           "an array of it.")  # fmt: skip
     else:
-        found = _from_array(_as_numeric(given, what), what)
+        found = _make_tensor(_as_numeric(given, what))
+    if found.is_meta:
+        raise SteppeError(f"The {what} are on the meta device and have no numbers; load them.")
     if found.ndim == 0:
         raise SteppeError(f"The {what} are a single number; give one value per sample.")
     if found.is_complex() or found.layout != torch.strided:
@@ -36,7 +38,9 @@ def as_tensor(given: Any, what: str) -> Tensor:
 
 def _as_numeric(given: Any, what: str) -> np.ndarray:
     if isinstance(given, Sequence) and len(given) and not isinstance(given, str | bytes):
-        given = _stacked(given, what)
+        given = _stack_items(given, what)
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise SteppeError(f"The {what} have masked values, which a tensor cannot have: fill or drop them.")
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:
@@ -44,15 +48,15 @@ def _as_numeric(given: Any, what: str) -> np.ndarray:
             f"The {what} are not an array of numbers; pad lists of different lengths ({error})."
         ) from error
     if array.dtype == object:
-        array = _without_objects(array, what)
+        array = _convert_objects(array, what)
     if array.dtype.kind not in "biuf" and array.dtype.kind != "c":
         kinds = {"U": "text", "S": "bytes", "M": "dates", "m": "durations", "V": "records"}
-        raise SteppeError(f"The {what} are {kinds.get(array.dtype.kind, array.dtype)}, but must be numbers; turn them "
-                          "into some first, text into token ids for instance.")  # fmt: skip
+        raise SteppeError(f"The {what} are {kinds.get(array.dtype.kind, array.dtype)}, but must be numbers; convert "
+                          "them first, text into token ids for instance.")  # fmt: skip
     return array
 
 
-def _stacked(given: Sequence[Any], what: str) -> Any:
+def _stack_items(given: Sequence[Any], what: str) -> Any:
     """Stack a list of arrays, tensors or images; leave numbers and text to NumPy."""
     if not (hasattr(given[0], "shape") or hasattr(given[0], "getbands")):  # a PIL image has bands
         return given
@@ -63,7 +67,7 @@ def _stacked(given: Sequence[Any], what: str) -> Any:
     return np.stack(rows)
 
 
-def _without_objects(array: np.ndarray, what: str) -> np.ndarray:
+def _convert_objects(array: np.ndarray, what: str) -> np.ndarray:
     values = array.reshape(-1).tolist()
     if all(isinstance(v, str) for v in values):
         return array.astype(str)
@@ -71,6 +75,10 @@ def _without_objects(array: np.ndarray, what: str) -> np.ndarray:
         return array.astype(np.int64 if all(isinstance(v, int | np.integer) for v in values) else np.float64)
     if array.ndim == 1 and len(array) and hasattr(array[0], "shape"):
         return _as_numeric(array.tolist(), what)
+    if (lost := next((i for i, v in enumerate(values) if _is_missing(v)), None)) is not None:
+        row = lost // max(array[:1].size, 1)
+        raise SteppeError(f"The {what} have no value at sample {row} ({values[lost]}): fill such values, or drop the "
+                          "samples.")  # fmt: skip
     place = next(i for i, v in enumerate(values) if not isinstance(v, bool | int | float | np.number))
     kind = type(values[place]).__name__
     where = f" (sample {place} is {quote(values[place])}, a {kind})" if array.ndim == 1 else f" (a {kind} among them)"
@@ -78,7 +86,13 @@ def _without_objects(array: np.ndarray, what: str) -> np.ndarray:
                       "lengths, and fill what is missing.")  # fmt: skip
 
 
-def _from_array(array: np.ndarray, what: str) -> Tensor:
+def _is_missing(value: Any) -> bool:
+    """Return whether this is None, nan, or what pandas has for a missing value."""
+    nan = isinstance(value, float) and value != value
+    return nan or value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _make_tensor(array: np.ndarray) -> Tensor:
     """Return a tensor of its own type where PyTorch has it."""
     kind = array.dtype.newbyteorder("=")
     if kind in (np.uint16, np.uint32, np.uint64):
@@ -110,6 +124,21 @@ def as_inputs(given: Any, what: str = "inputs", alone: bool = True) -> Inputs:
     return x.float() if x.dtype == torch.float64 else x
 
 
+def find_kind(x: Tensor) -> str:
+    """Return what the values of a tensor are to a model: bytes of images, masks, whole numbers, or numbers."""
+    if x.dtype in (torch.uint8, torch.bool):
+        return str(x.dtype)
+    return "float" if x.is_floating_point() else "whole"
+
+
+def check_columns(first: Any, second: Any, *names: str) -> None:
+    """Refuse two frames whose columns have other names, or another order."""
+    one, two = ([str(c) for c in given.columns] if hasattr(given, "columns") else [] for given in (first, second))
+    if one and two and one != two:
+        raise SteppeError(f"The {names[1]} have the columns {', '.join(two)}, but the {names[0]} have "
+                          f"{', '.join(one)}; give the same columns in one order.")  # fmt: skip
+
+
 def as_targets(train: Any, test: Any, class_names: tuple[str, ...] | None = None) -> tuple[Tensor, Tensor, Any]:
     """Return the targets of training and test, and the names of the classes if there are some.
 
@@ -118,14 +147,14 @@ def as_targets(train: Any, test: Any, class_names: tuple[str, ...] | None = None
     """
     words = _as_words(train)
     if words is not None:
-        return _numbered(words, test, class_names)
+        return _number_labels(words, test, class_names)
     both = [as_tensor(train, "train targets"), as_tensor(test, "test targets")]
     if both[1].numel() == 0:  # an empty test set has the type of the training data
         both[1] = both[0].new_zeros((0, *both[0].shape[1:]))
     if any(t.is_floating_point() for t in both):
         if not both[0].is_floating_point() and bool((both[1] != both[1].round()).any()):
-            raise SteppeError("The test targets are fractions, but the train targets are whole numbers; make them of "
-                              "one kind.")  # fmt: skip
+            raise SteppeError("The test targets are fractions, but the train targets are whole numbers; give both in "
+                              "the same form.")  # fmt: skip
         both = [t.float() if both[0].is_floating_point() else t.long() for t in both]
     elif both[0].dtype == torch.bool and both[0].ndim > 1:
         both = [t.float() for t in both]
@@ -158,18 +187,20 @@ def _as_words(given: Any) -> np.ndarray | None:
     return array.astype(str) if text else None
 
 
-def _numbered(words: np.ndarray, test: Any, names: tuple[str, ...] | None) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def _number_labels(
+    words: np.ndarray, test: Any, names: tuple[str, ...] | None
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     if words.ndim != 1:
         raise SteppeError(f"The train targets are text of shape {words.shape}; give one label per sample, or numbers.")
     known = tuple(np.unique(words).tolist()) if names is None else names
     if len(known) > max(MANY_CLASSES, len(words) // 2):
         raise SteppeError(f"The train targets are text with {len(known)} different values in {len(words)} samples, "
-                          "which are hardly labels; give numbers.")  # fmt: skip
+                          "too many for labels; give numbers.")  # fmt: skip
     found = []
     for part, given in (("train", words), ("test", test)):
         those = _as_words(given) if len(given) else np.array([], str)
         if those is None:
-            raise SteppeError("The train targets are text, but the test targets are not; make them of one kind.")
+            raise SteppeError("The train targets are text, but the test targets are not; give both in the same form.")
         if odd := sorted(set(those.tolist()) - set(known)):
             raise SteppeError(f"The {part} targets have the label {odd[0]!r}, which is none of the classes "
                               f"{quote(known)}.")  # fmt: skip

@@ -32,11 +32,11 @@ def normalise(
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     images = inputs.to(exact) / 255
     if len(mean):
-        images = (images - _per_channel(mean, images)) / _per_channel(std, images)
+        images = (images - _spread_channels(mean, images)) / _spread_channels(std, images)
     return images.to(dtype)
 
 
-def _per_channel(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
+def _spread_channels(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
     if not isinstance(values, Tensor):
         # Filled on the device: a copy from the host would synchronise, and cannot be captured.
         values = torch.stack([torch.full((), v, dtype=like.dtype, device=like.device) for v in values])
@@ -94,8 +94,8 @@ class Augmentation:
         if self.crop and self.pad_mode == "zero_after":
             images = images.masked_fill(outside, 0)
         if self.cutout:
-            hole = _near(draws[..., 3, None], row, self.cutout)[..., :, None]
-            hole = hole & _near(draws[..., 4, None], column, self.cutout)[..., None, :]
+            hole = _mark_near(draws[..., 3, None], row, self.cutout)[..., :, None]
+            hole = hole & _mark_near(draws[..., 4, None], column, self.cutout)[..., None, :]
             images = images.masked_fill(hole.unsqueeze(-3), 0)
         return images
 
@@ -124,7 +124,7 @@ class Augmentation:
         return images, outside
 
 
-def _near(draw: Tensor, positions: Tensor, side: int) -> Tensor:
+def _mark_near(draw: Tensor, positions: Tensor, side: int) -> Tensor:
     """Return which positions lie in [c − side/2, c + side/2), with the centre c uniform over the positions."""
     centre = (draw * len(positions)).long()
     return (positions >= centre - side // 2) & (positions < centre + side // 2)

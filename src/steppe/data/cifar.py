@@ -20,14 +20,14 @@ from steppe.data.files import as_labels, find, read_bytes
 _PIXELS = 3 * 32 * 32
 
 
-def _numeric_dtype(code: str, *flags: bool) -> np.dtype:
+def _make_dtype(code: str, *flags: bool) -> np.dtype:
     dtype = np.dtype(code, *flags)
     if dtype.kind not in "buif":
         raise pickle.UnpicklingError(f"an array of {dtype} is not allowed")
     return dtype
 
 
-def _latin1_bytes(text: str, encoding: str) -> bytes:
+def _encode_latin1(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"the encoding {encoding} is not allowed")
     return text.encode("latin1")
@@ -48,8 +48,8 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): _numeric_dtype,
-    ("_codecs", "encode"): _latin1_bytes,
+    ("numpy", "dtype"): _make_dtype,
+    ("_codecs", "encode"): _encode_latin1,
 }
 
 
@@ -83,7 +83,7 @@ def unpickle(path: Path) -> dict[str, Any]:
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
 
 
-def _python_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_python_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     content = unpickle(path)
     if missing := {"data", label_key} - content.keys():
         raise SteppeError(f"{path} lacks {', '.join(sorted(missing))}; use the official Python version.")
@@ -95,7 +95,7 @@ def _python_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     return pixels, labels
 
 
-def _binary_batch(path: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_binary_batch(path: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
     data = np.frombuffer(read_bytes(path), np.uint8)
     record = label_bytes + _PIXELS
     if len(data) == 0 or len(data) % record:
@@ -115,9 +115,9 @@ def read(folder: Path, classes: int) -> tuple[np.ndarray, ...]:
         for name in names:
             path = find(folder, [f"{name}.bin", name], inside)
             if path.suffix == ".bin":
-                batches.append(_binary_batch(path, 1 if classes == 10 else 2))
+                batches.append(_read_binary_batch(path, 1 if classes == 10 else 2))
             else:
-                batches.append(_python_batch(path, "labels" if classes == 10 else "fine_labels"))
+                batches.append(_read_python_batch(path, "labels" if classes == 10 else "fine_labels"))
         pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
         arrays += [pixels.reshape(-1, 3, 32, 32), labels]
     return tuple(arrays)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from steppe.core import keyed
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, show_shape, take
-from steppe.data.arrays import as_inputs, as_targets
+from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, name_type, show_shape, take
+from steppe.data.arrays import as_inputs, as_targets, check_columns, find_kind
 
 MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
@@ -33,7 +33,7 @@ class Data:
     """Training and test samples in memory; validation samples only after `with_validation`.
 
     Images are uint8 (n, channels, h, w). They are normalised when a batch is made, by mean and std (one number per
-    channel, in units of 0..1). All other inputs are used as they are, whatever their shape. Several inputs per example
+    channel, in units of 0..1). All other inputs are used as they are, whatever their shape. Several inputs per sample
     are a tuple or a dict of tensors (see core/inputs.py). `classes` is None for regression and for sequences; targets
     may then have any shape.
     """
@@ -70,6 +70,7 @@ class Data:
                     f"{self.name} has {part} inputs of shape {show_shape(inputs)}, but train inputs of shape "
                     f"{show_shape(self.train_inputs)}; make them equal."
                 )
+            self._check_types(part, inputs)
             if self.classes is not None:
                 self._check_labels(part, targets)
         if len(self.mean) != len(self.std) or any(value <= 0 for value in self.std):
@@ -87,6 +88,14 @@ class Data:
         clients = "" if self.groups is None else f", {len(np.unique(self.groups))} clients"
         return (f"<Data {self.name}: {len(self.train_targets):,} training and {len(self.test_targets):,} test samples "
                 f"of shape {show_shape(self.train_inputs)}, {kind}{clients}>")  # fmt: skip
+
+    def _check_types(self, part: str, inputs: Inputs) -> None:
+        """Refuse inputs of another kind than those of training: only uint8 images are normalised."""
+        named = (list_named_tensors(one, "inputs") for one in (inputs, self.train_inputs))
+        for (name, here), (_, there) in zip(*named, strict=True):
+            if len(here) and find_kind(here) != find_kind(there):
+                raise SteppeError(f"{self.name} has {part} {name} of type {name_type(here)}, but train {name} of type "
+                                  f"{name_type(there)}; make them equal.")  # fmt: skip
 
     def _check_labels(self, part: str, labels: Tensor) -> None:
         if labels.dtype != torch.int64 or labels.ndim != 1:
@@ -147,9 +156,9 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of one input; several inputs per example have no single shape."""
+        """Return the shape of one input; several inputs per sample have no single shape."""
         if not isinstance(self.train_inputs, Tensor):
-            raise SteppeError(f"{self.name} has several inputs per example ({show_shape(self.train_inputs)}), which no "
+            raise SteppeError(f"{self.name} has several inputs per sample ({show_shape(self.train_inputs)}), which no "
                               "model by name takes: give your own nn.Module.")  # fmt: skip
         return tuple(self.train_inputs.shape[1:])
 
@@ -227,6 +236,7 @@ def from_arrays(
     groups       the client of each training sample, which makes a natural federation
     by           what rules of labels divide by instead
     """
+    check_columns(x, test_x, "train inputs", "test inputs")
     inputs = as_inputs(x, "train inputs")
     test_inputs = as_inputs(test_x, "test inputs")
     targets, test_targets, class_names = as_targets(y, test_y, class_names)
@@ -239,12 +249,12 @@ def from_arrays(
                               "renumber the labels.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
-        mean, std = _statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
+        mean, std = _compute_statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
     return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens,
-                **_division(groups, by, len(targets)))  # fmt: skip
+                **_read_division(groups, by, len(targets)))  # fmt: skip
 
 
-def _division(groups: Any, by: Any, samples: int) -> dict[str, Any]:
+def _read_division(groups: Any, by: Any, samples: int) -> dict[str, Any]:
     from steppe.data.given_partition import as_labels, number_clients
 
     found: dict[str, Any] = {}
@@ -256,7 +266,7 @@ def _division(groups: Any, by: Any, samples: int) -> dict[str, Any]:
     return found
 
 
-def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _compute_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the exact mean and std per channel, from the histogram of the 256 values."""
     values = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []

@@ -22,19 +22,19 @@ def find_pools(labels: np.ndarray) -> Clients:
     return [np.flatnonzero(labels == c) for c in range(labels.max() + 1)]
 
 
-def _corner(size: int, place: int) -> np.ndarray:
+def _draw_corner(size: int, place: int) -> np.ndarray:
     q = np.zeros(size)
     q[place] = 1
     return q
 
 
-def _proportions(rng: RandomState, alpha: float, size: int) -> np.ndarray:
+def _draw_proportions(rng: RandomState, alpha: float, size: int) -> np.ndarray:
     """Draw from Dirichlet(α·1). For a tiny α all gammas underflow; the limit is a random corner of the simplex."""
     q = rng.dirichlet(np.repeat(alpha, size))
-    return q if np.isfinite(q).all() else _corner(size, rng.randint(size))
+    return q if np.isfinite(q).all() else _draw_corner(size, rng.randint(size))
 
 
-def _trials(best: list[int], wanted: float) -> Iterator[int]:
+def _count_trials(best: list[int], wanted: float) -> Iterator[int]:
     """Count trials up to the limit; the rule appends the size of each trial's smallest client to `best`.
 
     LDA(0.05) of CIFAR-10 needs 3,482 trials in FedSoL's code and 19,126 in FedNTD's, so the limit is high. A rule gives
@@ -46,7 +46,7 @@ def _trials(best: list[int], wanted: float) -> Iterator[int]:
         yield trial
 
 
-def _failure(rule: str, best: list[int], wanted: float, change: str) -> SteppeError:
+def _make_failure(rule: str, best: list[int], wanted: float, change: str) -> SteppeError:
     return SteppeError(
         f"{rule}: in {len(best)} trials the smallest client got at most {max(best)} "
         f"samples, but needs {wanted:g}; use fewer clients, a larger alpha, another seed, or {change}."
@@ -58,32 +58,34 @@ def lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimu
 
     Everything is drawn again until each client has `minimum` samples; the number of trials is limited.
     """
-    return _lda(rng, labels, clients, alpha, minimum, afresh=False)
+    return _divide_lda(rng, labels, clients, alpha, minimum, afresh=False)
 
 
 def lda_fedntd(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float = 10) -> Clients:
     """Do the same as `lda`, but start trials from the data set's order and do not shuffle failed ones (FedNTD)."""
-    return _lda(rng, labels, clients, alpha, minimum, afresh=True)
+    return _divide_lda(rng, labels, clients, alpha, minimum, afresh=True)
 
 
-def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float, afresh: bool) -> Clients:
+def _divide_lda(
+    rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minimum: float, afresh: bool
+) -> Clients:
     fair = len(labels) // clients
     if fair < minimum:
-        raise SteppeError(
-            f"{len(labels)} samples cannot give {clients} clients {minimum:g} each; ask for at most "
-            f"{int(len(labels) // minimum)} clients or write lda({alpha:g}, {fair})."
-        )
+        most = int(len(labels) // minimum)
+        fewer = f"ask for at most {most} clients or " if most else ""
+        raise SteppeError(f"{len(labels)} samples cannot give {clients} clients {minimum:g} each; {fewer}write "
+                          f"lda({alpha:g}, {fair}).")  # fmt: skip
     pools = ordered = find_pools(labels)  # shuffled in place, so a retry continues from the previous order
     spent = np.empty(len(labels), np.int64)
     best: list[int] = []
-    for _ in _trials(best, minimum):
+    for _ in _count_trials(best, minimum):
         if afresh:
             pools = [pool.copy() for pool in ordered]
         sizes = np.zeros(clients, np.int64)
         cuts = []
         for pool in pools:
             rng.shuffle(pool)
-            cuts.append(_capped_cuts(rng, alpha, sizes < fair, len(pool)))
+            cuts.append(_find_capped_cuts(rng, alpha, sizes < fair, len(pool)))
             sizes += np.diff(cuts[-1], prepend=0, append=len(pool))
         best.append(int(sizes.min()))
         if sizes.min() >= minimum:
@@ -96,15 +98,15 @@ def _lda(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, minim
     change = f"dirichlet({alpha:g}), which moves samples instead of trying again"
     if max(best):
         change = f"a smaller minimum such as lda({alpha:g}, {max(best)}), or {change}"
-    raise _failure(f"lda({alpha:g}) over {clients} clients", best, minimum, change)
+    raise _make_failure(f"lda({alpha:g}) over {clients} clients", best, minimum, change)
 
 
-def _capped_cuts(rng: RandomState, alpha: float, open_: np.ndarray, size: int) -> np.ndarray:
+def _find_capped_cuts(rng: RandomState, alpha: float, open_: np.ndarray, size: int) -> np.ndarray:
     """Return where to cut a class so that clients get Dirichlet shares of it, and full clients get nothing."""
-    q = _proportions(rng, alpha, len(open_)) * open_
+    q = _draw_proportions(rng, alpha, len(open_)) * open_
     if q.sum() == 0:  # a tiny α gave everything to full clients; the limit is one random open client
         free = np.flatnonzero(open_) if open_.any() else np.arange(len(open_))
-        q = _corner(len(open_), rng.choice(free))
+        q = _draw_corner(len(open_), rng.choice(free))
     return (np.cumsum(q / q.sum()) * size).astype(np.int64)[:-1]
 
 
@@ -128,7 +130,7 @@ def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, 
     cuts = []
     for pool in pools:
         rng.shuffle(pool)
-        cuts.append(_capped_cuts(rng, alpha, np.ones(clients, bool), len(pool)))
+        cuts.append(_find_capped_cuts(rng, alpha, np.ones(clients, bool), len(pool)))
     parts = _gather(pools, cuts)
     for part in parts:
         rng.shuffle(part)
@@ -147,20 +149,20 @@ def dirichlet(rng: RandomState, labels: np.ndarray, clients: int, alpha: float, 
 def dirichlet_replace(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
     """Give each client its own Dirichlet(α) over classes; equal sizes, samples may repeat (FedSMOO)."""
     order = rng.permutation(len(labels))
-    return _filled(rng, labels, order, np.cumsum(_priors(rng, labels, clients, alpha), axis=1), recycle=True)
+    return _fill(rng, labels, order, np.cumsum(_draw_priors(rng, labels, clients, alpha), axis=1), recycle=True)
 
 
 def dirichlet_once(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> Clients:
     """Give each client its own Dirichlet(α) over classes; equal sizes, no sample twice (FedDyn, in MAN's code)."""
-    cum = np.cumsum(_priors(rng, labels, clients, alpha), axis=1)
-    return _filled(rng, labels, np.arange(len(labels)), cum, recycle=False)
+    cum = np.cumsum(_draw_priors(rng, labels, clients, alpha), axis=1)
+    return _fill(rng, labels, np.arange(len(labels)), cum, recycle=False)
 
 
-def _priors(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> np.ndarray:
+def _draw_priors(rng: RandomState, labels: np.ndarray, clients: int, alpha: float) -> np.ndarray:
     classes = labels.max() + 1
     prior = rng.dirichlet(np.repeat(alpha, classes), clients)
     for row in np.flatnonzero(~np.isfinite(prior).all(axis=1)):
-        prior[row] = _corner(classes, rng.randint(classes))
+        prior[row] = _draw_corner(classes, rng.randint(classes))
     return prior
 
 
@@ -173,10 +175,10 @@ def pathological(rng: RandomState, labels: np.ndarray, clients: int, active: flo
     rows = np.tile(np.arange(classes) < active, (clients, 1)).astype(np.int64)
     for row in rows:
         rng.shuffle(row)
-    return _filled(rng, labels, order, np.cumsum(rows, axis=1) / active * rows, recycle=True)
+    return _fill(rng, labels, order, np.cumsum(rows, axis=1) / active * rows, recycle=True)
 
 
-def _filled(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.ndarray, recycle: bool) -> Clients:
+def _fill(rng: RandomState, labels: np.ndarray, order: np.ndarray, cum: np.ndarray, recycle: bool) -> Clients:
     """Give one sample at a time to a random client, of a class drawn from its row of `cum`.
 
     If a class has run out, the class is drawn again. With `recycle` it also starts again from its full pool; this is
@@ -258,11 +260,11 @@ def longtail(
     for first in range(0, clients, 10):
         start = first // 10 * block
         rest = samples[start : start + block] if first + 10 < clients else samples[start:]
-        parts += _balanced_block(fresh, rest, labels[rest], classes, min(10, clients - first), alpha, share)
+        parts += _draw_balanced_block(fresh, rest, labels[rest], classes, min(10, clients - first), alpha, share)
     return np.array_split(np.concatenate(parts), clients)  # the first n mod N clients get one more
 
 
-def _balanced_block(
+def _draw_balanced_block(
     rng: RandomState,
     samples: np.ndarray,
     labels: np.ndarray,
@@ -275,15 +277,15 @@ def _balanced_block(
     fair = len(samples) / clients
     wanted = int(share * fair)
     best: list[int] = []
-    for _ in _trials(best, wanted):
+    for _ in _count_trials(best, wanted):
         sizes = np.zeros(clients, np.int64)
         cuts = []
         for pool in pools:
-            cuts.append(_capped_cuts(rng, alpha, sizes < fair, len(pool)))
+            cuts.append(_find_capped_cuts(rng, alpha, sizes < fair, len(pool)))
             sizes += np.diff(cuts[-1], prepend=0, append=len(pool))
         best.append(int(sizes.min()))
         if sizes.min() >= wanted:
             return _gather(pools, cuts)
-    raise _failure(
+    raise _make_failure(
         f"longtail({alpha:g}) in a block of {clients} clients", best, wanted, "a smaller share as its third number"
     )

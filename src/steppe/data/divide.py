@@ -14,7 +14,7 @@ from steppe.data.given_partition import as_labels, check_indices, choose_held_ou
 from steppe.data.named_datasets import load
 from steppe.data.partition import BY_GROUPS, Partition, as_array, make
 
-OWN = "own:"  # precedes what is an object of the user's own, as in the configuration
+OWN = "own:"  # precedes the name of the user's own object, as in the configuration
 PER_ROUND = 5  # clients per round, unless a federation has fewer or the user says otherwise
 
 
@@ -25,7 +25,7 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
     A rule divides what validation leaves. Indices that the user gives, and the clients that the data name, refer to
     the data as they are; validation then takes its share of every client.
     """
-    fixed = given if given is not None else _fixed(data, rule, clients)
+    fixed = given if given is not None else _find_fixed(data, rule, clients)
     if fixed is None:
         data = data.with_validation(validation, validation_seed) if validation else data
         targets = data.train_targets.cpu().numpy() if data.by is None else as_labels(data.by, len(data.train_targets))
@@ -45,7 +45,7 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
     check_indices(fixed, len(data.train_targets), data.name, repeats=not fixed.given)
     if validation and len(data.train_targets) == before:
         held_out = choose_held_out(fixed, validation, validation_seed)
-        data, fixed = data.hold_out(held_out), _without(fixed, held_out, before)
+        data, fixed = data.hold_out(held_out), _leave_out(fixed, held_out, before)
     return data, fixed
 
 
@@ -101,7 +101,7 @@ def is_file(partition: str) -> bool:
         return False
 
 
-def _fixed(data: Data, rule: str, clients: int) -> Partition | None:
+def _find_fixed(data: Data, rule: str, clients: int) -> Partition | None:
     """Return a partition that does not depend on labels: from a file, or by the clients that the data define."""
     if is_file(rule):
         return Partition.load(rule)
@@ -113,7 +113,7 @@ def _fixed(data: Data, rule: str, clients: int) -> Partition | None:
     return make(rule, data.groups, clients)
 
 
-def _without(split: Partition, held_out: np.ndarray, samples: int) -> Partition:
+def _leave_out(split: Partition, held_out: np.ndarray, samples: int) -> Partition:
     """Return the partition of what is left, with indices into that."""
     kept = np.ones(samples, bool)
     kept[held_out] = False

@@ -25,6 +25,7 @@ class Columns(NamedTuple):
     targets: Any
     groups: Any = None  # the client of each example
     class_names: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()  # of a table: the columns that are inputs
 
 
 def is_array(given: Any) -> bool:
@@ -38,24 +39,32 @@ def is_table(given: Any) -> bool:
 
 
 def read_columns(source: Any, part: str, target: str | None = None, inputs: Any = None,
-                 groups: str | None = None) -> Columns:  # fmt: skip
-    """Read a data set into memory. `target`, `inputs` and `groups` are names of columns."""
+                 groups: str | None = None, like: Columns | None = None) -> Columns:  # fmt: skip
+    """Read a data set into memory. `target`, `inputs` and `groups` are names of columns.
+
+    A table must have the inputs of the one before, `like`, and they are read in the order that they have there.
+    """
     if isinstance(source, IterableDataset) or isinstance(getattr(source, "dataset", None), IterableDataset):
         raise SteppeError(f"The {part} data set is an IterableDataset, which has no length and no order: read it into "
                           f"a list, list({part}).")  # fmt: skip
     if isinstance(source, Iterator):
         raise SteppeError(f"The {part} data set is {quote(source)}, which can be read only once: make a list of it.")
-    if isinstance(source, tuple) and len(source) == 2 and all(map(_is_column, source)):
+    if isinstance(source, tuple) and len(source) == 2 and (_is_framed_pair(source) or all(map(_is_column, source))):
         return Columns(*source)
     if is_table(source):
-        return _read_table(source, part, target, inputs, groups)
+        return _read_table(source, part, target, inputs, groups, like)
     if isinstance(source, DataLoader):
         return _read_loader(source, part, target)
     if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
         raise SteppeError(f"The {part} data set is {quote(source)}, but must be map-style, with len(d) and d[i].")
     if len(source) == 0:
         raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
-    return _joined([_example(source[i], part, i, target) for i in range(len(source))])
+    return _join_examples([_read_example(source[i], part, i, target) for i in range(len(source))])
+
+
+def _is_framed_pair(given: Any) -> bool:
+    """Return whether this is a frame of inputs with an array of targets."""
+    return hasattr(given[0], "columns") and is_array(given[1])
 
 
 def _is_column(given: Any) -> bool:
@@ -64,7 +73,7 @@ def _is_column(given: Any) -> bool:
     )  # fmt: skip
 
 
-def _example(given: Any, part: str, index: int, target: str | None) -> tuple[Any, Any]:
+def _read_example(given: Any, part: str, index: int, target: str | None) -> tuple[Any, Any]:
     if isinstance(given, Mapping):
         name = _find_target(given, target, f"sample {index} of the {part} data set")
         rest = {k: v for k, v in given.items() if k != name}
@@ -76,7 +85,7 @@ def _example(given: Any, part: str, index: int, target: str | None) -> tuple[Any
     return (several[0] if len(several) == 1 else tuple(several)), y
 
 
-def _joined(examples: list[tuple[Any, Any]]) -> Columns:
+def _join_examples(examples: list[tuple[Any, Any]]) -> Columns:
     """Return columns: every place of the inputs' structure as one list."""
 
     def column(values: list[Any]) -> Any:
@@ -98,34 +107,45 @@ def _read_loader(loader: DataLoader[Any], part: str, target: str | None, size: i
     pieces = []
     for begun in range(0, len(source), size):
         rows = [source[i] for i in range(begun, min(begun + size, len(source)))]
-        together = loader.collate_fn(rows) if loader.batch_sampler is not None else None
+        try:
+            together = loader.collate_fn(rows) if loader.batch_sampler is not None else None
+        except Exception as error:  # the user's function may raise anything
+            raise SteppeError(f"The {part} loader cannot make a batch of its samples ({error}): pad them to one "
+                              "length, or give the loader a collate_fn that does.") from error  # fmt: skip
         if together is None:
-            return _joined([_example(source[i], part, i, target) for i in range(len(source))])
-        x, y = _example(dict(together) if isinstance(together, Mapping) else together, part, begun, target)
+            return _join_examples([_read_example(source[i], part, i, target) for i in range(len(source))])
+        x, y = _read_example(dict(together) if isinstance(together, Mapping) else together, part, begun, target)
         pieces.append((x, y))
     if not pieces:
         raise SteppeError(f"The {part} data set is empty; at least one sample is needed.")
     try:
-        return Columns(*(_cat([piece[k] for piece in pieces]) for k in (0, 1)))
+        return Columns(*(_join_pieces([piece[k] for piece in pieces]) for k in (0, 1)))
     except (RuntimeError, TypeError, ValueError) as error:
         raise SteppeError(f"The batches of the {part} loader cannot be joined ({error}); pad all samples to one "
                           "length.") from error  # fmt: skip
 
 
-def _cat(pieces: list[Any]) -> Any:
+def _join_pieces(pieces: list[Any]) -> Any:
     if isinstance(pieces[0], Mapping):
-        return {k: _cat([p[k] for p in pieces]) for k in pieces[0]}
+        return {k: _join_pieces([p[k] for p in pieces]) for k in pieces[0]}
     if isinstance(pieces[0], tuple | list):
-        return tuple(_cat([p[i] for p in pieces]) for i in range(len(pieces[0])))
+        return tuple(_join_pieces([p[i] for p in pieces]) for i in range(len(pieces[0])))
     return torch.cat([torch.as_tensor(p) for p in pieces])
 
 
-def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: str | None) -> Columns:
+def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: str | None,
+                like: Columns | None) -> Columns:  # fmt: skip
     listed: Any = table if isinstance(table, Mapping) else getattr(table, "column_names", None)
-    names = [str(n) for n in (table.columns if listed is None else listed)]
-    name = _find_target(names, target, f"the {part} data")
+    columns = list(table.columns if listed is None else listed)
+    place = {str(column): column for column in columns}  # pandas numbers columns that have no names
+    names = list(map(str, columns))
+    if len(place) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise SteppeError(f"The {part} data have two columns {quote(twice)}: rename one of them.")
+    name = _find_target(names, None if target is None else str(target), f"the {part} data")
     frame = hasattr(table, "columns") and not hasattr(table, "column_names")
-    wanted = [inputs] if isinstance(inputs, str) else list(inputs or [n for n in names if n not in (name, groups)])
+    chosen = [inputs] if isinstance(inputs, str | int) else inputs or [n for n in names if n not in (name, groups)]
+    wanted = _order_inputs(list(map(str, chosen)), name, part, like)
     for column in [*wanted, *([groups] if groups else [])]:
         if column not in names:
             raise SteppeError(
@@ -133,24 +153,38 @@ def _read_table(table: Any, part: str, target: str | None, inputs: Any, groups: 
             )
     if not wanted:
         raise SteppeError(f"The {part} data have no column but {name!r}, so there is no input.")
-    read = {column: _column(table, column) for column in [*wanted, name, *([groups] if groups else [])]}
+    read = {column: _read_column(table, place[column]) for column in [*wanted, name, *([groups] if groups else [])]}
     rows = {column: read[column] for column in wanted}
     if len(wanted) == 1 and not (frame and np.asarray(rows[wanted[0]]).dtype.kind in "biuf"):
         x = rows[wanted[0]]
     elif frame:  # a frame's columns are the features of one input
         text = [c for c in wanted if np.asarray(rows[c]).dtype.kind not in "biuf"]
         if text:
-            raise SteppeError(f"The column {text[0]!r} of the {part} data is not made of numbers: encode it, or leave "
+            raise SteppeError(f"The column {text[0]!r} of the {part} data does not hold numbers: encode it, or leave "
                               "it out with inputs=[…].")  # fmt: skip
         x = np.stack([np.asarray(rows[c], np.float32) for c in wanted], 1)
     else:
         x = rows
     features = getattr(table, "features", None)
     classes = getattr(features.get(name), "names", None) if isinstance(features, Mapping) else None
-    return Columns(x, read[name], read[groups] if groups else None, tuple(classes) if classes else None)
+    groups_read = read[groups] if groups else None
+    return Columns(x, read[name], groups_read, tuple(classes) if classes else None, tuple(wanted))
 
 
-def _column(table: Any, name: str) -> Any:
+def _order_inputs(wanted: list[str], target: str, part: str, like: Columns | None) -> list[str]:
+    """Return the columns of the inputs, in the order of the table before."""
+    if target in wanted:
+        raise SteppeError(f"The column {target!r} is the target of the {part} data, so it cannot be an input: leave it "
+                          "out of inputs=[…].")  # fmt: skip
+    if like is None or not like.names:
+        return wanted
+    if set(wanted) != set(like.names):
+        raise SteppeError(f"The {part} data have the inputs {', '.join(wanted)}, but the data before have "
+                          f"{', '.join(like.names)}: give the same columns, or choose with inputs=[…].")  # fmt: skip
+    return list(like.names)
+
+
+def _read_column(table: Any, name: Any) -> Any:
     values = table[name]
     if hasattr(values, "to_numpy"):  # a frame's series
         return values.to_numpy()

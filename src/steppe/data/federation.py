@@ -92,7 +92,7 @@ class Federation:
         """Plan the batches of these clients for a round."""
         sizes = [self.sizes[i] for i in ids]
         if len(ids) == 1:
-            samples = self._own(ids[0])[None]
+            samples = self._find_own(ids[0])[None]
         elif self._in_table:
             samples = self._samples[torch.as_tensor(ids)][:, : max(sizes)]
         else:
@@ -101,7 +101,7 @@ class Federation:
         return plan(samples, sizes, ids, steps, round_, self.seed, self.batch_size, batches_per_step,
                     self.last_batch)  # fmt: skip
 
-    def _own(self, client: int) -> Tensor:
+    def _find_own(self, client: int) -> Tensor:
         return torch.as_tensor(self.indices[client], device=self.data.device)
 
     @cached_property

@@ -28,20 +28,25 @@ def split_indices(clients: Any) -> Partition:
     if isinstance(clients, str | bytes) or not isinstance(clients, Sequence | np.ndarray) or len(clients) == 0:
         raise SteppeError(f"partition is {quote(clients)}: give a rule such as 'lda(0.3)', a file, or a list with the "
                           "indices of each client.")  # fmt: skip
-    return Partition(tuple(_indices(i, one) for i, one in enumerate(clients)), BY_INDICES, 0)
+    arrays = [_read_array(i, one) for i, one in enumerate(clients)]
+    masked = {len(one) for one in arrays if one.dtype == bool}
+    if len(masked) > 1:
+        raise SteppeError(f"partition: the clients' masks have different lengths, {min(masked)} and {max(masked)}; "
+                          "give one value per training sample.")  # fmt: skip
+    indices = tuple(np.flatnonzero(one) if one.dtype == bool else one.astype(np.int64) for one in arrays)
+    return Partition(indices, BY_INDICES, 0, samples=next(iter(masked), None))
 
 
-def _indices(client: int, given: Any) -> np.ndarray:
+def _read_array(client: int, given: Any) -> np.ndarray:
+    """Return a client's indices, or its mask, as an array."""
     try:
         array = as_array(given)
     except (ValueError, TypeError) as error:
         raise SteppeError(f"partition: the indices of client {client} are not a list of numbers ({error}).") from error
-    if array.dtype == bool:
-        array = np.flatnonzero(array)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
+    if array.ndim != 1 or (array.dtype.kind not in "iub" and len(array)):
         raise SteppeError(f"partition: the indices of client {client} are {quote(given)}, but must be a list of whole "
                           "numbers.")  # fmt: skip
-    return array.astype(np.int64)
+    return array
 
 
 def check_indices(split: Partition, samples: int, name: str, repeats: bool = False) -> None:

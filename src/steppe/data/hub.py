@@ -10,7 +10,7 @@ from steppe.core.errors import SteppeError, make_missing_error
 from steppe.data.image_folder import stack
 
 
-def _column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: str) -> str:
+def _find_column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: str) -> str:
     """Return the column of this feature type, or else the first of the usual names."""
     typed = [key for key, feature in features.items() if type(feature).__name__ == kind]
     named = [key for key in usual if key in features]
@@ -19,7 +19,7 @@ def _column(features: dict[str, Any], kind: str, usual: tuple[str, ...], name: s
     return (typed or named)[0]
 
 
-def _images(rows: Any, column: str) -> np.ndarray:
+def _read_images(rows: Any, column: str) -> np.ndarray:
     return stack(list(range(len(rows))), lambda i: rows[i][column])
 
 
@@ -37,11 +37,11 @@ def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, tup
     if "train" not in splits or test is None:
         raise SteppeError(f"hub:{name} has the splits {', '.join(splits)}; train and test are needed.")
     features = splits["train"].features
-    images = _column(features, "Image", ("image", "img"), name)
-    labels = _column(features, "ClassLabel", ("label", "labels", "fine_label"), name)
+    images = _find_column(features, "Image", ("image", "img"), name)
+    labels = _find_column(features, "ClassLabel", ("label", "labels", "fine_label"), name)
     arrays = []
     for part in ("train", test):
         rows = splits[part]
-        arrays += [_images(rows, images), np.asarray(rows[labels], np.int64)]
+        arrays += [_read_images(rows, images), np.asarray(rows[labels], np.int64)]
     names = tuple(getattr(features[labels], "names", None) or ())
     return arrays[0], arrays[1], arrays[2], arrays[3], names

@@ -13,12 +13,12 @@ from steppe.core.errors import SteppeError, quote
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 
 
-def stack(sources: list[Any], opened: Callable[[Any], Any]) -> np.ndarray:
+def stack(sources: list[Any], open_image: Callable[[Any], Any]) -> np.ndarray:
     """Stack images of one size into a uint8 array (n, h, w[, 3]); it is grey only if every image is grey."""
-    grey = all(opened(source).mode in ("1", "L") for source in sources)
+    grey = all(open_image(source).mode in ("1", "L") for source in sources)
     result: np.ndarray | None = None
     for i, source in enumerate(sources):
-        image = np.asarray(opened(source).convert("L" if grey else "RGB"))
+        image = np.asarray(open_image(source).convert("L" if grey else "RGB"))
         if result is None:
             result = np.empty((len(sources), *image.shape), np.uint8)
         elif image.shape != result.shape[1:]:
@@ -34,7 +34,7 @@ def stack(sources: list[Any], opened: Callable[[Any], Any]) -> np.ndarray:
 def _load(files: list[Path]) -> np.ndarray:
     from PIL import Image
 
-    def opened(path: Path) -> Image.Image:
+    def open_image(path: Path) -> Image.Image:
         try:
             with Image.open(path) as image:
                 image.load()
@@ -42,23 +42,23 @@ def _load(files: list[Path]) -> np.ndarray:
         except Exception as error:  # decoders raise many types for a damaged file
             raise SteppeError(f"{path} is truncated or not an image ({quote(str(error))}); replace it.") from error
 
-    return stack(files, opened)
+    return stack(files, open_image)
 
 
-def _images(folder: Path) -> list[Path]:
+def _list_images(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in _ENDINGS)
 
 
-def _by_class(folder: Path) -> list[tuple[Path, str]]:
+def _list_by_class(folder: Path) -> list[tuple[Path, str]]:
     """Return every image in folder/<class>, or folder/<class>/images, with its class."""
     pairs = []
     for place in sorted(place for place in folder.iterdir() if place.is_dir()):
         inner = place / "images"
-        pairs += [(file, place.name) for file in _images(inner if inner.is_dir() else place)]
+        pairs += [(file, place.name) for file in _list_images(inner if inner.is_dir() else place)]
     return pairs
 
 
-def _annotated(folder: Path) -> list[tuple[Path, str]]:
+def _list_annotated(folder: Path) -> list[tuple[Path, str]]:
     """Return Tiny-ImageNet's validation images with their classes; each line has a file, a class and a box."""
     path = folder / "val_annotations.txt"
     words = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -67,9 +67,9 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
     return [(folder / "images" / line[0], line[1]) for line in words]
 
 
-def by_class(folder: Path) -> tuple[np.ndarray, list[str]]:
+def load_by_class(folder: Path) -> tuple[np.ndarray, list[str]]:
     """Load every image in folder/<class>, and the class of each."""
-    pairs = _by_class(folder)
+    pairs = _list_by_class(folder)
     if not pairs:
         raise SteppeError(f"No image was found in {folder}/<class>/; known endings: {sorted(_ENDINGS)}.")
     return _load([file for file, _ in pairs]), [name for _, name in pairs]
@@ -83,8 +83,8 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, 
             f"Images are expected in {folder}/train/<class>/ and {folder}/test/<class>/ "
             "(or, for Tiny-ImageNet, train/<class>/images/ and val/val_annotations.txt)."
         )
-    train_pairs = _by_class(folder / "train")
-    test_pairs = _annotated(test) if (test / "val_annotations.txt").is_file() else _by_class(test)
+    train_pairs = _list_by_class(folder / "train")
+    test_pairs = _list_annotated(test) if (test / "val_annotations.txt").is_file() else _list_by_class(test)
     names = tuple(sorted({name for _, name in train_pairs}))
     if not train_pairs or not test_pairs:
         raise SteppeError(f"No image was found in {folder}/train or in {test}; known endings: {sorted(_ENDINGS)}.")

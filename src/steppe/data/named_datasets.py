@@ -16,7 +16,7 @@ from steppe.data.dataset import Data, from_arrays
 from steppe.data.files import find
 
 
-def _digits(folder: Path) -> Data:
+def _read_digits(folder: Path) -> Data:
     # Pixels are stored as published, 0..16; they are scaled to 0..255.
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels, test = file["images"], file["labels"].astype(np.int64), file["test"]
@@ -25,7 +25,7 @@ def _digits(folder: Path) -> Data:
     return from_arrays(images[train], labels[train], images[test], labels[test], name="digits", classes=10)
 
 
-def _shakespeare(name: str, folder: Path | None = None) -> Data:
+def _read_shakespeare(name: str, folder: Path | None = None) -> Data:
     path = shakespeare.SLICE
     if folder is not None:
         path = folder.with_suffix(".jsonl.xz")
@@ -36,12 +36,12 @@ def _shakespeare(name: str, folder: Path | None = None) -> Data:
                 tokens=shakespeare.TOKENS)  # fmt: skip
 
 
-def _image_files(folder: Path, name: str, **constants: Any) -> Data:
+def _read_image_files(folder: Path, name: str, **constants: Any) -> Data:
     *arrays, names = image_folder.read(folder)
     return from_arrays(*arrays, name=name, class_names=names, **constants)
 
 
-def _medmnist(folder: Path, name: str, classes: int, **options: Any) -> Data:
+def _read_medmnist(folder: Path, name: str, classes: int, **options: Any) -> Data:
     path = folder.with_suffix(".npz")
     path = path if path.is_file() else find(folder, [f"{name}.npz"])
     arrays = medmnist.read(path, **options)
@@ -49,16 +49,16 @@ def _medmnist(folder: Path, name: str, classes: int, **options: Any) -> Data:
     return from_arrays(*arrays, name=name, classes=classes, mean=half, std=half)
 
 
-def _svhn(folder: Path, negative: bool = False) -> Data:
+def _read_svhn(folder: Path, negative: bool = False) -> Data:
     mean, std = (0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)
     return from_arrays(*svhn.read(folder, negative), name="svhn", classes=10, mean=mean, std=std)
 
 
-def _idx(name: str, mean: float, std: float) -> Callable[[Path], Data]:
+def _make_idx_reader(name: str, mean: float, std: float) -> Callable[[Path], Data]:
     return lambda f: from_arrays(*idx.read(f), name=name, classes=10, mean=(mean,), std=(std,))
 
 
-def _cifar(classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Path], Data]:
+def _make_cifar_reader(classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Path], Data]:
     name = f"cifar{classes}"
     return lambda f: from_arrays(*cifar.read(f, classes), name=name, classes=classes, mean=mean, std=std)
 
@@ -73,28 +73,28 @@ _TINY_IMAGENET = {"mean": (0.4802, 0.4481, 0.3975), "std": (0.2770, 0.2691, 0.28
 
 # name -> (reader of folder/<name>, the files expected there)
 DATASETS: dict[str, tuple[Callable[..., Data], str]] = {
-    "digits": (_digits, "8×8 handwritten digits, inside the package"),
+    "digits": (_read_digits, "8×8 handwritten digits, inside the package"),
     "shakespeare": (
-        lambda f: _shakespeare("shakespeare"),
-        "next character of 30 roles' speeches, a client per role, inside the package",
+        lambda f: _read_shakespeare("shakespeare"),
+        "predict the next character of speeches; 30 roles, one client per role, inside the package",
     ),
     "shakespeare-full": (
-        lambda f: _shakespeare("shakespeare-full", f),
-        "shakespeare.jsonl.xz: a speech per line, as play, role and text",
+        lambda f: _read_shakespeare("shakespeare-full", f),
+        "shakespeare.jsonl.xz: one speech per line, with play, role and text",
     ),
-    "mnist": (_idx("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
-    "fashion-mnist": (_idx("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
-    "cifar10": (_cifar(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
-    "cifar100": (_cifar(100, *_CIFAR100), "train.bin and test.bin, or the Python version"),
-    "svhn": (_svhn, "train_32x32.mat and test_32x32.mat"),
-    "cinic10": (lambda f: _image_files(f, "cinic10", **_CINIC10), "train/<class>/*.png, test/<class>/*.png"),
+    "mnist": (_make_idx_reader("mnist", 0.1307, 0.3081), "train-images-idx3-ubyte and its three companions, or .gz"),
+    "fashion-mnist": (_make_idx_reader("fashion-mnist", 0.2860, 0.3530), "the same four file names as mnist"),
+    "cifar10": (_make_cifar_reader(10, *_CIFAR10), "data_batch_1.bin … test_batch.bin, or the Python version"),
+    "cifar100": (_make_cifar_reader(100, *_CIFAR100), "train.bin and test.bin, or the Python version"),
+    "svhn": (_read_svhn, "train_32x32.mat and test_32x32.mat"),
+    "cinic10": (lambda f: _read_image_files(f, "cinic10", **_CINIC10), "train/<class>/*.png, test/<class>/*.png"),
     "tiny-imagenet": (
-        lambda f: _image_files(f, "tiny-imagenet", **_TINY_IMAGENET),
+        lambda f: _read_image_files(f, "tiny-imagenet", **_TINY_IMAGENET),
         "train/<class>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt",
     ),
-    "pathmnist": (lambda f, **o: _medmnist(f, "pathmnist", 9, **o), "pathmnist.npz"),
-    "tissuemnist": (lambda f, **o: _medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
-    "pneumoniamnist": (lambda f, **o: _medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
+    "pathmnist": (lambda f, **o: _read_medmnist(f, "pathmnist", 9, **o), "pathmnist.npz"),
+    "tissuemnist": (lambda f, **o: _read_medmnist(f, "tissuemnist", 8, **o), "tissuemnist.npz"),
+    "pneumoniamnist": (lambda f, **o: _read_medmnist(f, "pneumoniamnist", 2, **o), "pneumoniamnist.npz"),
 }
 EMBEDDED = {"digits", "shakespeare"}  # inside the package
 
@@ -109,7 +109,7 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         *arrays, names = hub.read(name.removeprefix("hub:"))
         return from_arrays(*arrays, name=name, class_names=names or None)
     if name.startswith("folder:"):
-        return _image_files(Path(name.removeprefix("folder:")), name)
+        return _read_image_files(Path(name.removeprefix("folder:")), name)
     if name.endswith(".npz"):
         if not Path(name).is_file():
             raise SteppeError(f"The file {name} does not exist; give the path of a MedMNIST .npz file.")
@@ -117,7 +117,24 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
     if name not in DATASETS:
         forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
         raise SteppeError(f"The data set {quote(name)} is unknown{suggest_name(name, forms)}")
-    reader, files = DATASETS[name]
+    reader, place = DATASETS[name][0], _find_place(name, folder)
+    try:
+        return reader(place, **options)
+    except TypeError as error:
+        if options:
+            raise SteppeError(f"The data set {name} does not take {', '.join(options)} ({error}).") from error
+        raise
+
+
+def check_files(name: str, folder: str | Path | None = None) -> None:
+    """Refuse a data set of this table whose files are missing or damaged; of images in folders, none is opened."""
+    if not (_find_place(name, folder) / "train").is_dir():
+        load(name, folder)
+
+
+def _find_place(name: str, folder: str | Path | None) -> Path:
+    """Return where the files of a data set of this table are."""
+    files = DATASETS[name][1]
     place = Path(folder if folder is not None else os.environ.get("STEPPE_DATA", "data")) / name
     files_there = place.is_dir() or any(place.with_suffix(end).is_file() for end in (".npz", ".jsonl.xz"))
     if name not in EMBEDDED and not files_there:
@@ -125,9 +142,4 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
             f"The data set {name} is expected in {place}, which does not exist. Put these official files "
             f"there: {files}; or point STEPPE_DATA at the folder that holds {name}/."
         )
-    try:
-        return reader(place, **options)
-    except TypeError as error:
-        if options:
-            raise SteppeError(f"The data set {name} does not take {', '.join(options)} ({error}).") from error
-        raise
+    return place

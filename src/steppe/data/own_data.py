@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from steppe.core.errors import SteppeError, quote
 from steppe.core.inputs import count, list_named_tensors, show_shape
-from steppe.data.arrays import as_inputs, as_tensor
+from steppe.data.arrays import as_inputs, as_tensor, check_columns
 from steppe.data.dataset import Data, from_arrays
 from steppe.data.examples import Columns, is_array, is_table, read_columns
 from steppe.data.given_partition import number_clients
@@ -57,9 +57,10 @@ def from_dataset(train: Any, test: Any = None, *, target: str | None = None, inp
     """
     if test is None:
         train, test = _find_splits(train)
-    columns = [read_columns(train, "train", target, inputs, groups), read_columns(test, "test", target, inputs, groups)]
+    first = read_columns(train, "train", target, inputs, groups)
+    columns = [first, read_columns(test, "test", target, inputs, groups, first)]
     options.setdefault("class_names", columns[0].class_names)
-    return _with_groups(from_arrays(*columns[0][:2], *columns[1][:2], **options), columns)
+    return _add_groups(from_arrays(*columns[0][:2], *columns[1][:2], **options), columns)
 
 
 def _find_splits(given: Any) -> tuple[Any, Any]:
@@ -73,7 +74,7 @@ def _find_splits(given: Any) -> tuple[Any, Any]:
     raise SteppeError("data are one data set, so there is no test set: give two, (train, test).")
 
 
-def _with_groups(data: Data, columns: list[Columns]) -> Data:
+def _add_groups(data: Data, columns: list[Columns]) -> Data:
     if columns[0].groups is None:
         return data
     numbers, names = number_clients(columns[0].groups, len(data.train_targets))
@@ -100,11 +101,13 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
     items = list(clients.values()) if isinstance(clients, Mapping) else clients
     if not isinstance(items, Sequence) or not len(items):
         raise SteppeError(f"from_clients needs a list with the data of each client, not {quote(items)}.")
-    pairs = [_read_client(i, one, target, inputs) for i, one in enumerate(items)]
+    pairs = [_read_client(0, items[0], target, inputs)]
+    first = pairs[0][0]
+    pairs += [_read_client(i, one, target, inputs, first) for i, one in enumerate(items[1:], 1)]
     trains, tests = [p[0] for p in pairs], [p[1] for p in pairs]
     owners = [i for i, t in enumerate(tests) if t is not None]
     if test is not None:
-        tests, owners = [read_columns(test, "test", target, inputs)], []
+        tests, owners = [read_columns(test, "test", target, inputs, like=first)], []
     elif not owners:
         raise SteppeError("No client has test samples: give each (x, y, test_x, test_y), or a common test set with "
                           "test=(x, y).")  # fmt: skip
@@ -116,8 +119,9 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
                    test_groups=np.repeat(owners, test_sizes) if owners else None)  # fmt: skip
 
 
-def _read_client(number: int, given: Any, target: str | None, inputs: Any) -> tuple[Columns, Columns | None]:
-    part = f"client {number}'s"
+def _read_client(number: int, given: Any, target: str | None, inputs: Any,
+                 like: Columns | None = None) -> tuple[Columns, Columns | None]:  # fmt: skip
+    part = f"client {number}"
     if isinstance(given, Data):
         raise SteppeError(f"Client {number} is given as a steppe.Data, whose classes may be numbered otherwise than "
                           "another client's: give its arrays or its table, with target=… and inputs=….")  # fmt: skip
@@ -126,15 +130,20 @@ def _read_client(number: int, given: Any, target: str | None, inputs: Any) -> tu
     if isinstance(given, tuple | list) and len(given) == 2:
         if any(map(is_array, given)) or (isinstance(given[1], list) and isinstance(given[1][0], int | float | str)):
             return Columns(*given), None
-        return read_columns(given[0], part, target, inputs), read_columns(given[1], part, target, inputs)
-    return read_columns(given, part, target, inputs), None
+        train = read_columns(given[0], part, target, inputs, like=like)
+        return train, read_columns(given[1], part, target, inputs, like=like or train)
+    return read_columns(given, part, target, inputs, like=like), None
 
 
 def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[Any, Any, list[int]]:
     """Return inputs and targets of all clients one after the other, and their numbers of samples."""
     whose = [f"client {i}'s {part}" for i in owners] or [part]
-    read = [as_inputs(c.inputs, f"{who} inputs") for c, who in zip(columns, whose, strict=True)]
-    for x, c, who in zip(read, columns, whose, strict=True):
+    of = [f" of client {i}" for i in owners] or [""]
+    read = [as_inputs(c.inputs, f"{part} inputs{who}") for c, who in zip(columns, of, strict=True)]
+    for x, c, who, client in zip(read, columns, whose, of, strict=True):
+        check_columns(columns[0].inputs, c.inputs, f"{part} inputs{of[0]}", f"{part} inputs{client}")
+        if getattr(c.targets, "ndim", 1) == 0:
+            raise SteppeError(f"The {part} targets{client} are a single number; give one value per sample.")
         if show_shape(x) != show_shape(read[0]):
             raise SteppeError(f"{who.capitalize()} inputs have the shape {show_shape(x)}, but {whose[0]} inputs have "
                               f"{show_shape(read[0])}; make them equal.")  # fmt: skip
@@ -151,7 +160,7 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
     if text:
         targets: Any = np.concatenate([np.asarray(c.targets) for c in columns])
     else:
-        rows = [as_tensor(c.targets, f"{who} targets") for c, who in zip(columns, whose, strict=True)]
+        rows = [as_tensor(c.targets, f"{part} targets{who}") for c, who in zip(columns, of, strict=True)]
         if odd := next((i for i, r in enumerate(rows) if r.shape[1:] != rows[0].shape[1:]), None):
             raise SteppeError(f"{whose[odd].capitalize()} targets have the shape {tuple(rows[odd].shape[1:])}, but "
                               f"{whose[0]} targets have {tuple(rows[0].shape[1:])}; make them equal.")  # fmt: skip

@@ -173,7 +173,7 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
         raise SteppeError(f"{len(labels)} samples are too few for {clients} clients; ask for fewer clients.")
     if name not in ("iid", "natural") and not (shares and len(arguments) == 1):
         _check_labels(rule, labels, classes)
-    parts = _divided(name, tuple(arguments), seed, clients, labels.dtype.str, labels.shape, labels.tobytes())
+    parts = _divide(name, tuple(arguments), seed, clients, labels.dtype.str, labels.shape, labels.tobytes())
     rule = rule.replace(" ", "")
     if isinstance(parts, DrawnClients):
         return Partition(parts, rule, seed, len(labels))
@@ -183,7 +183,7 @@ def make(rule: str, targets: Any, clients: int, seed: int | None = None, *, clas
 
 
 @lru_cache(maxsize=8)
-def _divided(
+def _divide(
     name: str, arguments: tuple[float, ...], seed: int, clients: int, dtype: str, shape: tuple[int, ...], labels: bytes
 ) -> Sequence[np.ndarray]:
     """Apply a rule. Cached, because runs in one process often share a partition, and retries may take seconds."""
@@ -201,6 +201,8 @@ def replay(partition: Partition, targets: Any) -> RandomState:
 
 def parse(rule: str) -> tuple[Callable[..., Sequence[np.ndarray]], list[float]]:
     """Parse a rule such as `lda(0.1)` into its function and its numbers."""
+    if Path(rule).suffix == ".json":  # a path that exists is not asked here
+        raise SettingError(f"there is no file {quote(rule)}", "partition")
     function, numbers = parse_rule(rule, "partition", PARTITIONS, given=3)
     if not all(numbers):
         raise SettingError(f"partition is {quote(rule)}: its numbers must be positive", "partition")

@@ -55,24 +55,24 @@ def sharding(rng: RandomState, labels: np.ndarray, clients: int, shards: float) 
     the same samples as the client before it. All draws come from numpy (the released code also seeds Python's `random`,
     but does not use it).
     """
-    pools = _shards(labels, clients, shards)
+    pools = _make_shards(labels, clients, shards)
     wanted = np.repeat(np.arange(len(pools)), len(pools[0]))
     rng.shuffle(wanted)
     missing = -len(wanted) % clients
-    return _dealt(rng, pools, np.concatenate([wanted, wanted[1 : missing + 1]]), clients)
+    return _deal(rng, pools, np.concatenate([wanted, wanted[1 : missing + 1]]), clients)
 
 
 def sharding_fedntd(rng: RandomState, labels: np.ndarray, clients: int, shards: float) -> Clients:
     """Do the same as `sharding`, but assign classes with Python's generator of the same seed (FedNTD's code)."""
-    pools = _shards(labels, clients, shards)
+    pools = _make_shards(labels, clients, shards)
     wanted = [*range(len(pools))] * len(pools[0])
     Random(int(rng.get_state()[1][0])).shuffle(wanted)  # type: ignore[index]  # a fresh state begins with its seed
     if len(wanted) % clients:
         raise SteppeError(f"sharding_fedntd({shards:g}) has {len(wanted)} shards, not a multiple of {clients} clients.")
-    return _dealt(rng, pools, np.array(wanted), clients)
+    return _deal(rng, pools, np.array(wanted), clients)
 
 
-def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[int]]]:
+def _make_shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[int]]]:
     """Return the shards of each class."""
     classes = labels.max() + 1
     each = int(int(shards) * clients / classes)
@@ -91,7 +91,7 @@ def _shards(labels: np.ndarray, clients: int, shards: float) -> list[list[list[i
     return pools
 
 
-def _dealt(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, clients: int) -> Clients:
+def _deal(rng: RandomState, pools: list[list[list[int]]], wanted: np.ndarray, clients: int) -> Clients:
     """Give each client random shards of its classes."""
     parts: Clients = []
     for row in wanted.reshape(clients, -1):
@@ -115,18 +115,21 @@ def natural(rng: RandomState, groups: np.ndarray, clients: int) -> Clients:
 # name -> (rule, how to write it)
 PARTITIONS: dict[str, tuple[Callable[..., Sequence[np.ndarray]], str]] = {
     "iid": (iid, "iid: equal random shares"),
-    "iid_balanced": (iid_balanced, "iid_balanced: equal shares of every class, as MAN has CIFAR-100"),
+    "iid_balanced": (iid_balanced, "iid_balanced: equal shares of every class, as MAN divides CIFAR-100"),
     "sharding": (sharding, "sharding(s): s one-class shards per client, as in FedSoL"),
     "sharding_fedntd": (sharding_fedntd, "sharding_fedntd(s): the same, with the draws of FedNTD's code"),
     "lda": (lda, "lda(alpha[, min]): size-capped Dirichlet, as in FedSoL; at least min=10 samples per client"),
     "lda_fedntd": (lda_fedntd, "lda_fedntd(alpha[, min]): the same, with the draws of FedNTD's code"),
     "dirichlet": (dirichlet, "dirichlet(alpha[, min]): plain Dirichlet; at least min=1 samples per client"),
-    "dirichlet_replace": (dirichlet_replace, "dirichlet_replace(alpha): equal sizes, repeats, as in FedSMOO"),
-    "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, no repeats, as in FedDyn and MAN"),
-    "pathological": (pathological, "pathological(c): c classes per client, equal sizes, repeats, as in FedSMOO"),
-    "natural": (natural, "natural: the clients that the data name, such as roles or hospitals; the largest of them"),
+    "dirichlet_replace": (dirichlet_replace, "dirichlet_replace(alpha): equal sizes, with repeats, as in FedSMOO"),
+    "dirichlet_once": (dirichlet_once, "dirichlet_once(alpha): equal sizes, without repeats, as in FedDyn and MAN"),
+    "pathological": (pathological, "pathological(c): c classes per client, equal sizes, with repeats, as in FedSMOO"),
+    "natural": (natural, "natural: the clients that the data define (such as hospitals), or the largest of them"),
     "drawn": (drawn, "drawn(n[, c]): n samples per client, of c classes; drawn when needed, for millions of clients"),
-    "longtail": (longtail, "longtail(alpha[, imbalance[, share]]): thinned classes, then blocks, as in FL-SAM"),
+    "longtail": (
+        longtail,
+        "longtail(alpha[, imbalance[, share]]): long-tailed classes, divided in blocks, as in FL-SAM",
+    ),
 }
 
 OFFICIAL_SEEDS = {

@@ -1,4 +1,4 @@
-"""Shakespeare's plays, next character: a client is a role, and its text is divided by nature.
+"""Shakespeare's plays, next character: a client is a role, so the division among clients is natural.
 
 The file has one speech per line, {"play", "role", "text"}, compressed with xz. Of each role, the first nine tenths of
 the text are for training and the rest, at least one window, for testing. A window has 80 characters, and the target of

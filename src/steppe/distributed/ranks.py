@@ -47,9 +47,8 @@ class Ranks:
         self.on, self.group = dist.is_initialized(), group  # None: all ranks; otherwise a subset of them
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if self.on else (0, 1)
         self.fresh, self.on_disk = fresh, on_disk
-        self.home: dict[
-            int, int
-        ] = {}  # the rank with the state of each client that has taken part; the same on all ranks
+        # The rank with the state of each client that has taken part; the same on all ranks.
+        self.home: dict[int, int] = {}
 
     def assign(self, ids: Sequence[int], work: Sequence[float]) -> list[int]:
         """Return the rank that trains each client."""
@@ -63,7 +62,7 @@ class Ranks:
     def fetch(self, store: Store, ids: Sequence[int], owners: Sequence[int]) -> list[States]:
         """Return the states of this rank's clients, and move them here if they are on other ranks."""
         moves = [(i, self.home[i], to) for i, to in zip(ids, owners, strict=True) if self.home.get(i, to) != to]
-        arrived = self._moved(store, moves)
+        arrived = self._move(store, moves)
         store.scatter(list(arrived), list(arrived.values()))
         if isinstance(store, MemoryStore) and not self.on_disk:
             store.drop([i for i, source, _ in moves if source == self.rank])
@@ -74,10 +73,10 @@ class Ranks:
         """Store the new states of the round's clients; `states` are those of this rank's clients."""
         store.scatter([ids[k] for k in self.find_own(owners)], states)
         if self.on_disk:
-            arrived = self._moved(store, [(i, owner, 0) for i, owner in zip(ids, owners, strict=True) if owner])
+            arrived = self._move(store, [(i, owner, 0) for i, owner in zip(ids, owners, strict=True) if owner])
             store.scatter(list(arrived), list(arrived.values()))
             if isinstance(store, MemoryStore):
-                store.drop(store.known())
+                store.drop(store.list_known())
         self.home.update(dict.fromkeys(ids, 0) if self.on_disk else zip(ids, owners, strict=True))
 
     def gather_state(self, store: Store, part: str, name: str) -> Tensor:
@@ -97,11 +96,11 @@ class Ranks:
         if self.size == 1 or not isinstance(store, MemoryStore) or self.on_disk:
             return store
         together = MemoryStore(self.fresh)
-        arrived = self._moved(store, [(i, source, 0) for i, source in sorted(self.home.items()) if source])
+        arrived = self._move(store, [(i, source, 0) for i, source in sorted(self.home.items()) if source])
         together.rows = {**store.rows, **arrived}
         return together
 
-    def _moved(self, store: Store, moves: Sequence[tuple[int, int, int]]) -> dict[int, States]:
+    def _move(self, store: Store, moves: Sequence[tuple[int, int, int]]) -> dict[int, States]:
         """Move states (client, from, to) with one message per pair of ranks; return those that arrive here."""
         pairs: dict[tuple[int, int], list[int]] = {}
         for client, source, target in moves:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 
-from steppe.core.errors import RunFailed, SteppeError
+from steppe.core.errors import RunFailed, SteppeError, take_first_line
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=2)  # the longest wait for another rank, which may be measuring or loading
@@ -79,7 +79,7 @@ def join() -> None:
     if not is_first():
         logging.getLogger("steppe").setLevel(logging.CRITICAL)  # only rank 0 logs
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: _lost("it was asked to stop"))
+        signal.signal(signal.SIGTERM, lambda *_: _report_loss("it was asked to stop"))
 
 
 def _leave() -> None:
@@ -116,14 +116,14 @@ def name_lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what torch.distributed raises
-        _lost(str(error).strip().partition("\n")[0])
+        _report_loss(take_first_line(error))
 
 
-def _lost(why: str) -> NoReturn:
+def _report_loss(why: str) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun terminates the other ranks; this one must report first
     gone: list[int] = []
     for _ in range(40):  # a killed process closes its connections before it disappears
-        if gone := [r for r, p in enumerate(processes) if p.host == socket.gethostname() and not _lives(p.process)]:
+        if gone := [r for r, p in enumerate(processes) if p.host == socket.gethostname() and not _is_alive(p.process)]:
             break
         time.sleep(0.05)
     whom = " and ".join(f"rank {r} (process {processes[r].process} on {processes[r].host})" for r in gone)
@@ -137,7 +137,7 @@ def _lost(why: str) -> NoReturn:
                     "with --resume, on the same number of ranks or fewer.")  # fmt: skip
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     table = Path("/proc")
     if not (table / "self").exists():  # not Linux
         try:

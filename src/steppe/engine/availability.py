@@ -121,11 +121,11 @@ def _limit(deadline: float | str | None, seconds: list[float]) -> float:
     """Return the deadline in seconds, for clients that take these times."""
     if deadline is None:
         return math.inf
-    number, factor = _number(deadline)
+    number, factor = _parse_deadline(deadline)
     return number * median(seconds) if factor else number
 
 
-def _number(deadline: float | str) -> tuple[float, bool]:
+def _parse_deadline(deadline: float | str) -> tuple[float, bool]:
     text = str(deadline).strip()
     try:
         number = float(text.removesuffix("x"))
@@ -142,7 +142,7 @@ def check_availability(config: Config) -> None:
     if config.speed is not None:
         parse_speed(config.speed)
     if config.deadline is not None:
-        _number(config.deadline)
+        _parse_deadline(config.deadline)
         if config.speed is None:
             raise SettingError("deadline needs the speed of the clients: set speed, for instance to lognormal(0.5)",
                                "deadline", "speed")  # fmt: skip

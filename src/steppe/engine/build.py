@@ -28,7 +28,7 @@ from steppe.data.value_checks import check_values
 from steppe.engine import availability, model_checks, privacy, trackers
 from steppe.engine.devices import find_device, set_precision
 from steppe.engine.objectives import check_early_stopping, read_loss, read_metrics, take_objectives
-from steppe.engine.optimisers import make_local_schedule, make_optimiser
+from steppe.engine.optimisers import find_unused_momentum, make_local_schedule, make_optimiser
 from steppe.engine.range_checks import explain_labels
 from steppe.evaluate.client_tests import check_rate
 from steppe.evaluate.running_mean import RunningMean
@@ -36,7 +36,7 @@ from steppe.experiment import Experiment
 from steppe.measures.client_models import upload_models
 from steppe.measures.during_training import needs_clients, parse_schedule
 from steppe.registry import check_parts, complete_algorithm, make_algorithm, parse_addition
-from steppe.runs.provenance import qualified_name
+from steppe.runs.provenance import qualify_name
 
 _POLICY = {
     "average": "averaged with the models' weights",
@@ -68,16 +68,7 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         raise SteppeError(f"dtype is float64, which {device.type} devices do not have: use float32, or device = cpu.")
     dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
     chosen = build_algorithm(config, own_parts, add, optimiser)
-    data = datasets.load(config.data, config.data_folder) if data is None else data
-    check_values(data)
-    node = split is not None and split.rule == ON_NODE
-    if at_nodes or node:  # a federation's data are not divided here
-        data = data.with_validation(config.validation, config.seed) if config.validation else data
-    else:
-        data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
-                             config.seed, split)  # fmt: skip
-    if config.judged_on == "validation":
-        data = data.judged_by_validation()
+    data, split = _prepare_data(config, data, split, at_nodes)
     federation = Federation(data, split, config.batch, config.epochs, datasets.find_augmentation(config.augmentation),
                             config.seed, dtype, config.max_steps, config.last_batch).to(device)  # fmt: skip
     if model is None:
@@ -92,21 +83,10 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     model_checks.check_statistics(task, federation)
     model_checks.check_passes(task, federation, config.accumulate)
     notes += set_precision(config, chosen, task)
+    notes += find_unused_momentum(config, chosen)
     notes += [why for p in chosen.parts if (why := p.caution(config.per_round, config.clients))]
     model_checks.check_taps(chosen, task)
-    if task.buffers:
-        if config.buffers == "refuse":
-            raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
-                              "group norm, or choose average, local or recalibrate.")  # fmt: skip
-        judged = next((p.name for p in chosen.using("evaluated")), None)
-        if judged and at_nodes:
-            raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
-                              "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
-        changing = (
-            "running statistics of batch norm" if task.uses_batch_statistics else f"buffers ({', '.join(task.buffers)})"
-        )
-        notes.append(f"{changing}: {_POLICY[config.buffers]}"
-                     + (f"; those of {judged}'s model are measured on training samples" if judged else ""))  # fmt: skip
+    notes += _check_buffers(config, chosen, task, at_nodes)
     notes += privacy.check_trust(config, chosen, task) if known_cost is None else []
     costs = known_cost or cost(chosen, task, batch)  # without the uploads for measures, which are added below
     chosen = upload_models(chosen) if needs_clients(config.measure) else chosen
@@ -117,12 +97,43 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
     return experiment
 
 
+def _prepare_data(config: Config, data: Data | None, split: Partition | None,
+                  at_nodes: bool) -> tuple[Data, Partition | None]:  # fmt: skip
+    """Load the data unless they are given, and divide them among the clients; those of a federation are not divided."""
+    data = datasets.load(config.data, config.data_folder) if data is None else data
+    check_values(data)
+    if at_nodes or (split is not None and split.rule == ON_NODE):
+        data = data.with_validation(config.validation, config.seed) if config.validation else data
+    else:
+        data, split = divide(data, config.partition, config.clients, config.partition_stream, config.validation,
+                             config.seed, split)  # fmt: skip
+    return data.judged_by_validation() if config.judged_on == "validation" else data, split
+
+
+def _check_buffers(config: Config, algorithm: Algorithm, task: Task, at_nodes: bool) -> list[str]:
+    """Say what happens to the model's running statistics; refuse them where they could not be measured."""
+    if not task.buffers:
+        return []
+    if config.buffers == "refuse":
+        raise SteppeError("The model keeps running statistics (batch norm) and buffers = refuse: use a model with "
+                          "group norm, or choose average, local or recalibrate.")  # fmt: skip
+    judged = next((p.name for p in algorithm.using("evaluated")), None)
+    if judged and at_nodes:
+        raise SteppeError(f"{judged} evaluates a model other than the trained one. Its batch norm statistics would "
+                          "have to be measured on the nodes' data: use a model with group norm.")  # fmt: skip
+    changing = (
+        "running statistics of batch norm" if task.uses_batch_statistics else f"buffers ({', '.join(task.buffers)})"
+    )
+    measured = f"; those of {judged}'s model are measured on training samples" if judged else ""
+    return [f"{changing}: {_POLICY[config.buffers]}{measured}"]
+
+
 def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, data: Data | None,
                       add: Sequence[Part] = (), split: Partition | None = None) -> Config:  # fmt: skip
     """Return the configuration with the names of the user's own objects; refuse one that is named but not given."""
     names: dict[str, str | None] = {
         "algorithm": None if algorithm is None else name_parts(algorithm),
-        "model": None if model is None else qualified_name(model),
+        "model": None if model is None else qualify_name(model),
         "data": None if data is None or data.name == config.data else data.name,
     }
     given = {"algorithm": algorithm, "model": model, "data": data, "partition": split}
@@ -141,7 +152,7 @@ def name_what_is_own(config: Config, algorithm: Any, model: nn.Module | None, da
 def name_parts(algorithm: Any) -> str:
     """Return the classes of the user's own parts."""
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
-    return "+".join(map(qualified_name, parts if isinstance(parts, tuple | list) else (parts,)))
+    return "+".join(map(qualify_name, parts if isinstance(parts, tuple | list) else (parts,)))
 
 
 def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | None = None,
@@ -163,10 +174,10 @@ def build_algorithm(config: Config, own: Part | tuple[Part, ...] | Algorithm | N
 
 def complete_parts(algorithm: Algorithm, config: Config) -> Algorithm:
     """Fill in the fields of its parts that depend on the run (rounds, clients, …): those that are None."""
-    return Algorithm(tuple(_completed(p, config) for p in algorithm.parts), algorithm.name)
+    return Algorithm(tuple(_complete(p, config) for p in algorithm.parts), algorithm.name)
 
 
-def _completed(part: Part, config: Config) -> Part:
+def _complete(part: Part, config: Config) -> Part:
     asked = [name for name in ("rounds", "clients", "per_round", "seed") if getattr(part, name, 0) is None]
     return dataclasses.replace(part, **{k: getattr(config, k) for k in asked}) if asked else part  # type: ignore
 
@@ -205,6 +216,16 @@ def build_model(name: str, data: Data) -> nn.Module:
     return models.build(name, data.outputs, data.shape)
 
 
+def check_head(model: nn.Module, head: Any) -> None:
+    """Refuse what is not the name of a module of the model."""
+    known = [name for name, _ in model.named_modules() if name]
+    if head is None or head in known:
+        return
+    if not isinstance(head, str):
+        raise SteppeError(f"head is {quote(head)}, but must be the name of a module{suggest_name('', known)}")
+    raise SteppeError(f"the model has no module {quote(head)}{suggest_name(head, known)}")
+
+
 def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head: str | None = None,
               predict: Predict | None = None) -> tuple[Task, list[str]]:  # fmt: skip
     """Return the model with its loss and metrics, by default those of the data's targets, and notes about them."""
@@ -214,12 +235,15 @@ def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head:
     if not any(p.requires_grad for p in model.parameters()):
         raise SteppeError("The model has no trainable parameter: set requires_grad on the parameters to train.")
     for name, p in model.named_parameters():
+        if p.requires_grad and p.is_complex():
+            raise SteppeError(f"The model's {name} is complex: train its real and imaginary parts as two parameters.")
         if p.requires_grad and p.numel() and not all(bound.isfinite() for bound in p.detach().aminmax()):
             raise SteppeError(f"The model's {name} has values that are not finite, before any training.")
-    if head is not None and head not in dict(model.named_modules()):
-        raise SteppeError(
-            f"the model has no module {quote(head)}{suggest_name(head, [n for n, _ in model.named_modules() if n])}"
-        )
+    check_head(model, head)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            raise SteppeError(f"The model's {name or 'table'} has sparse gradients, and parameters are trained as one "
+                              "dense vector here: build it with sparse=False.")  # fmt: skip
     try:
         return Task(model, each, metrics, head, predict=predict), notes
     except TypeError as error:

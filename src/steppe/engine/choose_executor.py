@@ -7,13 +7,14 @@ from pathlib import Path
 
 from steppe.distributed import torchrun
 from steppe.distributed.ranks import assign_clients
+from steppe.engine.batching_problem import find_batching_problem
 from steppe.engine.compile_cache import ENVIRONMENT, load_cache
 from steppe.engine.devices import count_cores
-from steppe.engine.model_checks import not_batchable
 from steppe.executors.batched import Batched
-from steppe.executors.captured import Captured, choose_width
+from steppe.executors.captured import Captured
 from steppe.executors.executor import Executor
 from steppe.executors.sequential import Sequential
+from steppe.executors.timetable import choose_width
 from steppe.executors.workers import CannotShareError, Workers
 from steppe.experiment import Experiment
 
@@ -29,14 +30,14 @@ def choose_executor(experiment: Experiment) -> Executor:
         batched = False
         notes.append("this model's batch statistics would include padding, so clients are trained one after the "
                      "other; a model with group norm can be batched")  # fmt: skip
-    if batched and (why := not_batchable(task, federation)):
+    if batched and (why := find_batching_problem(algorithm, task, federation)):
         batched = False
-        notes.append(f"clients are trained one after the other, because vmap cannot run this model ({why})")
+        notes.append(f"clients are trained one after the other, because vmap cannot run {why}")
     if batched and cuda and c.compile:
         if cache := c.compile_cache or os.environ.get(ENVIRONMENT):
             notes += [why] if (why := load_cache(Path(cache), task.x0.device)) else []
         ahead = [[experiment.steps(i) for i in experiment.sample(t)] for t in range(ROUNDS_AHEAD)]
-        width = choose_width([_first_share(steps) for steps in ahead], c.chunk)
+        width = choose_width([_take_first_share(steps) for steps in ahead], c.chunk)
         return Captured(algorithm, task, federation, width, notes=notes)
     if batched:
         return Batched(algorithm, task, federation, c.chunk)
@@ -58,7 +59,7 @@ def _count_workers(experiment: Experiment) -> int:
     return min(count_cores(), experiment.config.per_round) if not experiment.small and count_cores() > 1 else 0
 
 
-def _first_share(steps: list[int]) -> list[int]:
+def _take_first_share(steps: list[int]) -> list[int]:
     """Return the steps of the clients that the first rank trains; other ranks get about as much work."""
     owners = assign_clients(steps, torchrun.count_ranks(), [None] * len(steps))
     return [n for n, owner in zip(steps, owners, strict=True) if owner == 0]

@@ -20,6 +20,17 @@ def count_cores() -> int:
     """Return the number of cores that a run may use."""
     if os.environ.get(CORES, "").isdecimal():
         return int(os.environ[CORES])
+    return count_machine_cores()
+
+
+def limit_cores(count: int) -> dict[str, str]:
+    """Return the environment variables that give a process so many cores, but at least one."""
+    cores = str(max(1, count))
+    return {CORES: cores, "OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
+
+
+def count_machine_cores() -> int:
+    """Return the number of cores that the system gives to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -55,8 +66,7 @@ def set_precision(config: Config, algorithm: Algorithm, task: Task) -> list[str]
             raise SteppeError("precision = bf16 does not support running statistics (batch norm): use group norm.")
         task.hasten(torch.bfloat16)
     if cuda:
-        allowed = chosen == "tf32" or (
-            chosen == "bf16" and not sensitive
-        )  # bf16 leaves some passes, such as a teacher's, in float32
+        # bf16 leaves some passes, such as a teacher's, in float32.
+        allowed = chosen == "tf32" or (chosen == "bf16" and not sensitive)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
     return notes

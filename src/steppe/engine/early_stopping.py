@@ -42,7 +42,7 @@ class Best:
         """Return whether `patience` evaluations have passed without an improvement."""
         return patience is not None and self.since >= patience
 
-    def notes(self) -> dict[str, Any]:
+    def list_notes(self) -> dict[str, Any]:
         """Return what a checkpoint must hold."""
         return {"loss": self.loss, "round": self.round, "since": self.since}
 

@@ -1,4 +1,4 @@
-"""Checks before a run starts: does the model fit its data, its algorithm and vmap?"""
+"""Checks before a run starts: does the model fit its data and its algorithm?"""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from steppe.core.algorithm import Algorithm
 from steppe.core.client import by_autograd
 from steppe.core.errors import SettingError, SteppeError, quote
-from steppe.core.inputs import Inputs, count, show_shape, take
-from steppe.core.losses import find_loss_name, find_loss_settings, is_ambiguous
+from steppe.core.inputs import Inputs, count, name_type, show_shape, take
+from steppe.core.losses import IGNORED, find_loss_name, find_loss_settings, is_ambiguous
 from steppe.core.metric import SHARES, Metric
 from steppe.core.named_metrics import is_named
-from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.engine.range_checks import check_ranges, explain_labels, explain_types
@@ -38,9 +37,10 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
     except Exception as error:
         if any(frame.f_code is getattr(task.predict, "__code__", "") for frame, _ in walk_tb(error.__traceback__)):
             raise SteppeError(f"predict fails on the model's outputs, with {type(error).__name__}: {error}.") from error
+        why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
         raise SteppeError(
-            f"The model cannot take inputs of shape {show_shape(x)}: {error}."
-            + (" Is its table of tokens large enough?" if isinstance(error, IndexError) else explain_types(data))
+            f"The model cannot take inputs of shape {show_shape(x)}: {why}."
+            + (" Is its table of tokens large enough?" if isinstance(error, IndexError) else explain_types(data, error))
         ) from error
     if not all(map(torch.equal, tree_leaves(given), tree_leaves(x))):
         raise SteppeError("The model changes its inputs in place, which are your data: let it write to new tensors, "
@@ -53,14 +53,18 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         raise SteppeError(f"The model's output has shape {tuple(logits.shape)} for {count(x)} samples, but {data.name} "
                           f"has {data.classes} classes: its last layer needs {data.classes} outputs.")  # fmt: skip
     try:
-        each = task.loss_each(logits, targets)
+        each = _call_on_copies(task.loss_each, "The loss", logits, targets)
+    except SteppeError:
+        raise
     except Exception as error:
         raise SteppeError(f"The loss fails on outputs {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
                           f"{error}.{explain_labels(data)}") from error  # fmt: skip
-    problem = _no_values(each, count(x))
+    problem = _find_problem(each, count(x))
     if problem is not None:
         raise SteppeError(f"The loss must return one value per sample, because clients' last batches differ in "
                           f"size: use reduction='none'. {problem}".strip())  # fmt: skip
+    made_up = federation.partition is None  # a federation's server has no data, and its stand-ins may be anything
+    _check_loss_values(each[0] if isinstance(each, tuple) else each, made_up)
     for metric in task.metrics:
         _check_metric(metric, logits, targets)
     check_ranges(task, federation, logits, targets)
@@ -70,7 +74,39 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         shape = tuple(logits.shape[1:])
         notes.append(f"outputs of shape {shape} may have their classes first or last; they are taken to be first, as "
                      f"in PyTorch: if they are last, say loss={find_loss_name(task.loss_each)}:axis=-1")  # fmt: skip
+    if not made_up and logits.ndim == targets.ndim + 1 and _are_inputs(targets, x):
+        notes.append("the targets are the inputs: predictions are compared with the targets place by place, so a model "
+                     "of the next token needs targets that are shifted by one place")  # fmt: skip
     return {"x": x, "y": targets}
+
+
+def _call_on_copies(function: Any, what: str, outputs: Tensor, targets: Tensor) -> Any:
+    """Call a loss or metric on a copy of a batch, and refuse one that changes it: it would change the user's data."""
+    mine = outputs.clone(), targets.clone()
+    before = [t._version for t in mine]
+    found = function(*mine)
+    changed = [name for name, t, v in zip(("outputs", "targets"), mine, before, strict=True) if t._version != v]
+    if changed:
+        raise SteppeError(f"{what} changes its {' and '.join(changed)} in place: let it write to new tensors, such as "
+                          "torch.where(targets == 255, -100, targets), because others read these.")  # fmt: skip
+    return found
+
+
+def _check_loss_values(values: Tensor, made_up: bool) -> None:
+    """Refuse a loss that cannot be differentiated, or that has no finite value at the start."""
+    if not values.is_floating_point():
+        raise SteppeError(f"The loss returns values of type {name_type(values)}, so the loss has no gradient: return "
+                          "floating-point numbers.")  # fmt: skip
+    if not made_up and not bool(values.isfinite().any()):
+        raise SteppeError(f"The loss is {float(values.flatten()[0]):g} for every sample of the first batch, before any "
+                          "training: look for log(0), a division by 0, or outputs that are not finite.")  # fmt: skip
+
+
+def _are_inputs(targets: Tensor, inputs: Inputs) -> bool:
+    """Return whether targets are tokens that equal an input wherever they count."""
+    counts = targets != IGNORED
+    same = (t for t in tree_leaves(inputs) if t.shape == targets.shape and t.dtype == targets.dtype)
+    return targets.dtype == torch.int64 and bool(counts.any()) and any(bool((t == targets)[counts].all()) for t in same)
 
 
 def _check_metric(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
@@ -83,11 +119,13 @@ def _check_metric(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
         return
     try:
         with torch.no_grad():
-            each = function(outputs, targets)
+            each = _call_on_copies(function, f"The metric {metric.name}", outputs, targets)
+    except SteppeError:
+        raise
     except Exception as error:
         raise SteppeError(f"The metric {metric.name} fails on outputs {tuple(outputs.shape)} and targets "
                           f"{tuple(targets.shape)}: {error}") from error  # fmt: skip
-    if (problem := _no_values(each, len(targets))) is not None:
+    if (problem := _find_problem(each, len(targets))) is not None:
         raise SteppeError(f'The metric {metric.name} must return one value per sample; for a number of all predictions '
                           f'at once, write steppe.Metric("{metric.name}", on_all=f). {problem}'.strip())  # fmt: skip
 
@@ -96,7 +134,7 @@ def _are_shares(targets: Tensor) -> bool:
     return bool(((targets >= 0) & (targets <= 1)).all())
 
 
-def _no_values(each: Any, samples: int) -> str | None:
+def _find_problem(each: Any, samples: int) -> str | None:
     """Return what is wrong with the values of a loss or metric, or None."""
     several = each if isinstance(each, tuple) else (each,)
     if len(several) > 2 or not all(isinstance(v, Tensor) for v in several):
@@ -153,7 +191,7 @@ def check_passes(task: Task, federation: Federation, pieces: int) -> None:
     def find_gradient(holds: bool) -> Tensor:
         torch.manual_seed(0)  # of dropout
         task.recomputes = holds
-        with task.holding():
+        with task.hold_parameters():
             return by_autograd(lambda v: (task.loss(task.forward(v, x, task.buffers).logits, {"y": y}), None), away)[0]
 
     try:
@@ -183,43 +221,3 @@ def check_taps(algorithm: Algorithm, task: Task) -> None:
     if "features" in algorithm.needs and not task.head:
         raise SteppeError(f"{algorithm.name} needs the features that enter the head, but this model has no head: "
                           "give head=….")  # fmt: skip
-
-
-def not_batchable(task: Task, federation: Federation) -> str:
-    """Return why vmap cannot differentiate this model over clients (some layers have no rule), or an empty string."""
-    if task.recomputes:
-        return "it recomputes activations; without gradient checkpointing, they could be batched"
-    if task.pieces > 1:
-        return "accumulate splits its passes; chunk, the number of clients at once, saves memory too"
-    x = federation.plain(take(federation.data.train_inputs, slice(2)))
-    y = federation.targets(federation.data.train_targets[:2])
-
-    def loss(w: Tensor, inputs: Inputs, targets: Tensor) -> Tensor:
-        return task.loss(task.forward(w, inputs, task.buffers).logits, {"y": targets})
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            two = stack([(task.x0, x, y)] * 2)
-            torch.func.vmap(torch.func.grad(loss), randomness="different")(*two)
-    except Exception as error:  # a user's model may raise anything
-        return _explain((str(error) or type(error).__name__).strip().partition("\n")[0].partition(". ")[0])
-    return ""
-
-
-CURES = {
-    ("item()", "data-dependent", "value of a Tensor", "control flow"): "use torch.where instead of branches on values",
-    ("in-place", "inplace"): "write to new tensors instead of in place",
-    ("rnn", "gru", "lstm"): "vmap has no rule for this recurrent layer",
-    ("batching rule", "not implemented", "not possible"): "replace the operation that it names",
-}
-
-
-def _explain(why: str) -> str:
-    """Return vmap's complaint with what to change, where that is known.
-
-    >>> _explain("vmap: It looks like you're calling .item() on a Tensor")
-    "vmap: It looks like you're calling .item() on a Tensor: use torch.where instead of branches on values"
-    """
-    cure = next((c for words, c in CURES.items() if any(w.lower() in why.lower() for w in words)), None)
-    return why if cure is None else f"{why}: {cure}"

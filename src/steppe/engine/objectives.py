@@ -2,7 +2,7 @@
 
 cross_entropy               a name
 cross_entropy:axis=-1       a name with settings
-f                           a function (outputs, targets) -> one value per example, token or pixel
+f                           a function (outputs, targets) -> one value per sample, token or pixel
 ("error", f, "lower")       a metric with its name and direction, as steppe.Metric("error", f, lower=True)
 """
 
@@ -18,7 +18,7 @@ from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.losses import LOSSES
 from steppe.core.metric import Each, Metric
 from steppe.core.named_metrics import METRICS, choose_usual_metric, make_metric
-from steppe.runs.provenance import qualified_name
+from steppe.runs.provenance import qualify_name
 from steppe.settings import parse_named
 
 
@@ -46,7 +46,7 @@ def take_objectives(config: Config, loss: Any, metric: Any) -> tuple[Config, Any
     metrics = config.metrics if metric is None else as_list(metric)
 
     def named(thing: Any) -> str:
-        return thing if isinstance(thing, str) else f"{OWN}{getattr(thing, 'name', None) or qualified_name(thing)}"
+        return thing if isinstance(thing, str) else f"{OWN}{getattr(thing, 'name', None) or qualify_name(thing)}"
 
     names = {"loss": None if loss is None else named(loss),
              "metrics": [named(m[1] if isinstance(m, tuple) else m) for m in metrics]}  # fmt: skip
@@ -62,13 +62,13 @@ def check_early_stopping(config: Config, metrics: Sequence[Metric]) -> None:
 
 
 def read_loss(given: Any) -> Each:
-    """Return the loss, one value per example, token or pixel."""
+    """Return the loss, one value per sample, token or pixel."""
     if isinstance(given, str):
         function, settings = _find(given, "loss", LOSSES)
         return partial(function, **settings) if settings else function
     if not callable(given) or isinstance(given, type):
         raise SettingError(f"loss is {quote(given)}, but must be a name or a function (outputs, targets) -> one value "
-                           f"per example{_instance(given)}", "loss")  # fmt: skip
+                           f"per sample{_suggest_instance(given)}", "loss")  # fmt: skip
     own: Each = given
     return own
 
@@ -87,6 +87,8 @@ def read_metrics(given: Any, loss: Each) -> tuple[tuple[Metric, ...], list[str]]
 
 def as_list(given: Any) -> list[Any]:
     """Return several metrics as a list; a tuple ("name", f, "lower") is one."""
+    if isinstance(given, Mapping):
+        raise SettingError('metrics is a dictionary: give a list, such as [("error", f, "lower")]', "metrics")
     one = isinstance(given, str) or not isinstance(given, Iterable) or _is_triple(given)
     return [given] if one else list(given)
 
@@ -111,16 +113,16 @@ def _read_metric(given: Any, loss: Each, notes: list[str]) -> Metric:
             raise SettingError(f"the direction of the metric {name} is {quote(rest[0])}, but must be 'lower' or "
                                "'higher', whichever is better", "metrics")  # fmt: skip
         made = Metric(name, function, lower=rest == ["lower"])
-        return made if rest else _guessed(made, notes)
+        return made if rest else _note_guess(made, notes)
     if not callable(given) or isinstance(given, type):
         raise SettingError(f"a metric is {quote(given)}, but must be a name, a function (outputs, targets) -> one "
-                           f"value per example, or a steppe.Metric{_instance(given)}", "metrics")  # fmt: skip
+                           f"value per sample, or a steppe.Metric{_suggest_instance(given)}", "metrics")  # fmt: skip
     # A function that is the loss too is better when lower.
     made = Metric(given, lower=given is loss)
-    return made if given is loss else _guessed(made, notes)
+    return made if given is loss else _note_guess(made, notes)
 
 
-def _guessed(metric: Metric, notes: list[str]) -> Metric:
+def _note_guess(metric: Metric, notes: list[str]) -> Metric:
     notes.append(f"the metric {metric.name} is a function without a direction, so higher is taken to be better; if it "
                  f"is an error, write steppe.Metric({metric.name}, lower=True)")  # fmt: skip
     return metric
@@ -152,5 +154,5 @@ def _find(
     return function, settings
 
 
-def _instance(given: Any) -> str:
+def _suggest_instance(given: Any) -> str:
     return f"; give an instance, {given.__name__}()" if isinstance(given, type) else ""

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from steppe.config import OWN, Config, parse_local_schedule
+from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.parts.adamw import AdamW
 from steppe.parts.own_optimiser import OwnOptimiser
 from steppe.parts.rate_cycle import RateCycle
 from steppe.parts.sgd import SGD
-from steppe.runs.provenance import qualified_name
+from steppe.runs.provenance import qualify_name
 from steppe.settings import parse_named
 
 NAMED: dict[str, type[Part]] = {"sgd": SGD, "adamw": AdamW}
@@ -32,7 +33,7 @@ def take_optimiser(options: dict[str, Any]) -> Any:
     given = options.get("optimiser")
     if given is None or isinstance(given, str):
         return None
-    options["optimiser"] = f"{OWN}{qualified_name(given.func if isinstance(given, partial) else given)}"
+    options["optimiser"] = f"{OWN}{qualify_name(given.func if isinstance(given, partial) else given)}"
     return given
 
 
@@ -60,7 +61,7 @@ def make_optimiser(config: Config, own: Any = None) -> Part:
                                "again from Python, with optimiser=…", "optimiser")  # fmt: skip
         if name not in NAMED:
             raise SettingError(f"optimiser is {quote(name)}{suggest_name(name, NAMED)}", "optimiser")
-        return _make(NAMED[name], name, _usual(NAMED[name], config) | settings)
+        return _make(NAMED[name], name, _list_usual(NAMED[name], config) | settings)
     if isinstance(own, Part):
         return own
     kind = own.func if isinstance(own, partial) else own
@@ -70,7 +71,7 @@ def make_optimiser(config: Config, own: Any = None) -> Part:
         raise SettingError(f"optimiser is {quote(own)}: give sgd, adamw, a part, a function (gradient, w, memory, k) "
                            "-> direction, or torch.optim.SGD or AdamW, with settings as functools.partial",
                            "optimiser")  # fmt: skip
-    return OwnOptimiser.of(own, qualified_name(kind), config.weight_decay, config.clip)
+    return OwnOptimiser.of(own, qualify_name(kind), config.weight_decay, config.clip)
 
 
 def make_local_schedule(config: Config) -> tuple[Part, ...]:
@@ -79,7 +80,16 @@ def make_local_schedule(config: Config) -> tuple[Part, ...]:
     return () if found is None else (RateCycle(end=found[1], shape=found[0]),)  # type: ignore[arg-type]
 
 
-def _usual(kind: type[Part], config: Config) -> dict[str, Any]:
+def find_unused_momentum(config: Config, algorithm: Algorithm) -> list[str]:
+    """Return a note if the run's momentum is a setting of an optimiser that the algorithm does not have."""
+    used = any(isinstance(p, SGD) and p.momentum for p in algorithm.parts)
+    if used or not config.momentum:
+        return []
+    return [f"momentum = {config.momentum:g} has no effect, because it is a setting of the optimiser sgd, which this "
+            "run does not have"]  # fmt: skip
+
+
+def _list_usual(kind: type[Part], config: Config) -> dict[str, Any]:
     shared = {"decay": config.weight_decay, "clip": config.clip}
     return shared | ({"momentum": config.momentum} if kind is SGD else {})
 
@@ -91,7 +101,11 @@ def _make(kind: type[Part], name: str, settings: dict[str, Any]) -> Part:
             raise SettingError(
                 f"the optimiser {name} has no setting {quote(key)}{suggest_name(key, known)}", "optimiser"
             )
-    return kind(**settings)
+    try:
+        return kind(**settings)
+    except SettingError as error:
+        error.keys = ("optimiser",)  # the run's key, whatever the part calls its setting
+        raise
 
 
 def _translate(kind: type, settings: dict[str, Any], config: Config) -> Part:
@@ -102,7 +116,7 @@ def _translate(kind: type, settings: dict[str, Any], config: Config) -> Part:
                            "optimiser")  # fmt: skip
     part, names = TORCH[kind]
     usual = {k: p.default for k, p in inspect.signature(kind).parameters.items()}
-    found = _usual(part, config)
+    found = _list_usual(part, config)
     for key, value in settings.items():
         if key == "lr":
             raise SettingError(

@@ -68,22 +68,22 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     # If no part changes it, the update is w − x and its norm is the drift. Replies from outside are not trusted.
     lengths = replies.drift if executor.trusted and not algorithm.using("finish") else None
     why = find_faults(replies, config.refuse_above, lengths)
-    each = ranks.gather_objects(list(zip(why, _losses(replies), answers.sizes, strict=True)), owners)
+    each = ranks.gather_objects(list(zip(why, _list_losses(replies), answers.sizes, strict=True)), owners)
     refused = {i: why for i, (why, _, _) in zip(ids, each, strict=True) if why}
     if refused:
         _complain(experiment, refused, len(ids), t)
-        mine, replies, _ = sift_replies(mine, replies, [refused.get(i, "") for i in mine])
+        mine, replies = sift_replies(mine, replies, why)
         owners = [owner for i, owner in zip(ids, owners, strict=True) if i not in refused]
         ids = [i for i in ids if i not in refused]
     if called and not ids and not experiment.privacy:  # noise hides whether anybody replied
         return Played([], sent, replies, [], server, refused, answers.facts, time.perf_counter())
     if algorithm.using("prepare") and len(ids) < len(called):  # what was sent depends on clients without a reply
         again = play_round(experiment, server, store, executor, t, ids, rate, ranks)
-        return again._replace(refused=refused | again.refused, facts=_joined(answers.facts, again.facts))
+        return again._replace(refused=refused | again.refused, facts=_join_facts(answers.facts, again.facts))
     ranks.keep(store, ids, owners, [take_row(replies.state, i) for i in range(len(mine))])
     trained = time.perf_counter()
     portion = None
-    if ranks.on and _adds_up(experiment):
+    if ranks.on and _can_add_up(experiment):
         portion = Portion(ranks.find_own(owners), ranks.sum)
     else:
         replies = ranks.gather(replies._replace(state={}), owners)
@@ -104,13 +104,13 @@ def play_round(experiment: Experiment, server: Server, store: Store, executor: E
     return Played(ids, sent, replies, losses, after, refused, answers.facts, trained)
 
 
-def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _join_facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Join the facts of a round that was run twice: clients that were lost in either, otherwise the second."""
     lost = {key: [*first.get(key, []), *second.get(key, [])] for key in ("dropped", "refused")}
     return first | second | {key: clients for key, clients in lost.items() if clients}
 
 
-def _adds_up(experiment: Experiment) -> bool:
+def _can_add_up(experiment: Experiment) -> bool:
     """Return whether ranks may add partial sums. An ordered reduction, and parts that use each reply, need them all."""
     algorithm = experiment.algorithm
     each = (
@@ -121,7 +121,7 @@ def _adds_up(experiment: Experiment) -> bool:
     return experiment.config.reduction == "sum" and not each
 
 
-def _losses(replies: Reply) -> list[list[float]]:
+def _list_losses(replies: Reply) -> list[list[float]]:
     norms = [torch.linalg.vector_norm(flatten_rows(v), dim=1) for v in list_tensors(replies.state)]
     losses: list[list[float]] = torch.stack([replies.loss, replies.drift, *norms], dim=1).tolist()
     return losses
@@ -132,8 +132,10 @@ def _complain(experiment: Experiment, refused: dict[int, str], called: int, t: i
     reasons = {why: [i for i, w in refused.items() if w == why] for why in refused.values()}
     sentence = f"round {t + 1}: " + "; ".join(f"the update of client {', '.join(map(str, i))} {why}"
                                               for why, i in reasons.items())  # fmt: skip
-    if experiment.config.nonfinite == "stop" or len(refused) == called:
+    if experiment.config.nonfinite == "stop":
         raise RunFailed(f"{sentence}: lower lr, set clip = 10, or drop such updates with nonfinite = drop.")
+    if len(refused) == called:
+        raise RunFailed(f"{sentence}, so no update is left: lower lr, or set clip = 10.")
     log.warning(f"{sentence} and was dropped")
 
 

@@ -9,18 +9,13 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SteppeError
 from steppe.core.task import Task
 from steppe.engine.accountant import check_installed, compute_epsilon
-from steppe.parts.differential_privacy import DifferentialPrivacy
+from steppe.parts.differential_privacy import DifferentialPrivacy, find_privacy
 from steppe.parts.robust import Krum
-
-
-def find_privacy(algorithm: Algorithm) -> DifferentialPrivacy | None:
-    """Return the algorithm's differential privacy part, if it has one."""
-    return next((p for p in algorithm.parts if isinstance(p, DifferentialPrivacy)), None)
 
 
 def check_accountant(algorithm: Algorithm) -> None:
     """Refuse a private algorithm if the privacy accountant is not installed."""
-    if find_privacy(algorithm) is not None:
+    if find_privacy(algorithm.parts) is not None:
         check_installed()
 
 
@@ -36,7 +31,7 @@ def check_trust(config: Config, algorithm: Algorithm, task: Task) -> list[str]:
     if task.buffers and (bounding := algorithm.using("screen")):
         raise SteppeError(f"{bounding[0].name} bounds what clients upload, but running statistics (batch norm) cannot "
                           "be bounded: use a model with group norm.")  # fmt: skip
-    private = find_privacy(algorithm)
+    private = find_privacy(algorithm.parts)
     return [] if private is None else _check_privacy(config, private, task.layout.size)
 
 
@@ -74,7 +69,7 @@ def _check_privacy(config: Config, dp: DifferentialPrivacy, size: int) -> list[s
 
 def compute_spent(algorithm: Algorithm, rounds: int) -> dict[str, Any]:
     """Return ε and δ after this many rounds, for records; ε is None if it is infinite."""
-    dp = find_privacy(algorithm)
+    dp = find_privacy(algorithm.parts)
     if dp is None:
         return {}
     rate = dp.planned / dp.clients if dp.amplified and dp.clients else 1.0

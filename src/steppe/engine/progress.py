@@ -37,16 +37,13 @@ def handle_logs(handler: logging.Handler) -> Iterator[None]:
         log.propagate = passed_on
 
 
-class Progress(logging.Handler):
-    """A display of the rounds of one run after the other, with log messages between them."""
+class Display(logging.Handler):
+    """Shows log messages while it is entered, above a bar where there is one."""
 
-    def __init__(self, rounds: int, quiet: bool = False, metric: Metric = ACCURACY) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         super().__init__()
-        self.rounds, self.quiet, self.metric = rounds, quiet, metric
-        self.label, self.began = "", 0.0
-        self.first: int | None = None
+        self.quiet = quiet
         self.bar: Any = None
-        self.task: Any = None
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -69,25 +66,6 @@ class Progress(logging.Handler):
                        TimeRemainingColumn(), console=console)  # fmt: skip
         self.bar.start()
 
-    def begin(self, label: str) -> None:
-        """Start the display of the next run."""
-        self.label, self.began, self.first = label, time.monotonic(), None
-        if self.bar:
-            self.task = self.bar.add_task(label, total=self.rounds, state="")
-
-    def round(self, record: dict[str, Any]) -> None:
-        """Show that a round has ended."""
-        done, name = record["round"], self.metric.name
-        if self.first is None:
-            self.first = done - 1  # a resumed run does not start at 0
-        state = f"{self.metric.text(record[name])}  {show_loss(record['loss'])}" if name in record else ""
-        state += f"  {format_privacy(record)}" if "epsilon" in record else ""
-        if self.bar:
-            self.bar.update(self.task, completed=done, state=state)
-        elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
-            left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
-            self._print(f"{self.label}  round {done}/{self.rounds}  {state}  {left:.0f} s left")
-
     def emit(self, record: logging.LogRecord) -> None:
         """Show a log message."""
         text = record.getMessage()
@@ -108,6 +86,36 @@ class Progress(logging.Handler):
         if self.bar:
             self.bar.stop()
         self.stack.close()
+
+
+class Progress(Display):
+    """Shows the rounds of a run, with the time left."""
+
+    def __init__(self, rounds: int, quiet: bool = False, metric: Metric = ACCURACY) -> None:
+        super().__init__(quiet)
+        self.rounds, self.metric = rounds, metric
+        self.label, self.began = "", 0.0
+        self.first: int | None = None
+        self.task: Any = None
+
+    def begin(self, label: str) -> None:
+        """Start the display of the next run."""
+        self.label, self.began, self.first = label, time.monotonic(), None
+        if self.bar:
+            self.task = self.bar.add_task(label, total=self.rounds, state="")
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Show that a round has ended."""
+        done, name = record["round"], self.metric.name
+        if self.first is None:
+            self.first = done - 1  # a resumed run does not start at 0
+        state = f"{self.metric.text(record[name])}  {show_loss(record['loss'])}" if name in record else ""
+        state += f"  {format_privacy(record)}" if "epsilon" in record else ""
+        if self.bar:
+            self.bar.update(self.task, completed=done, state=state)
+        elif not self.quiet and (done % max(1, self.rounds // 10) == 0 or done == self.rounds):
+            left = (time.monotonic() - self.began) / (done - self.first) * (self.rounds - done)
+            self._print(f"{self.label}  round {done}/{self.rounds}  {state}  {left:.0f} s left")
 
 
 def format_privacy(record: dict[str, Any]) -> str:

@@ -19,9 +19,9 @@ from steppe.config import resolve
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Sent, begin, end, step
 from steppe.core.cost import cost
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 from steppe.core.inputs import take
-from steppe.core.part_class_checks import telling_missing_states
+from steppe.core.part_class_checks import explain_missing_states
 from steppe.core.server import Server
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -62,7 +62,7 @@ class Problem(BaseModel):
     weighting: Literal["samples", "uniform"] = "samples"
 
     @model_validator(mode="after")
-    def consistent(self) -> Problem:
+    def check_consistent(self) -> Problem:
         d, n = len(self.x0), len(self.clients)
         if self.tensors is None:
             self.tensors = [d]
@@ -85,7 +85,11 @@ def read_problem(given: str | Path | Mapping[str, Any]) -> Problem:
     """Check a problem: a JSON file, or the same as a dictionary."""
     name = str(given) if isinstance(given, str | Path) else "problem"
     try:
-        return Problem(**(json.loads(Path(given).read_text()) if isinstance(given, str | Path) else given))
+        content = json.loads(Path(given).read_text()) if isinstance(given, str | Path) else given
+        if not isinstance(content, Mapping):
+            form = "a JSON object" if isinstance(given, str | Path) else "a dictionary or the path of a JSON file"
+            raise SteppeError(f"{name} is not {form}: it is {quote(content)}.")
+        return Problem(**content)
     except FileNotFoundError:
         raise SteppeError(f"There is no problem file {name}.") from None
     except ValidationError as error:
@@ -119,7 +123,7 @@ def trace(
     return trace_algorithm(make_algorithm(name, optimiser, settings, tuple(map(parse_addition, add))), problem)
 
 
-@telling_missing_states()
+@explain_missing_states()
 def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     """Do the same as `trace` for an algorithm that is already built."""
     if algorithm.needs:
@@ -129,7 +133,7 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     x0 = torch.tensor(problem.x0, dtype=torch.float64)
     assert problem.tensors is not None
     task = Task(Quadratic(x0, problem.tensors), loss=lambda outputs, _: outputs, head="head")
-    experiment = _experiment(algorithm, task, problem)
+    experiment = _build_experiment(algorithm, task, problem)
     executor = Exact(experiment, problem)
     store = MemoryStore(lambda: algorithm.client_state(x0))
     server = Server(x0, algorithm.server_state(x0), {})
@@ -137,12 +141,12 @@ def trace_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     for t, active in enumerate(problem.rounds):
         played = play_round(experiment, server, store, executor, t, active, problem.lr * problem.lr_decay**t)
         server = played.after
-        clients = {str(i): _plain(row) for i, row in sorted(store.rows.items())}
-        rounds.append({"x": server.x.tolist(), "server": _plain(server.state), "clients": clients, **played.facts})
+        clients = {str(i): _to_lists(row) for i, row in sorted(store.rows.items())}
+        rounds.append({"x": server.x.tolist(), "server": _to_lists(server.state), "clients": clients, **played.facts})
     return {"algorithm": algorithm.name, "rounds": rounds}
 
 
-def _experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experiment:
+def _build_experiment(algorithm: Algorithm, task: Task, problem: Problem) -> Experiment:
     """Build a federation whose clients hold one sample each: their quadratic."""
     both = [[[*row, b] for row, b in zip(c.A, c.b, strict=True)] for c in problem.clients]
     inputs, none = torch.tensor(both, dtype=torch.float64), torch.zeros(len(both))
@@ -183,5 +187,5 @@ class Exact:
         """Do nothing: there is nothing to release."""
 
 
-def _plain(states: States) -> dict[str, dict[str, Any]]:
+def _to_lists(states: States) -> dict[str, dict[str, Any]]:
     return {part: {k: v.tolist() for k, v in tensors.items()} for part, tensors in states.items() if tensors}

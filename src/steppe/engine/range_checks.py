@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
-from steppe.core.inputs import list_named_tensors, take
+from steppe.core.inputs import list_named_tensors, name_type, take
 from steppe.core.losses import IGNORED, find_class_axis, find_loss_name, find_loss_settings
 from steppe.core.task import Task
 from steppe.data.dataset import Data
@@ -57,13 +59,14 @@ def _check_labels(data: Data, part: str, count: int, ignored: int) -> None:
                           "ignored.")  # fmt: skip
 
 
-def explain_types(data: Data) -> str:
-    """Return a hint on inputs or targets whose type a model may not take; empty if there is none."""
+def explain_types(data: Data, error: object) -> str:
+    """Return a hint on inputs whose type a model does not take; empty if its error says something else."""
+    if not re.search("type|Long|Int|Bool", str(error)):
+        return ""
     whole = [(n, t) for n, t in list_named_tensors(data.train_inputs, "inputs") if not t.is_floating_point()
              and t.dtype != torch.uint8]  # fmt: skip
     if whole:
-        kind = str(whole[0][1].dtype).removeprefix("torch.")
-        return f" The {whole[0][0]} are {kind}: tokens stay so, but numbers must be float32."
+        return f" The {whole[0][0]} are {name_type(whole[0][1])}: tokens stay so, but numbers must be float32."
     return ""
 
 
@@ -71,6 +74,6 @@ def explain_labels(data: Data) -> str:
     """Return a hint if the targets look like labels, but are not whole numbers by type."""
     y = data.train_targets
     if y.is_floating_point() and y.ndim == 1 and bool((y == y.round()).all()) and bool((y >= 0).all()):
-        return f" The targets are whole numbers stored as {str(y.dtype).removeprefix('torch.')}: if they are class "\
+        return f" The targets are whole numbers stored as {name_type(y)}: if they are class "\
                "labels, give integers."  # fmt: skip
     return ""

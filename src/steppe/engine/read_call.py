@@ -1,4 +1,4 @@
-"""The arguments of a call from Python, as a configuration and the objects of the caller's own."""
+"""The arguments of a call from Python, as a configuration and the caller's own objects."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from steppe.config import Config, nest_settings, rename_old, resolve, spell_out
+from torch import nn
+
+from steppe.config import Config, rename_old, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
+from steppe.read_config import nest_settings, spell_out
 from steppe.references import OWN
 from steppe.registry import call_with_settings, check_parts, list_settings
-from steppe.runs.provenance import qualified_name
+from steppe.runs.provenance import qualify_name
 from steppe.settings import tell_where
 
 Asked = Any  # a name, the caller's own part or parts, a function that returns parts, or a complete Algorithm
@@ -31,15 +34,15 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
     """Check the arguments. What the caller's own function needs is taken from the options."""
     with tell_where(say_options({**options, "add": add})):
         own, rest = find_own(algorithm, options)
-        if not isinstance(add, str | Part | list | tuple):
-            raise SteppeError(f"add is {quote(str(add))}: give parts, by name or as objects, such as add=['man'].")
-        added = [add] if isinstance(add, str | Part) else list(add)
+        if not isinstance(add, str | Part | list | tuple | type):
+            raise SteppeError(f"add is {quote(add)}: give parts, by name or as objects, such as add=['man'].")
+        added = list(add) if isinstance(add, list | tuple) else [add]
         objects = [part for part in added if not isinstance(part, str)]
         for part in objects:
             if isinstance(part, type):
                 raise SteppeError(f"add has the class {part.__name__}: give an instance, {part.__name__}(…).")
         check_parts(objects)
-        names = [part if isinstance(part, str) else f"{OWN}{qualified_name(part)}" for part in added]
+        names = [part if isinstance(part, str) else f"{OWN}{qualify_name(part)}" for part in added]
         values = {**rest, **({"algorithm": algorithm} if own is None else {}), **({"add": names} if names else {})}
         return Call(resolve(nest_settings(rename_old(spell_out(values))), ""), own, objects)
 
@@ -50,12 +53,17 @@ def say_options(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the caller's own parts, and the options that are not settings of his function."""
+    """Return the caller's own parts, and the options that are not settings of the caller's function."""
     if isinstance(algorithm, str):
         return None, dict(options)
+    if isinstance(algorithm, tuple | list) and not algorithm:
+        raise SettingError("algorithm has no parts: give at least one, or a name such as fedavg")
     if isinstance(algorithm, Part | Algorithm | tuple | list):
         _refuse_settings_of_objects(algorithm, options)
         return algorithm, dict(options)
+    if isinstance(algorithm, nn.Module):
+        raise SettingError(f"algorithm is the module {type(algorithm).__name__}: give an algorithm first, and then the "
+                           "model")  # fmt: skip
     if not callable(algorithm) or (isinstance(algorithm, type) and not issubclass(algorithm, Part)):
         raise SettingError(f"algorithm is {quote(algorithm)}: give a name, a part, several parts, a function that "
                            "returns parts, or a steppe.Algorithm")  # fmt: skip

@@ -51,7 +51,7 @@ def is_on_disk(experiment: Experiment, out: Path | None) -> bool:
     if config.store != "auto":
         return config.store == "disk"
     some = estimate_needs(experiment, False)
-    return out is not None and (some.states > REWRITTEN or some.memory > _allowed(experiment))
+    return out is not None and (some.states > REWRITTEN or some.memory > _find_limit(experiment))
 
 
 def make_store(experiment: Experiment, out: Path | None) -> Store:
@@ -87,41 +87,47 @@ def check_resources(experiment: Experiment, disk: bool, out: Path | None) -> str
     if config.reduction == "ordered":  # every rank holds all replies
         need = need._replace(round=need.round * torchrun.count_ranks())
     extra = need.memory if out else need.states + need.round
-    detail = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _size(need.states)}"
-              f"{' on disk' if disk else ''}, a round's vectors {_size(need.round)}")  # fmt: skip
+    detail = (f"the states of {config.clients:,} clients{'' if disk else ' ' + _format_size(need.states)}"
+              f"{' on disk' if disk else ''}, a round's vectors {_format_size(need.round)}")  # fmt: skip
     remedy = "lower per_round or use a smaller model"
     if not disk and need.states > need.round:
         remedy = "keep them on disk (store = disk" + (")" if out else " and an output folder)")
-    if extra > _allowed(experiment):
-        raise SteppeError(f"This run needs {_size(extra)} of memory in addition to the program and its data "
-                          f"({detail}), but memory = {config.memory:g} allows {_size(_allowed(experiment))}: {remedy}, "
-                          "or raise memory.")  # fmt: skip
+    if extra > _find_limit(experiment):
+        allowed = f"memory = {config.memory:g} allows {_format_size(_find_limit(experiment))}"
+        raise SteppeError(f"This run needs {_format_size(extra)} of memory in addition to the program and its data "
+                          f"({detail}), but {allowed}: {remedy}, or raise memory.")  # fmt: skip
     if extra > there:
-        raise SteppeError(f"This run needs {_size(extra)} of memory in addition to the program and its data "
-                          f"({detail}), but {_size(there)} are free: {remedy}.")  # fmt: skip
-    line = f"memory: {_size(extra)} ({detail}), {_size(there)} free"
+        raise SteppeError(f"This run needs {_format_size(extra)} of memory in addition to the program and its data "
+                          f"({detail}), but {_format_size(there)} are free: {remedy}.")  # fmt: skip
+    line = f"memory: {_format_size(extra)} ({detail}), {_format_size(there)} free"
     if out is None:
         return line
     place = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
-    rest = shutil.disk_usage(place).free + _written(out)
+    rest = shutil.disk_usage(place).free + _count_written(out)
     if need.disk > rest:
-        raise SteppeError(f"This run needs up to {_size(need.disk)} of disk for client states and checkpoints, but "
-                          f"{_size(rest)} are free at {place}: choose another --out, fewer clients or a smaller "
-                          "model.")  # fmt: skip
-    return f"{line}; disk: up to {_size(need.disk)}, {_size(rest)} free"
+        raise SteppeError(f"This run needs up to {_format_size(need.disk)} of disk for client states and checkpoints, "
+                          f"but {_format_size(rest)} are free at {place}: choose another --out, fewer clients or a "
+                          "smaller model.")  # fmt: skip
+    return f"{line}; disk: up to {_format_size(need.disk)}, {_format_size(rest)} free"
 
 
-def _allowed(experiment: Experiment) -> float:
+def _find_limit(experiment: Experiment) -> float:
     """Return the limit that the key `memory` sets, in bytes."""
     return float("inf") if experiment.config.memory is None else experiment.config.memory * GIB
 
 
-def _written(out: Path) -> int:
+def _count_written(out: Path) -> int:
     """Return the bytes that an earlier part of the run has already written."""
     folder = RunFolder(out)
     files = [folder.client_states, *folder.checkpoints.rglob("*.safetensors")]
     return sum(f.stat().st_blocks * 512 for f in files if f.exists())
 
 
-def _size(count: float) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{ceil(count / 2**20):d} MiB"
+def _format_size(count: float) -> str:
+    """
+    >>> _format_size(3 * 2**30), _format_size(5.2 * 2**20), _format_size(300 * 2**10), _format_size(0)
+    ('3.0 GiB', '6 MiB', '300 KiB', '0 KiB')
+    """
+    if count >= GIB:
+        return f"{count / GIB:.1f} GiB"
+    return f"{ceil(count / 2**20)} MiB" if count >= 2**20 else f"{ceil(count / 2**10)} KiB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from steppe.core.metric import Metric
 from steppe.core.server import Server
 from steppe.engine import privacy
 from steppe.experiment import Experiment
-from steppe.runs.folder import Record, RunFolder, check_place
+from steppe.runs.folder import RunFolder, check_place
 from steppe.runs.outcome import Outcome
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.records import Record, restore_number
 from steppe.runs.trained_parameters import save_adapter
 
 
@@ -56,13 +58,18 @@ class Result(Outcome):
     @property
     def accuracy(self) -> float:
         """Return the accuracy of the final model on the test set, if it is one of the run's metrics."""
+        if self.metric.name == "accuracy":
+            return self.score
         if "accuracy" not in self.metrics:
             raise SteppeError(f"The metric of this run is {self.metric.name}, so it has no accuracy: use result.score.")
         return self.metrics["accuracy"]
 
-    @property
+    @cached_property
     def model(self) -> nn.Module:
-        """Return the trained module, ready to predict, with an ordinary state_dict()."""
+        """Return the trained module, ready to predict or to train on, with an ordinary state_dict().
+
+        It is a copy, made at the first call: what is done to it changes neither the records nor what `save` writes.
+        """
         return self.experiment.task.module(self.x, self.buffers)
 
     def example(self) -> Any:
@@ -78,7 +85,7 @@ class Result(Outcome):
             raise SteppeError(f"{path} already holds a run: choose another folder.")
         with folder.lock():
             folder.prepare(self.config, describe(e), find_versions(self.x.device), e.federation.partition, self.history)
-            save_adapter(self.model, folder.path)
+            save_adapter(self.experiment.task.module(self.x, self.buffers), folder.path)
             folder.finish(self.experiment.task.state_dict(self.x, self.buffers), self.history, self.summary)
         return folder.path
 
@@ -95,6 +102,7 @@ def summarize(experiment: Experiment, records: list[Record], judged: Record, cho
         "algorithm": experiment.algorithm.name, "metric": metric.name,
         "rounds": records[-1]["round"] if records else 0, "model_of_round": chosen, "last": main["last"],
         "mean_of_last_ten": main["mean_of_last_ten"], "best": main["best"], "loss": judged.get("loss"),
+        "evaluations": sum(metric.name in r for r in records),
         "metrics": {name: one for name, one in found.items() if one},
         "seconds": round(sum(r["seconds"]["all"] for r in records), 3),
     }  # fmt: skip
@@ -106,7 +114,8 @@ def summarize(experiment: Experiment, records: list[Record], judged: Record, cho
 def _summarize_metric(metric: Metric, records: list[Record], judged: Record) -> dict[str, Any]:
     """Return a metric's last, mean and best values with its direction; {} if it was never computed."""
     name = metric.name
-    curve = [r[name] for r in records if name in r] or [v for k, v in judged.items() if k == name]
+    found = [r for r in records if name in r] or [r for r in (judged,) if name in r]
+    curve = [restore_number(r[name]) for r in found]  # rounds before a resumed run began are read from its records
     if not curve:
         return {}
     tail = curve[-10:]
@@ -115,8 +124,12 @@ def _summarize_metric(metric: Metric, records: list[Record], judged: Record) -> 
 
 
 def check_converged(summary: dict[str, Any], where: object) -> None:
-    """End a command with an error if its run ended with a loss that is not a number."""
-    loss = summary.get("loss")
-    if summary.get("last") is not None and (loss is None or not math.isfinite(loss)):  # None: there are no test data
+    """End a command with an error if its run ended with a loss or a main metric that is not a number."""
+    if summary.get("last") is None and not summary.get("metrics"):  # there are no test data
+        return
+    if not math.isfinite(restore_number(summary.get("loss"))):
         raise RunFailed("The loss of the final model is not finite: the run has diverged. Lower lr, or set clip = 10; "
                         f"what was recorded is in {where}.")  # fmt: skip
+    if not math.isfinite(restore_number(summary.get("last"))):
+        raise RunFailed(f"The {summary.get('metric', 'metric')} of the final model is not finite, although its loss "
+                        f"is; what was recorded is in {where}.")  # fmt: skip

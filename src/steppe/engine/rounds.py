@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from steppe.core.errors import SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.server import Server
 from steppe.distributed.ranks import Ranks
@@ -35,13 +36,15 @@ from steppe.experiment import Experiment
 from steppe.measures.during_training import Schedule
 from steppe.runs import checkpoint
 from steppe.runs.client_store import MemoryStore, Store
-from steppe.runs.folder import Record, RunFolder, expecting_intact
-from steppe.runs.full_disk import telling_full_disk
+from steppe.runs.folder import RunFolder, explain_damage
+from steppe.runs.full_disk import explain_full_disk
 from steppe.runs.provenance import describe, find_versions
+from steppe.runs.records import Record
 from steppe.runs.same_run import check_resumable
 from steppe.runs.trained_parameters import save_adapter
 
 log = logging.getLogger("steppe")
+LOST = "No checkpoint is intact, so the run STARTS AGAIN FROM ROUND 1; the old records are replaced."
 Watch = Callable[[Record], None]  # called with every round's record
 
 
@@ -53,7 +56,7 @@ def simulate(experiment: Experiment, out: str | Path | None = None, resume: bool
     A real federation passes its own executor and store, because its clients and their states are elsewhere.
     """
     folder = None if out is None else RunFolder(out)
-    with telling_full_disk(out), folder.lock() if folder is not None and is_first() else nullcontext():
+    with explain_full_disk(out), folder.lock() if folder is not None and is_first() else nullcontext():
         return _simulate(experiment, folder, resume, watch, trackers, executor, store)
 
 
@@ -78,7 +81,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
     during = Schedule(experiment)
     executor = executor or choose_executor(experiment)
     for note in (needed, *experiment.notes):
-        log.info(note)
+        log.log(logging.WARNING if note is LOST else logging.INFO, note)
     track("begin", config.model_dump(mode="json"))
     threads = torch.get_num_threads()
     if not task.x0.is_cuda and experiment.small:
@@ -87,27 +90,13 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
         for t in range(begun.done, config.rounds):
             if best.is_over(config.early_stopping):
                 break
-            began = time.perf_counter()
-            called, played = find_available(experiment, t, experiment.sample(t)), None
-            record: Record = {"round": t + 1, "lr": float(task.x0.new_tensor(experiment.lr(t))), "clients": 0,
-                              **called.facts}  # fmt: skip
-            if called.ids or experiment.privacy:  # noise hides whether any client took part
-                played = play_round(experiment, server, store, executor, t, called.ids, experiment.lr(t), ranks)
-                record |= _describe_round(experiment, server, played, names, t)
-                server = played.after
-            else:
-                log.info(f"round {t + 1}: no client answered, so the model stays as it was")
-            record |= _count_steps(experiment, called, played)
-            trained = played.trained if played else began
-            if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
-                record |= run_on_first(partial(evaluate, experiment, server, t))
-            ended = time.perf_counter()
-            record["seconds"] = {"train": round(trained - began, 4), "all": round(ended - began, 4)}
+            record, played, server = _run_round(experiment, server, store, executor, t, ranks, names)
             if speaks and (due := during.list_due(t + 1, bool(played and played.ids))):
+                began = time.perf_counter()
                 x, buffers = choose_evaluated_model(experiment, server, t, exported=True)
                 record["sample"] = during.sample.name
                 record["measures"] = during.take(due, x, buffers, played.as_round if played else None)
-                record["seconds"]["measure"] = round(time.perf_counter() - ended, 4)  # not counted as training
+                record["seconds"]["measure"] = round(time.perf_counter() - began, 4)  # not counted as training
             records.append(record)
             best.update(record, server, where)
             if where is not None:
@@ -115,7 +104,7 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
             if folder is not None and ((t + 1) % config.checkpoint_every == 0 or t + 1 == config.rounds):
                 whole = ranks.merge_stores(store)
                 if where is not None:
-                    checkpoint.save(where.checkpoints, t + 1, server, whole, best.notes())
+                    checkpoint.save(where.checkpoints, t + 1, server, whole, best.list_notes())
             if watch:
                 watch(record)
             track("round", record)
@@ -127,7 +116,11 @@ def _simulate(experiment: Experiment, folder: RunFolder | None, resume: bool, wa
         executor.close()
         torch.set_num_threads(threads)
     whole = ranks.merge_stores(store) if algorithm.alone else store
-    server, x, buffers, summary = run_on_first(partial(_finish, experiment, where, server, whole, records, best))
+    how = begun.how
+    if how is None:
+        how = {"executor": type(executor).__name__.lower()}
+        how |= {"notes": list(experiment.notes)} if experiment.notes else {}
+    server, x, buffers, summary = run_on_first(partial(_finish, experiment, where, server, whole, records, best, how))
     track("end", summary)
     to_device = partial(tree_map, lambda t: t.to(task.x0.device))
     return Result(config, records, summary, experiment, to_device(server), to_device(x), to_device(buffers), out,
@@ -142,6 +135,7 @@ class Begun(NamedTuple):
     notes: dict[str, Any]
     server: Server
     known: list[int]  # clients that have a state
+    how: dict[str, Any] | None  # of a run that has finished all rounds: what trained its clients, and its notes
 
 
 def _check(experiment: Experiment, folder: RunFolder | None, resume: bool) -> str:
@@ -160,7 +154,8 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
     """Load the last checkpoint when resuming, restore the store, and write what is known before the first round."""
     task = experiment.task
     server = Server(task.x0, experiment.algorithm.server_state(task.x0), task.buffers)
-    done, records, notes = 0, list[Record](), Best().notes()
+    done, records, notes = 0, list[Record](), Best().list_notes()
+    how: dict[str, Any] | None = None
     if folder is not None:
         if resume:
             saved, complaints = checkpoint.load(folder.checkpoints, store)
@@ -178,21 +173,42 @@ def _begin(experiment: Experiment, folder: RunFolder | None, resume: bool, store
                     log.warning(f"rounds.jsonl has records of {len(records)} rounds, but {done} were finished.")
             else:
                 if complaints:
-                    lost = (
-                        "No checkpoint is intact, so the run STARTS AGAIN FROM ROUND 1; the old records are replaced."
-                    )
-                    log.warning(lost)
-                    experiment.notes.append(lost)
+                    experiment.notes.append(LOST)
                 elif folder.exists:
                     log.info(f"{folder} has no checkpoint yet, so the run starts at round 1")
                 store.reset()
         versions = find_versions(task.x0.device)
+        with suppress(SteppeError):  # what is damaged is written again
+            if done == experiment.config.rounds and (summary := folder.summary):  # nothing is trained here
+                how = {key: summary[key] for key in ("executor", "notes") if key in summary}
+                versions = folder.versions
         folder.prepare(experiment.config, describe(experiment), versions, experiment.federation.partition, records)
-    return Begun(done, records, notes, tree_map(lambda t: t.cpu(), server), store.known())
+    return Begun(done, records, notes, tree_map(lambda t: t.cpu(), server), store.list_known(), how)
+
+
+def _run_round(experiment: Experiment, server: Server, store: Store, executor: Executor, t: int, ranks: Ranks,
+               names: list[str]) -> tuple[Record, Played | None, Server]:  # fmt: skip
+    """Train and evaluate. Return the round's record, the clients' part in it if any answered, and the new server."""
+    config, began = experiment.config, time.perf_counter()
+    called, played = find_available(experiment, t, experiment.sample(t)), None
+    lr = float(f"{experiment.lr(t):.12g}")  # 0.0998, not 0.09980000000000001
+    record: Record = {"round": t + 1, "lr": lr, "clients": 0, **called.facts}
+    if called.ids or experiment.privacy:  # noise hides whether any client took part
+        played = play_round(experiment, server, store, executor, t, called.ids, experiment.lr(t), ranks)
+        record |= _describe_round(experiment, server, played, names, t)
+        server = played.after
+    else:
+        log.info(f"round {t + 1}: no client answered, so the model stays as it was")
+    record |= _count_steps(experiment, called, played)
+    trained = played.trained if played else began
+    if (t + 1) % config.evaluate_every == 0 or t + 1 == config.rounds:
+        record |= run_on_first(partial(evaluate, experiment, server, t))
+    record["seconds"] = {"train": round(trained - began, 4), "all": round(time.perf_counter() - began, 4)}
+    return record, played, server
 
 
 def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, store: Store, records: list[Record],
-            best: Best) -> tuple[Server, Tensor, Tensors, dict[str, Any]]:  # fmt: skip
+            best: Best, how: dict[str, Any]) -> tuple[Server, Tensor, Tensors, dict[str, Any]]:  # fmt: skip
     """Choose the final model, evaluate and write it, and return it with the summary, on the CPU for other ranks."""
     chosen = records[-1]["round"] if records else 0
     if experiment.config.early_stopping is not None and best.round:
@@ -202,9 +218,9 @@ def _finish(experiment: Experiment, folder: RunFolder | None, server: Server, st
     judged = next((r for r in records if r["round"] == chosen and name in r), None)
     judged = judged or evaluate(experiment, server, last)
     x, buffers = choose_evaluated_model(experiment, server, last, exported=True)
-    with expecting_intact(folder.path) if folder is not None else nullcontext():  # records of earlier rounds are read
+    with explain_damage(folder.path) if folder is not None else nullcontext():  # records of earlier rounds are read
         summary = summarize(experiment, records, judged, chosen)
-    summary |= evaluate_clients(experiment, x, buffers, store)
+    summary |= evaluate_clients(experiment, x, buffers, store) | how
     if folder is not None:
         save_adapter(experiment.task.module(x, buffers), folder.path)
         folder.finish(experiment.task.state_dict(x, buffers), records, summary)

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from steppe import data as datasets
-from steppe.config import Config, parse_option
+from steppe.config import Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import cost
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SettingError, SteppeError, take_first_line
 from steppe.core.metric import Each
 from steppe.core.prediction import Predict, check_predict
 from steppe.core.task import Task
@@ -27,6 +27,7 @@ from steppe.engine.objectives import read_loss
 from steppe.models import build
 from steppe.models.model_argument import take_model
 from steppe.parts.sgd import SGD
+from steppe.read_config import parse_option
 from steppe.registry import find_entry, list_settings, make_algorithm, parse_addition
 from steppe.settings import split_algorithm
 
@@ -59,9 +60,9 @@ class CostTracer:
         except SteppeError:
             raise
         except Exception as error:  # a model may fail in any way
-            reason = str(error).strip().partition("\n")[0]
             raise SteppeError(f"{name} cannot be traced with inputs of shape {tuple(shape)} in batches of {batch}: "
-                              f"{reason}. Name a data set to trace with one of its batches.") from error  # fmt: skip
+                              f"{take_first_line(error)}. Name a data set to trace with one of its "
+                              "batches.") from error  # fmt: skip
 
     def trace(self, label: str, algorithm: Algorithm) -> dict[str, Any]:
         """Return an algorithm's cost, also as multiples of FedAvg's."""
@@ -78,6 +79,9 @@ class CostTracer:
         """Return the cost of an algorithm as the command line writes it, with `key=value` settings."""
         name, own_sets, parts = split_algorithm(text)
         given = dict(parse_option(word, list_settings(find_entry(name))) for word in (*own_sets, *sets))
+        if own := next((key for key in ("model", "data", "batch") if key in given), None):
+            raise SettingError(f"{own} decides on what costs are traced, for all algorithms: write --{own} "
+                               f"{given[own]}")  # fmt: skip
         if given.get("dtype", "float32") != "float32":
             raise SteppeError("cost traces float32: in float64, every number of bytes is twice as large.")
         settings = {key.removeprefix("settings."): value for key, value in given.items() if key.startswith("settings.")}

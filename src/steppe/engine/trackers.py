@@ -10,9 +10,9 @@ a network unless asked to:
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name
+from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name, take_first_line
 from steppe.runs.folder import RunFolder
+from steppe.runs.records import tabulate
 
 log = logging.getLogger("steppe")
 
@@ -67,10 +68,10 @@ class Tracking:
     def __call__(self, moment: str, content: dict[str, Any] | None) -> None:
         for tracker in list(self.trackers):
             try:
-                getattr(tracker, moment)(content)
+                getattr(tracker, moment)(copy.deepcopy(content))  # what it changes is its own
             except Exception as error:  # a tracker may raise anything, and must not end the run
                 self.trackers.remove(tracker)
-                why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+                why = f"{type(error).__name__}: {take_first_line(error)}".removesuffix(": ")
                 name = getattr(tracker, "__name__", type(tracker).__name__)
                 log.warning(f"{name} failed and is no longer used: {why}")
 
@@ -91,7 +92,7 @@ class TensorBoard:
         self.last = record["round"]
         if self.writer is None:  # purge what the run wrote after its last checkpoint, before it was resumed
             self.writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.last)
-            self.writer.add_text("config", _text(self.config), self.last)
+            self.writer.add_text("config", _format_text(self.config), self.last)
         for name, value in flatten_numbers(record).items():
             self.writer.add_scalar(name, value, self.last)
         self.writer.flush()
@@ -99,7 +100,7 @@ class TensorBoard:
     def end(self, summary: dict[str, Any] | None) -> None:
         if self.writer is not None:
             if summary is not None:
-                self.writer.add_text("summary", _text(summary), self.last)
+                self.writer.add_text("summary", _format_text(summary), self.last)
             self.writer.close()
 
 
@@ -116,8 +117,8 @@ class WandB:
         id_ = find_id(self.out, "wandb", lambda: uuid4().hex[:8])
         quiet = wandb.Settings(silent=True, console="off")
         mode: Any = self.mode
-        self.run = wandb.init(project="steppe", name=name_run(self.out), id=id_, resume="allow", dir=str(self.out),
-                              mode=mode, config=config, settings=quiet)  # fmt: skip
+        self.run = wandb.init(project="steppe", name=RunFolder(self.out).name, id=id_, resume="allow",
+                              dir=str(self.out), mode=mode, config=config, settings=quiet)  # fmt: skip
 
     def round(self, record: dict[str, Any]) -> None:
         self.run.log(flatten_numbers(record), step=record["round"])
@@ -139,13 +140,13 @@ class MLflow:
         from mlflow.tracking import MlflowClient
 
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", Path("mlruns").absolute().as_uri()))
-        self.id = find_id(self.out, "mlflow", lambda: self._new(config))
+        self.id = find_id(self.out, "mlflow", lambda: self._create_run(config))
         self.client.update_run(self.id, status="RUNNING")
 
-    def _new(self, config: dict[str, Any]) -> str:
+    def _create_run(self, config: dict[str, Any]) -> str:
         home = self.client.get_experiment_by_name("steppe")
         home_id = home.experiment_id if home else self.client.create_experiment("steppe")
-        id_: str = self.client.create_run(home_id, run_name=name_run(self.out)).info.run_id
+        id_: str = self.client.create_run(home_id, run_name=RunFolder(self.out).name).info.run_id
         for name, value in config.items():
             self.client.log_param(id_, name, value)
         return id_
@@ -193,19 +194,13 @@ def make_trackers(words: Sequence[str], out: Path | None) -> list[Tracker]:
     return [TRACKERS[word.partition(":")[0]][0](out, word.partition(":")[2]) for word in dict.fromkeys(words)]
 
 
-def flatten_numbers(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def flatten_numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return a record's finite numbers, with nested keys joined by dots.
 
     >>> flatten_numbers({"loss": 0.5, "seconds": {"all": 2}, "late": [3], "note": "x", "bad": float("nan")})
     {'loss': 0.5, 'seconds.all': 2.0}
     """
-    found: dict[str, float] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            found |= flatten_numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and math.isfinite(value):
-            found[prefix + key] = float(value)
-    return found
+    return {key: float(value) for key, value in tabulate([record])[0].items() if isinstance(value, int | float)}
 
 
 def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
@@ -218,14 +213,5 @@ def find_id(out: Path, name: str, make: Callable[[], str]) -> str:
     return str(known[name])
 
 
-def name_run(out: Path) -> str:
-    """Return the name of a run; for one of several seeds, it begins with the folder of all seeds.
-
-    >>> name_run(Path("runs/mine")), name_run(Path("runs/sweep/rho=0.1/seed-2"))
-    ('mine', 'rho=0.1/seed-2')
-    """
-    return f"{out.parent.name}/{out.name}" if out.name.startswith("seed-") else out.name
-
-
-def _text(content: dict[str, Any]) -> str:
+def _format_text(content: dict[str, Any]) -> str:
     return "\n".join(f"    {line}" for line in json.dumps(content, indent=1, default=str).splitlines())

@@ -23,7 +23,7 @@ DEFAULT = [1, 5]  # epochs of fine-tuning, as in FedSoL's Table 5
 def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
     """Return mean and standard deviation over all clients for each number of epochs; {} if not asked for."""
     config, federation, algorithm = experiment.config, experiment.federation, experiment.algorithm
-    epochs = _epochs(experiment)
+    epochs = _choose_epochs(experiment)
     data, split = federation.data, federation.partition
     if not epochs or split is None:  # the nodes of a real federation evaluate their models themselves
         return {}
@@ -38,7 +38,7 @@ def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store:
 
     if any(isinstance(p, OwnModel) for p in algorithm.parts):
         x = torch.stack([row[OwnModel.name]["w"].to(device) for row in store.gather(range(config.clients))])
-    lr = _rate(experiment)
+    lr = _choose_rate(experiment)
     people = (client(mine, test) for mine, test in zip(split.clients, tests, strict=True))
     found = evaluate_personal(
         algorithm, experiment.task, x, people, lr, epochs, config.batch, max(config.epochs, 1), seed=config.seed,
@@ -66,13 +66,13 @@ def _has_own_tests(data: Data, split: Partition | None) -> bool:
 
 def check_rate(experiment: Experiment) -> None:
     """Refuse fine-tuning with a learning rate of 0, before anything is trained."""
-    tuned = any(_epochs(experiment)) and not experiment.algorithm.alone
-    if tuned and _rate(experiment) <= 1e-9 * experiment.config.lr:
+    tuned = any(_choose_epochs(experiment)) and not experiment.algorithm.alone
+    if tuned and _choose_rate(experiment) <= 1e-9 * experiment.config.lr:
         raise SteppeError("Clients' own models are fine-tuned with the learning rate after the last round, which is 0 "
                           "with this schedule: set personal_lr, or personal = [] to leave them out.")  # fmt: skip
 
 
-def _epochs(experiment: Experiment) -> list[int]:
+def _choose_epochs(experiment: Experiment) -> list[int]:
     if experiment.config.personal is not None:
         return experiment.config.personal
     federation = experiment.federation
@@ -82,6 +82,6 @@ def _epochs(experiment: Experiment) -> list[int]:
     return [0] if own_tests else []  # the global model on each client's own samples costs one evaluation
 
 
-def _rate(experiment: Experiment) -> float:
+def _choose_rate(experiment: Experiment) -> float:
     own = experiment.config.personal_lr
     return experiment.lr(experiment.config.rounds) if own is None else own

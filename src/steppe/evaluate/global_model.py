@@ -41,23 +41,23 @@ def evaluate(experiment: Experiment, server: Server, t: int) -> dict[str, Any]:
 
     test = of(data.test_inputs, data.test_targets)
     main = task.metric.name
-    record: dict[str, Any] = {"loss": test.loss, **_defined(test, main)}
+    record: dict[str, Any] = {"loss": test.loss, **_leave_out_undefined(test, main)}
     if test.by_class:
         record["by_class"] = [round(v, 6) if v == v else None for v in test.by_class]
     if data.validation_inputs is not None and data.validation_targets is not None:
         held_out = of(data.validation_inputs, data.validation_targets)
         record |= {"validation_loss": held_out.loss}
-        record |= {f"validation_{name}": value for name, value in _defined(held_out, main).items()}
+        record |= {f"validation_{name}": value for name, value in _leave_out_undefined(held_out, main).items()}
     if RunningMean.name in server.state:
         e = server.state[RunningMean.name]["e"]
         mean = of(
             data.test_inputs, data.test_targets, (e, choose_statistics(experiment, e, server.buffers, another=True))
         )
-        record[RunningMean.name] = {"loss": mean.loss, **_defined(mean, main)}
+        record[RunningMean.name] = {"loss": mean.loss, **_leave_out_undefined(mean, main)}
     return record
 
 
-def _defined(found: Score, main: str) -> dict[str, float]:
+def _leave_out_undefined(found: Score, main: str) -> dict[str, float]:
     """Leave out metrics that are NaN on these samples, such as an AUC without positive ones, except the main metric."""
     return {name: value for name, value in found.metrics.items() if value == value or name == main}
 

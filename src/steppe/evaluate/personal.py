@@ -130,7 +130,7 @@ def evaluate_personal(
             if neighbours is None:
                 metric = score(task, w, after, client.test_inputs, client.test_targets, plain).metric
             else:
-                metric = _with_neighbours(neighbours, task, w, after, client, plain, key(seed, i, _MEMORY))
+                metric = _score_with_neighbours(neighbours, task, w, after, client, plain, key(seed, i, _MEMORY))
             results[e].append(metric)
     return {e: average_clients(each) for e, each in results.items()}
 
@@ -141,7 +141,7 @@ def average_clients(each: Sequence[float]) -> Personal:
     return Personal(float(values.mean()), float(values.std(correction=0)), tuple(each))
 
 
-def _with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Tensors, client: Client,
+def _score_with_neighbours(part: NearestNeighbours, task: Task, w: Tensor, buffers: Tensors, client: Client,
                      plain: Callable[[Inputs], Inputs], k: Tensor, batch: int = 1000) -> float:  # fmt: skip
     def seen(inputs: Inputs) -> tuple[Tensor, Tensor]:
         out = task.forward(w, plain(inputs), buffers, frozenset({"features"}), learning=False)

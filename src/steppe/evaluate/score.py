@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, quote
 from steppe.core.inputs import Inputs, map_tensors, take
 from steppe.core.keyed import key, permutation
 from steppe.core.layout import Tensors
@@ -50,7 +52,7 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
             if full and (fast := find_forward(task, w, raw, plain)):
                 yield fast(w, raw), targets[part]
             else:
-                x = map_tensors(_channels_last, plain(raw))
+                x = map_tensors(_order_channels, plain(raw))
                 yield task.forward(w, x, buffers, learning=learning).logits, targets[part]
 
     with torch.no_grad():
@@ -63,7 +65,7 @@ def score(task: Task, w: Tensor, buffers: Tensors, inputs: Inputs, targets: Tens
 
 
 class Mean:
-    """The mean of one value per example, token or pixel."""
+    """The mean of one value per sample, token or pixel."""
 
     def __init__(self, each: Each, finish: Callable[[float], float] | None = None) -> None:
         self.each, self.finish = each, finish or (lambda mean: mean)
@@ -104,8 +106,7 @@ class Sums:
         self.total = counts if self.total is None else self.total + counts
 
     def value(self) -> float:
-        assert self.metric.finish is not None
-        return float(self.metric.finish(self.total))
+        return finish(self.metric, self.total)
 
 
 class All:
@@ -126,16 +127,27 @@ class All:
         except Exception as error:
             raise SteppeError(f"The metric {self.metric.name} fails on all outputs {tuple(outputs.shape)} and targets "
                               f"{tuple(targets.shape)}: {error}") from error  # fmt: skip
-        return found if self.metric.finish is None else self.metric.finish(found)
+        return finish(self.metric, found)
 
 
 Judging = Mean | Sums | All
 
 
+def finish(metric: Metric, found: Any) -> float:
+    """Make the metric of a mean, of sums, or of what a function of all predictions has returned."""
+    if metric.finish is None:
+        return float(found)
+    try:
+        return float(metric.finish(found))
+    except Exception as error:  # the user's function may raise anything
+        raise SteppeError(f"finish of the metric {metric.name} fails on {quote(found)}: {type(error).__name__}: "
+                          f"{error}") from error  # fmt: skip
+
+
 def make_judge(metric: Metric) -> Judging:
     """Return what computes a metric batch by batch."""
     if metric.each is not None:
-        return Mean(metric.each, metric.finish)
+        return Mean(metric.each, partial(finish, metric))
     return All(metric) if metric.on_all is not None else Sums(metric)
 
 
@@ -159,6 +171,6 @@ def recalibrate(task: Task, w: Tensor, buffers: Tensors, batches: list[Inputs]) 
     return total
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def _order_channels(x: Tensor) -> Tensor:
     """Return images as convolution weights are stored."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x

@@ -3,19 +3,18 @@
 The whole local step (gather, augmentation, gradients, optimiser) is compiled for a fixed number of lanes and captured
 as one CUDA graph. A round is then a sequence of replays that do not wait for the host. Clients differ in their number
 of steps. A lane trains one client after another, and a client may change lanes, so that all lanes end at the same time
-and one graph size is enough. `choose_width` chooses it for a federation. The learning rate and the round are tensors,
-so one capture serves all rounds.
+and one graph size is enough (`timetable`). The learning rate and the round are tensors, so one capture serves all
+rounds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,6 @@ from steppe.core.stacking import stack
 from steppe.core.task import Task
 from steppe.data.federation import Federation
 from steppe.data.plan import Plan
-from steppe.executors.align_gradients import align_gradients
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
@@ -39,11 +37,11 @@ from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
 from steppe.executors.sequential import DROPOUT
 from steppe.executors.switches import SWITCHES
+from steppe.executors.timetable import make_timetable
 
 log = logging.getLogger("steppe")
 LENGTH = 1024  # the least number of batches per client and round for which memory is allocated
 ROUND = 64  # rows of long vectors begin at multiples of this, because tensor cores need aligned operands
-OVERHEAD = 1.0  # fixed cost of a step in units of one lane, measured on an H200 (0.10 ms + 0.099 ms per lane)
 
 
 @dataclass
@@ -78,7 +76,7 @@ class Captured(Batched):
             room = self._furnish(sent, states, plan)
             steps = torch.tensor(plan.steps, dtype=sent.lr.dtype).to(sent.x.device, non_blocking=True)
             begun = vmap(lambda s, n: begin(self.algorithm, self.task, room.sent, s, n))(stack(states), steps)
-            clients = _own(begun)
+            clients = _make_writable(begun)
             shifts, over = make_timetable(plan.steps, len(room.k))
             tables = torch.tensor([shift.lanes for shift in shifts.values()]).to(sent.x.device, non_blocking=True)
             for t, (leave, enter, _), table in zip(shifts, shifts.values(), tables, strict=True):
@@ -110,7 +108,7 @@ class Captured(Batched):
         count, length = (1 << (n - 1).bit_length() for n in plan.index.shape[:2])
         width = self.width or len(plan.index)
         sent = tree_map(torch.clone, sent)
-        live = tree_map(lambda t: _rows(t, width), begin(self.algorithm, self.task, sent, state, sent.lr))
+        live = tree_map(lambda t: _allocate_rows(t, width), begin(self.algorithm, self.task, sent, state, sent.lr))
         whole = (2 * count, max(LENGTH, length), plan.index.shape[2])
         index = torch.zeros(whole, dtype=torch.int64, device=sent.x.device)
         at = index.new_zeros(width)
@@ -155,7 +153,7 @@ class Captured(Batched):
 
             moved = vmap(one, randomness="different")(live, several, k, steps)
             active = k < steps
-            return tree_map(lambda new, old: torch.where(_like(active, new), new, old), moved, live)
+            return tree_map(lambda new, old: torch.where(_reshape_flags(active, new), new, old), moved, live)
 
         def advance(live: Live, index: Tensor, mask: Tensor, keys: Tensor, client: Tensor, k: Tensor, steps: Tensor,
                     sent: Sent, after: Callable[..., Live] = after) -> None:  # fmt: skip
@@ -185,64 +183,6 @@ class Captured(Batched):
             )
             self.compiled = False
         return advance
-
-
-class Shift(NamedTuple):
-    """A moment at which lanes change clients: rows to copy, and then what each lane is training."""
-
-    leave: list[tuple[int, int]]  # (client, lane)
-    enter: list[tuple[int, int]]  # (lane, client)
-    lanes: list[list[int]]  # for each lane its client, the steps it has taken, and its steps in total (0: idle)
-
-
-def make_timetable(steps: Sequence[int], width: int) -> tuple[dict[int, Shift], int]:
-    """Return when lanes change clients, and the time at which all clients have taken their steps.
-
-    Clients fill the lanes one after the other, up to the end. Who does not fit into what is left of a lane takes its
-    first steps at the beginning of the next lane, and its last ones here. No lane is idle before the end, unless the
-    longest client takes longer than all clients divided by the lanes (McNaughton's rule, 1959).
-
-        >>> shifts, end = make_timetable([2, 2, 2], 2)
-        >>> end, [(t, s.leave, s.enter) for t, s in shifts.items()]
-        (3, [(0, [], [(0, 0), (1, 1)]), (1, [(1, 1)], [(1, 2)]), (2, [(0, 0)], [(0, 1)]), (3, [(1, 0), (2, 1)], [])])
-    """
-    end = max(max(steps), -(-sum(steps) // width))
-    enter, leave = defaultdict[int, list[tuple[int, int]]](list), defaultdict[int, list[tuple[int, int]]](list)
-    lane = at = 0
-    for client in sorted(range(len(steps)), key=lambda i: -steps[i]):
-        left = steps[client]
-        while left:
-            here = min(left, end - at)
-            enter[at].append((lane, client))
-            leave[at + here].append((client, lane))
-            left, lane, at = left - here, lane + (at + here == end), (at + here) % end
-    shifts, taken, since = {}, [0] * len(steps), [0] * width
-    lanes = [[0] * width for _ in range(3)]
-    for t in sorted({*enter, *leave}):
-        for client, lane in leave[t]:
-            taken[client] += t - since[lane]
-            lanes[2][lane] = 0
-        for lane, client in enter[t]:
-            since[lane], lanes[0][lane], lanes[1][lane], lanes[2][lane] = t, client, taken[client], steps[client]
-        for lane in range(width):
-            if lanes[2][lane]:
-                lanes[1][lane] = taken[lanes[0][lane]] + t - since[lane]
-        shifts[t] = Shift(leave[t], enter[t], [list(row) for row in lanes])
-    return shifts, end
-
-
-def choose_width(rounds: Sequence[Sequence[int]], most: int | None = None) -> int:
-    """Return the number of lanes that takes the least time for rounds of clients with these numbers of steps.
-
-    >>> choose_width([[50] * 10]), choose_width([[200, 20, 20, 20, 20, 20, 20]]), choose_width([[50] * 10], most=5)
-    (10, 2, 5)
-    """
-
-    def seconds(width: int) -> float:
-        return (width + OVERHEAD) * sum(make_timetable(steps, width)[1] for steps in rounds)
-
-    widest = max(map(len, rounds))
-    return min(range(min(widest, most or widest), 0, -1), key=seconds)
 
 
 def capture_graph(body: Callable[[], None]) -> Callable[[], None]:
@@ -287,9 +227,7 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             fuse_pooling(graph.graph)
         if SWITCHES.client_norm:
             fuse_norm(graph.graph)
-        if SWITCHES.align_gradients:
-            align_gradients(graph.graph, ROUND)
-        _spare_what_stays(graph.graph)
+        _remove_self_copies(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:
             graph(*leaves)
@@ -310,7 +248,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 
-def _own(rows: Live) -> Live:
+def _make_writable(rows: Live) -> Live:
     """Return rows that are safe to write to: one row per client, and no memory shared between tensors."""
     seen: set[int] = set()
 
@@ -324,7 +262,7 @@ def _own(rows: Live) -> Live:
     return mine
 
 
-def _spare_what_stays(graph: torch.fx.Graph) -> None:
+def _remove_self_copies(graph: torch.fx.Graph) -> None:
     """Remove `where` and `copy_` nodes of states that a step only reads: they copy a tensor onto itself."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
         if node.args[1] is node.args[2]:
@@ -336,12 +274,12 @@ def _spare_what_stays(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _rows(t: Tensor, count: int) -> Tensor:
+def _allocate_rows(t: Tensor, count: int) -> Tensor:
     """Return zeros of the shape of t for `count` clients; rows of vectors are aligned."""
     if t.ndim != 1:
         return t.new_zeros((count, *t.shape))
     return t.new_zeros((count, -(-len(t) // ROUND) * ROUND))[:, : len(t)]
 
 
-def _like(flags: Tensor, values: Tensor) -> Tensor:
+def _reshape_flags(flags: Tensor, values: Tensor) -> Tensor:
     return flags.view(-1, *[1] * (values.ndim - 1))

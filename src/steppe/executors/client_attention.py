@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from steppe.core.stacking import move_clients_first
 from steppe.executors.switches import SWITCHES
 
 aten = torch.ops.aten
@@ -108,9 +109,7 @@ class _AttentionGrad(torch.autograd.Function):
 
 def _fold(clients: int, dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """Merge the client axis into the examples'."""
-    front = [t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
-             for t, dim in zip(tensors, dims, strict=True)]  # fmt: skip
-    return [t.flatten(0, 1) for t in front]
+    return [t.flatten(0, 1) for t in move_clients_first(clients, tensors, dims)]
 
 
 def _unfold(clients: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -41,21 +41,21 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def laid(t: Tensor, order: Sequence[int]) -> Tensor:
+def lay_out(t: Tensor, order: Sequence[int]) -> Tensor:
     """Return t permuted to this order and contiguous; no copy is made if its memory is already in this order."""
     return t.permute(*order).contiguous()
 
 
-def _size(inner: int, kernel: int, stride: int, padding: int) -> int:
+def _compute_size(inner: int, kernel: int, stride: int, padding: int) -> int:
     return (inner + 2 * padding - kernel) // stride + 1
 
 
-def _power(n: int, least: int, most: int) -> int:
+def _round_to_power(n: int, least: int, most: int) -> int:
     return max(least, min(most, 1 << (n - 1).bit_length()))
 
 
 @cache
-def _kernels() -> tuple[Any, Any, Any] | None:
+def _make_kernels() -> tuple[Any, Any, Any] | None:
     """Return the three Triton kernels, or None if Triton is not installed."""
     try:
         import triton
@@ -249,7 +249,7 @@ _put_off: dict[Any, Callable[[], Any]] | None = None  # compilations of kernels 
 
 
 def _launch(which: int, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    kernels = _kernels()
+    kernels = _make_kernels()
     assert kernels is not None
     launch(kernels[which], grid, *args, **constants)
 
@@ -284,50 +284,50 @@ def compile_together(compilations: Iterable[Callable[[], Any]]) -> None:
             done.result()
 
 
-def _precision(t: Tensor) -> str:
+def _choose_precision(t: Tensor) -> str:
     """Return the precision of products: TF32, or three TF32 products, which are as exact as float32 and faster."""
     return "tf32" if t.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "tf32x3"
 
 
-def turned(t: Tensor, channels: int) -> bool:
+def prefers_contiguous_pixels(t: Tensor, channels: int) -> bool:
     """Return whether the weight gradient is faster with the pixels of dy contiguous, even if that needs a copy."""
-    return t.dtype == torch.float32 and _precision(t) == "tf32" and channels % 4 == 0 and channels >= FEW
+    return t.dtype == torch.float32 and _choose_precision(t) == "tf32" and channels % 4 == 0 and channels >= FEW
 
 
-def conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: int, back: bool = False) -> Blocks:
+def choose_conv_blocks(t: Tensor, clients: int, pixels: int, channels: int, results: int, back: bool = False) -> Blocks:
     """Choose tall blocks, as wide as the channels allow, but enough of them for all multiprocessors."""
-    tf32 = t.element_size() == 4 and _precision(t) == "tf32"
+    tf32 = t.element_size() == 4 and _choose_precision(t) == "tf32"
     if back and tf32 and channels >= 32 and 16 < results <= 32 and clients * pixels >= 256 * 264:
         return Blocks(256, 32, 32, 8, 3)  # H200, gradient for 32 channels: 96 µs, with 128 rows and 4 warps 105
     m = 64 if pixels <= 64 else 128
-    n = _power(results, 16, 128 if t.element_size() == 2 else 64)
+    n = _round_to_power(results, 16, 128 if t.element_size() == 2 else 64)
     while n > 32 and clients * -(-pixels // m) * -(-results // n) < 132:
         n //= 2
     wide = 32 if t.element_size() == 4 or channels < 64 else 64
-    k = wide if channels < FEW else _power(channels, 16, wide)
+    k = wide if channels < FEW else _round_to_power(channels, 16, wide)
     return Blocks(m, n, k, 8 if m * n > 128 * 64 else 4, 3)
 
 
-def weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blocks:
+def choose_weight_grad_blocks(t: Tensor, channels: int, results: int, taps: int) -> Blocks:
     """Choose the blocks of the weight gradient.
 
     Hopper's larger instructions need four warps and 64 rows and, for 32-bit numbers, also x with contiguous pixels.
     Two warps select the older instructions, which take x as it is.
     """
-    m = _power(results, 16, 64)
-    n = _power(taps * channels, 16, 128)
+    m = _round_to_power(results, 16, 64)
+    n = _round_to_power(taps * channels, 16, 128)
     k = 64 if t.element_size() == 2 and channels >= FEW else 32
-    return Blocks(m, n, k, 2 if t.element_size() == 4 and _precision(t) == "tf32" and m == 64 else 4, 3)
+    return Blocks(m, n, k, 2 if t.element_size() == 4 and _choose_precision(t) == "tf32" and m == 64 else 4, 3)
 
 
-def parts(clients: int, tiles: int, pixels: int, k: int, wanted: int) -> tuple[int, int]:
+def split_sum(clients: int, tiles: int, pixels: int, k: int, wanted: int) -> tuple[int, int]:
     """Return into how many sums a weight gradient is split, and the pixels of each, for `wanted` programs in all."""
     count = max(1, min(-(-wanted // (clients * tiles)), -(-pixels // (8 * k))))
     length = -(-pixels // (count * k)) * k
     return -(-pixels // length), length
 
 
-def _taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+def _find_taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
     """Return the range of taps that meet a pixel: of a 3×3 kernel on a 1×1 image, only the middle one does."""
     first = min(max(0, padding - (outer - 1) * stride), kernel - 1)
     return first, max(first + 1, min(kernel, inner + padding))
@@ -336,13 +336,13 @@ def _taps(inner: int, outer: int, kernel: int, stride: int, padding: int) -> tup
 def triton_conv(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int],
                 blocks: Blocks | None = None) -> Tensor:  # fmt: skip
     """Launch the forward convolution."""
-    return _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks)[0]
+    return _convolve(x, w, find_output_size(x, w, stride, padding), stride, padding, False, blocks)[0]
 
 
 def triton_conv_pool(x: Tensor, w: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int],
                      blocks: Blocks | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Launch the forward convolution with bias, ReLU and pooling; return the pooled pixels and their places."""
-    y, place = _convolve(x, w, sizes(x, w, stride, padding), stride, padding, False, blocks, bias=bias)
+    y, place = _convolve(x, w, find_output_size(x, w, stride, padding), stride, padding, False, blocks, bias=bias)
     assert place is not None
     return y, place
 
@@ -353,9 +353,9 @@ def triton_input_grad(dy: Tensor, w: Tensor, size: Sequence[int], stride: Sequen
     return _convolve(dy, w, size, stride, padding, True, blocks)[0]
 
 
-def sizes(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
+def find_output_size(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> list[int]:
     """Return the height and width of the forward convolution's output."""
-    return [_size(*each) for each in zip(x.shape[3:], w.shape[3:], stride, padding, strict=True)]
+    return [_compute_size(*each) for each in zip(x.shape[3:], w.shape[3:], stride, padding, strict=True)]
 
 
 def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], back: bool,
@@ -365,20 +365,20 @@ def _convolve(x: Tensor, w: Tensor, size: Sequence[int], stride: Sequence[int], 
     pool = bias is not None
     results, kernel = w.shape[2] if back else w.shape[1], w.shape[3:]
     large, small = (size, inner) if back else (inner, size)  # of the forward convolution's input and output
-    taps = [_taps(*each) for each in zip(large, small, kernel, stride, padding, strict=True)]
+    taps = [_find_taps(*each) for each in zip(large, small, kernel, stride, padding, strict=True)]
     phases = stride[0] * stride[1] if back else 1
     pixels = batch * (-(-size[0] // stride[0]) * -(-size[1] // stride[1]) if back else size[0] * size[1])
-    blocks = blocks or conv_blocks(x, clients * phases, pixels, channels, results, back)
+    blocks = blocks or choose_conv_blocks(x, clients * phases, pixels, channels, results, back)
     y = x.new_empty(clients, batch, *(side // (2 if pool else 1) for side in size), results)
     place = torch.empty_like(y, dtype=torch.uint8) if pool else y
     grid = (phases * -(-pixels // blocks.m), -(-results // blocks.n), clients)
     with torch.cuda.device_of(x):
         _launch(
-            0, grid, laid(x, PIXELS), laid(w, WEIGHT_BACK if back else WEIGHT_FORWARD), y,
+            0, grid, lay_out(x, PIXELS), lay_out(w, WEIGHT_BACK if back else WEIGHT_FORWARD), y,
             y if bias is None else bias.contiguous(), place, batch, H=inner[0], W=inner[1],
             I=channels, OH=size[0], OW=size[1], N=results, KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1],
             PH=padding[0], PW=padding[1], H0=taps[0][0], H1=taps[0][1], W0=taps[1][0], W1=taps[1][1], BACK=back,
-            POOL=pool, FLAT=channels < FEW, PRECISION=_precision(x), BM=blocks.m, BN=blocks.n,
+            POOL=pool, FLAT=channels < FEW, PRECISION=_choose_precision(x), BM=blocks.m, BN=blocks.n,
             BK=blocks.k, num_warps=blocks.warps, num_stages=blocks.stages,
         )  # fmt: skip
     return y.movedim(-1, -3), place.movedim(-1, -3) if pool else None
@@ -392,19 +392,19 @@ def triton_weight_grad(dy: Tensor, x: Tensor, size: Sequence[int], stride: Seque
     # Four programs per multiprocessor of an H200; with 32-bit numbers eight: 114 instead of 127 µs.
     wanted = wanted or (1056 if x.element_size() == 4 else 528)
     results, *outer = dy.shape[2:]
-    is_turned = turned(x, channels) if is_turned is None else is_turned
+    is_turned = prefers_contiguous_pixels(x, channels) if is_turned is None else is_turned
     columns, pixels = size[0] * size[1] * channels, batch * outer[0] * outer[1]
-    blocks = blocks or weight_grad_blocks(x, channels, results, size[0] * size[1])
+    blocks = blocks or choose_weight_grad_blocks(x, channels, results, size[0] * size[1])
     tiles = -(-results // blocks.m) * -(-columns // blocks.n)
-    count, length = parts(clients, tiles, pixels, blocks.k, wanted)
+    count, length = split_sum(clients, tiles, pixels, blocks.k, wanted)
     # A single sum is the result. Several sums are added afterwards, always in the same order.
     out = x.new_empty(count, clients, results, *size, channels, dtype=x.dtype if count == 1 else torch.float32)
     with torch.cuda.device_of(x):
         _launch(
-            1, (tiles, count, clients), laid(dy, CHANNELS if is_turned else PIXELS), laid(x, PIXELS), out, batch,
+            1, (tiles, count, clients), lay_out(dy, CHANNELS if is_turned else PIXELS), lay_out(x, PIXELS), out, batch,
             length, clients, H=inner[0], W=inner[1], I=channels, OH=outer[0], OW=outer[1], O=results, KH=size[0],
             KW=size[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1], TURNED=is_turned,
-            PRECISION=_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k, num_warps=blocks.warps,
+            PRECISION=_choose_precision(x), BM=blocks.m, BN=blocks.n, BK=blocks.k, num_warps=blocks.warps,
             num_stages=blocks.stages,
         )  # fmt: skip
     total = out[0] if count == 1 else out.sum(0).to(x.dtype)
@@ -421,7 +421,7 @@ def triton_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool, rows: 
     grid = (-(-batch * height * width // rows), -(-results // columns), clients)
     with torch.cuda.device_of(g):
         _launch(
-            2, grid, laid(g, PIXELS), laid(place, PIXELS), dy, other, batch, H=height, W=width, O=results,
+            2, grid, lay_out(g, PIXELS), lay_out(place, PIXELS), dy, other, batch, H=height, W=width, O=results,
             SHALL_PIXELS=pixels, SHALL_CHANNELS=channels, BM=rows, BN=columns,
         )  # fmt: skip
     return (dy.movedim(-1, -3) if pixels else dy), (other.transpose(1, 2) if channels else other)
@@ -429,10 +429,12 @@ def triton_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool, rows: 
 
 @cache
 def _can(device: torch.device) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0) and _kernels() is not None
+    return (
+        torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0) and _make_kernels() is not None
+    )
 
 
-def by_triton(*tensors: Tensor) -> bool:
+def can_use_triton(*tensors: Tensor) -> bool:
     """Return whether the Triton kernels can take these tensors; their offsets within a client have 32 bits."""
     known = all(t.is_cuda and t.dtype in (torch.float32, torch.bfloat16) for t in tensors)
     return known and all(t[0].numel() < 2**31 for t in tensors) and _can(tensors[0].device)

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steppe.executors.client_conv_kernels import PIXELS, by_triton, laid
+from steppe.core.stacking import move_clients_first
+from steppe.executors.client_conv_kernels import PIXELS, can_use_triton, lay_out
 from steppe.executors.client_norm_kernels import fits, triton_norm, triton_norm_grad
 from steppe.executors.switches import SWITCHES
 
 
-def _last(t: Tensor) -> Tensor:
-    return laid(t, PIXELS).movedim(-1, -3)
+def _put_last(t: Tensor) -> Tensor:
+    return lay_out(t, PIXELS).movedim(-1, -3)
 
 
-def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+def _compute_statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     """Return mean and 1/std of each group of (…, channels, height, width)."""
     grouped, all_ = x.unflatten(-3, (groups, -1)), (-3, -2, -1)
     mean = grouped.mean(all_)
@@ -31,12 +32,12 @@ def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     return mean, (var + eps).rsqrt()
 
 
-def _over(values: Tensor, x: Tensor) -> Tensor:
+def _spread_groups(values: Tensor, x: Tensor) -> Tensor:
     """Spread a number per group over (…, channels, height, width)."""
     return values.repeat_interleave(x.shape[-3] // values.shape[-1], -1)[..., None, None]
 
 
-def _per_client(weight: Tensor) -> Tensor:
+def _align_weight(weight: Tensor) -> Tensor:
     return weight[..., None, :, None, None]
 
 
@@ -48,13 +49,13 @@ def _per_client(weight: Tensor) -> Tensor:
 def client_norm(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, groups: int, eps: float,
                 relu: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Normalise x (C, B, ch, h, w) with weight and bias (C, ch); return also mean and 1/std (C, B, groups)."""
-    if by_triton(x):
+    if can_use_triton(x):
         return triton_norm(x, residual, weight, bias, groups, eps, relu)
     wide = x if x.dtype == torch.float64 else x.float()
-    mean, rstd = _statistics(wide, groups, eps)
-    y = (wide - _over(mean, x)) * _over(rstd, x) * _per_client(weight) + _per_client(bias)
+    mean, rstd = _compute_statistics(wide, groups, eps)
+    y = (wide - _spread_groups(mean, x)) * _spread_groups(rstd, x) * _align_weight(weight) + _align_weight(bias)
     y = y if residual is None else y + residual
-    return _last((y.relu() if relu else y).to(x.dtype)), mean, rstd
+    return _put_last((y.relu() if relu else y).to(x.dtype)), mean, rstd
 
 
 @client_norm.register_fake
@@ -77,22 +78,28 @@ def client_norm_grad(g: Tensor, y: Tensor | None, x: Tensor, weight: Tensor, mea
 
     y is the result of ReLU, if there is one.
     """
-    if by_triton(g, x):
+    if can_use_triton(g, x):
         return triton_norm_grad(g, y, x, weight, mean, rstd, shall_gate)
     d = g if y is None else torch.where(y <= 0, 0, g)
-    dx, *sums = _gradients(d.to(mean.dtype), x.to(mean.dtype), weight.to(mean.dtype), mean, rstd)
-    return _last(dx.to(x.dtype)), _last(d.clone()) if shall_gate else x.new_empty(0), torch.stack(sums)
+    dx, *sums = _compute_gradients(d.to(mean.dtype), x.to(mean.dtype), weight.to(mean.dtype), mean, rstd)
+    return (
+        _put_last(dx.to(x.dtype)),
+        _put_last(d.clone()) if shall_gate else x.new_empty(0),
+        torch.stack(sums),
+    )
 
 
-def _gradients(d: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compute_gradients(
+    d: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     groups = mean.shape[-1]
-    even = (x - _over(mean, x)) * _over(rstd, x)
-    steep = d * _per_client(weight)
+    even = (x - _spread_groups(mean, x)) * _spread_groups(rstd, x)
+    steep = d * _align_weight(weight)
 
     def average(t: Tensor) -> Tensor:
-        return _over(t.unflatten(-3, (groups, -1)).mean((-3, -2, -1)), x)
+        return _spread_groups(t.unflatten(-3, (groups, -1)).mean((-3, -2, -1)), x)
 
-    dx = _over(rstd, x) * (steep - average(steep) - even * average(steep * even))
+    dx = _spread_groups(rstd, x) * (steep - average(steep) - even * average(steep * even))
     return dx, (d * even).sum((-2, -1)), d.sum((-2, -1))
 
 
@@ -120,19 +127,16 @@ def normalise_groups(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: 
     return _Norm.apply(x, weight, bias, groups, eps)[0]
 
 
-def _front(clients: int, tensors: tuple[Tensor, ...], dims: Any) -> list[Tensor]:
-    return [t.expand(clients, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in zip(tensors, dims, strict=True)]  # fmt: skip
-
-
 class _Norm(torch.autograd.Function):
     """Group norm of x (B, ch, h, w), or with clients (C, B, ch, h, w); also returns mean and 1/std of the groups."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
         if x.ndim == 4:
-            return tuple(t[0] for t in client_norm(_last(x[None]), None, weight[None], bias[None], groups, eps, False))
-        return client_norm(_last(x), None, weight, bias, groups, eps, False)
+            return tuple(
+                t[0] for t in client_norm(_put_last(x[None]), None, weight[None], bias[None], groups, eps, False)
+            )
+        return client_norm(_put_last(x), None, weight, bias, groups, eps, False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -146,7 +150,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, *how: Any) -> Any:
-        given = _front(info.batch_size, (x, weight, bias), in_dims[:3])
+        given = move_clients_first(info.batch_size, (x, weight, bias), in_dims[:3])
         if given[0].ndim == 5:
             return _Norm.apply(*given, *how), (0, 0, 0)
         found = _Norm.apply(*(t.flatten(0, 1) for t in given), *how)  # inside another vmap: one axis for both
@@ -160,7 +164,7 @@ class _NormGrad(torch.autograd.Function):
     def forward(g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, eps: float) -> tuple[Tensor, ...]:
         one = x.ndim == 4
         given = [t[None] for t in (g, x, weight, mean, rstd)] if one else [g, x, weight, mean, rstd]
-        dx, _, sums = client_norm_grad(_last(given[0]), None, _last(given[1]), *given[2:], False)
+        dx, _, sums = client_norm_grad(_put_last(given[0]), None, _put_last(given[1]), *given[2:], False)
         dweight, dbias = sums.sum(2).to(x.dtype)
         return (dx[0], dweight[0], dbias[0]) if one else (dx, dweight, dbias)
 
@@ -173,7 +177,7 @@ class _NormGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Any, ...]:
         def plain(g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            dx, dweight, dbias = _gradients(g, x, weight, *_statistics(x, ctx.groups, ctx.eps))
+            dx, dweight, dbias = _compute_gradients(g, x, weight, *_compute_statistics(x, ctx.groups, ctx.eps))
             return dx, dweight.sum(-2), dbias.sum(-2)
 
         pull = torch.func.vjp(plain, *ctx.saved_tensors)[1]
@@ -181,7 +185,7 @@ class _NormGrad(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
-        front = _front(info.batch_size, given[:5], in_dims[:5])
+        front = move_clients_first(info.batch_size, given[:5], in_dims[:5])
         if front[1].ndim == 5:
             return _NormGrad.apply(*front, given[5]), (0, 0, 0)
         found = _NormGrad.apply(*(t.flatten(0, 1) for t in front), given[5])

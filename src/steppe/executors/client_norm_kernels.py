@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steppe.executors.client_conv_kernels import PIXELS, laid, launch
+from steppe.executors.client_conv_kernels import PIXELS, launch, lay_out
 
 MOST = 4096  # numbers in a block
 
 
 @cache
-def _kernels() -> tuple[Any, Any]:
+def _make_kernels() -> tuple[Any, Any]:
     import triton
     import triton.language as tl
 
@@ -112,7 +112,7 @@ def _kernels() -> tuple[Any, Any]:
     return norm, norm_grad
 
 
-def _blocks(pixels: int, channels: int, groups: int) -> dict[str, int]:
+def _choose_blocks(pixels: int, channels: int, groups: int) -> dict[str, int]:
     columns = max(2, 1 << (channels // groups - 1).bit_length())
     rows = max(2, min(MOST // columns, 1 << (pixels - 1).bit_length()))
     return {"BM": rows, "BN": columns, "num_warps": max(1, min(8, rows * columns // 512))}
@@ -129,12 +129,13 @@ def triton_norm(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor
     clients, batch, channels, height, width = x.shape
     y = x.new_empty(clients, batch, height, width, channels)
     mean, rstd = (x.new_empty(clients, batch, groups, dtype=torch.float32) for _ in range(2))
-    given = laid(x, PIXELS)
+    given = lay_out(x, PIXELS)
     with torch.cuda.device_of(x):
         launch(
-            _kernels()[0], (clients * batch * groups,), given, given if residual is None else laid(residual, PIXELS),
-            weight.contiguous(), bias.contiguous(), y, mean, rstd, batch, EPS=eps, P=height * width, CH=channels,
-            GROUPS=groups, RESIDUAL=residual is not None, RELU=relu, **_blocks(height * width, channels, groups),
+            _make_kernels()[0], (clients * batch * groups,), given,
+            given if residual is None else lay_out(residual, PIXELS), weight.contiguous(), bias.contiguous(), y,
+            mean, rstd, batch, EPS=eps, P=height * width, CH=channels, GROUPS=groups, RESIDUAL=residual is not None,
+            RELU=relu, **_choose_blocks(height * width, channels, groups),
         )  # fmt: skip
     return y.movedim(-1, -3), mean, rstd
 
@@ -147,12 +148,12 @@ def triton_norm_grad(g: Tensor, y: Tensor | None, x: Tensor, weight: Tensor, mea
     dx = x.new_empty(clients, batch, height, width, channels)
     gated = torch.empty_like(dx) if shall_gate else dx
     sums = x.new_empty(2, clients, batch, channels, dtype=torch.float32)  # for weight and bias
-    given = laid(g, PIXELS)
+    given = lay_out(g, PIXELS)
     with torch.cuda.device_of(x):
         launch(
-            _kernels()[1], (clients * batch * groups,), given, given if y is None else laid(y, PIXELS),
-            laid(x, PIXELS), weight.contiguous(), mean.contiguous(), rstd.contiguous(), dx, gated, *sums,
+            _make_kernels()[1], (clients * batch * groups,), given, given if y is None else lay_out(y, PIXELS),
+            lay_out(x, PIXELS), weight.contiguous(), mean.contiguous(), rstd.contiguous(), dx, gated, *sums,
             batch, P=height * width, CH=channels, GROUPS=groups, RELU=y is not None, SHALL_GATE=shall_gate,
-            **_blocks(height * width, channels, groups),
+            **_choose_blocks(height * width, channels, groups),
         )  # fmt: skip
     return dx.movedim(-1, -3), gated.movedim(-1, -3) if shall_gate else dx.new_empty(0), sums

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from steppe.executors.fuse_pooling import sweep, through
+from steppe.executors.fuse_pooling import find_readers, remove_unused_nodes
 
 aten, steppe = torch.ops.aten, torch.ops.steppe
 SAME = (aten.permute.default, aten.clone.default, aten.alias.default)
@@ -24,11 +24,11 @@ def fuse_norm(graph: Graph) -> int:
     """Move ReLU, with or without a sum before it, into the group norm before them; return their number."""
     found = sum(_fuse(graph, node) for node in graph.find_nodes(op="call_function", target=steppe.client_norm.default))
     if found:
-        sweep(graph)
+        remove_unused_nodes(graph)
     return found
 
 
-def _origin(node: Any) -> Any:
+def _find_origin(node: Any) -> Any:
     """Return what this node is a copy of: the same numbers at the same places, perhaps in another order of memory."""
     origin, order = node, None
     while node.target in SAME:
@@ -48,7 +48,7 @@ def _fuse(graph: Graph, norm: Node) -> bool:
     residual, last = None, outs[0]
     if after.target is aten.add.Tensor and not after.kwargs and len(after.users) == 1:
         residual = after.args[1] if after.args[0] is last else after.args[0]
-        if residual is last or not isinstance(residual, Node) or _kind(residual) != _kind(last):
+        if residual is last or not isinstance(residual, Node) or _read_kind(residual) != _read_kind(last):
             return False
         last, (after,) = after, after.users
     relu = after
@@ -76,19 +76,19 @@ def _fuse(graph: Graph, norm: Node) -> bool:
     return True
 
 
-def _kind(node: Node) -> tuple[torch.Size, torch.dtype]:
+def _read_kind(node: Node) -> tuple[torch.Size, torch.dtype]:
     return node.meta["val"].shape, node.meta["val"].dtype
 
 
 def _fuse_gate(graph: Graph, gate: Node, mean: Node, y: Node) -> None:
     """Let the gradient of the norm read what comes before the gate, and make the gated gradient for all others."""
     readers = [n for n in graph.find_nodes(op="call_function", target=steppe.client_norm_grad.default)
-               if _origin(n.args[0]) is gate and _origin(n.args[4]) is mean]  # fmt: skip
+               if _find_origin(n.args[0]) is gate and _find_origin(n.args[4]) is mean]  # fmt: skip
     if len(readers) != 1:
         return
     reader = readers[0]
-    alone = all(user is reader for user in through(gate))
-    given = [_origin(node) for node in reader.args[2:6]]  # all of the forward pass, so they are known here
+    alone = all(user is reader for user in find_readers(gate))
+    given = [_find_origin(node) for node in reader.args[2:6]]  # all of the forward pass, so they are known here
     with graph.inserting_after(gate):
         new = graph.call_function(steppe.client_norm_grad.default, (gate.args[0], y, *given, not alone))
     with graph.inserting_after(new):

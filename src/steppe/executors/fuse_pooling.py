@@ -26,11 +26,11 @@ from steppe.executors.client_conv_kernels import (
     FEW,
     NOWHERE,
     PIXELS,
-    by_triton,
-    sizes,
+    can_use_triton,
+    find_output_size,
+    prefers_contiguous_pixels,
     triton_conv_pool,
     triton_unpool,
-    turned,
 )
 
 aten, steppe = torch.ops.aten, torch.ops.steppe
@@ -45,30 +45,30 @@ def client_conv_pool(
     x: Tensor, w: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Convolve x with w, add the bias (C, O), apply ReLU and pool; return the pooled pixels and their places."""
-    if by_triton(x, w):
+    if can_use_triton(x, w):
         return triton_conv_pool(x, w, bias, stride, padding)
     y = F.relu(client_conv(x, w, stride, padding) + bias[:, None, :, None, None])
     best, index = F.max_pool2d(y.flatten(0, 1), 2, return_indices=True)
     row, column = index // y.shape[-1], index % y.shape[-1]
     place = torch.where(best <= 0, NOWHERE, row % 2 * 2 + column % 2).to(torch.uint8)
-    return _last(best.unflatten(0, y.shape[:2])), _last(place.unflatten(0, y.shape[:2]))
+    return _put_last(best.unflatten(0, y.shape[:2])), _put_last(place.unflatten(0, y.shape[:2]))
 
 
-def _last(t: Tensor) -> Tensor:
+def _put_last(t: Tensor) -> Tensor:
     return t.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 @client_conv_pool.register_fake
 def _(x: Tensor, w: Tensor, bias: Tensor, stride: Sequence[int], padding: Sequence[int]) -> tuple[Tensor, Tensor]:
-    size = [side // 2 for side in sizes(x, w, stride, padding)]
+    size = [side // 2 for side in find_output_size(x, w, stride, padding)]
     y = x.new_empty(x.shape[0], x.shape[1], *size, w.shape[1]).movedim(-1, -3)
     return y, torch.empty_like(y, dtype=torch.uint8)
 
 
-def spread(g: Tensor, place: Tensor) -> Tensor:
+def spread_gradient(g: Tensor, place: Tensor) -> Tensor:
     """Return the gradient before ReLU and pooling: that of the pooled pixel at its place, zero elsewhere."""
     four = torch.stack([torch.where(place == i, g, 0) for i in range(4)], -1).unflatten(-1, (2, 2))
-    return _last(four.transpose(-3, -2).flatten(-4, -3).flatten(-2))
+    return _put_last(four.transpose(-3, -2).flatten(-4, -3).flatten(-2))
 
 
 @torch.library.custom_op(
@@ -76,10 +76,10 @@ def spread(g: Tensor, place: Tensor) -> Tensor:
     schema="(Tensor g, Tensor place, bool pixels, bool channels) -> (Tensor, Tensor)",
 )  # fmt: skip
 def client_unpool(g: Tensor, place: Tensor, pixels: bool, channels: bool) -> tuple[Tensor, Tensor]:
-    """Return `spread` with the channels last in memory, and with the pixels last; what is not wanted is empty."""
-    if by_triton(g):
+    """Spread the gradient, with the channels last in memory and with the pixels last; what is not wanted is empty."""
+    if can_use_triton(g):
         return triton_unpool(g, place, pixels, channels)
-    dy = spread(g, place)
+    dy = spread_gradient(g, place)
     turned_ = dy.transpose(1, 2).contiguous().transpose(1, 2)
     return dy if pixels else dy.new_empty(0), turned_ if channels else dy.new_empty(0)
 
@@ -113,20 +113,20 @@ def fuse_pooling(graph: Graph) -> int:
     for one in found:
         _replace(graph, one)
     if found:
-        sweep(graph)
+        remove_unused_nodes(graph)
     return len(found)
 
 
-def through(node: Node) -> Iterator[Node]:
+def find_readers(node: Node) -> Iterator[Node]:
     """Yield the nodes that read this one's values, seen through views and copies of it."""
     for user in node.users:
         if user.target in VIEWS:
-            yield from through(user)
+            yield from find_readers(user)
         else:
             yield user
 
 
-def _origin(node: Node) -> Node:
+def _find_origin(node: Node) -> Node:
     while node.target in VIEWS and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
@@ -135,7 +135,7 @@ def _origin(node: Node) -> Node:
 def _match(pool: Node) -> Chain | None:
     """Return the sequence that ends in this pooling, or None if it has another form or other readers."""
     values, window, *rest = pool.args
-    relu = _origin(values)  # type: ignore[arg-type]
+    relu = _find_origin(values)  # type: ignore[arg-type]
     halves = list(window) == [2, 2] and all(list(stride) in ([], [2, 2]) for stride in rest[:1])  # type: ignore
     if not halves or len(rest) > 1 or relu.target is not aten.relu.default:
         return None
@@ -149,21 +149,21 @@ def _match(pool: Node) -> Chain | None:
     flat = getattr(bias, "meta", {}).get("val")
     if flat is None or flat.shape != (shape[0], 1, shape[2], 1, 1) or shape[2] < FEW or shape[3] % 2 or shape[4] % 2:
         return None
-    indices = [user for out in pool.users if out.args[1] == 1 for user in through(out)]
+    indices = [user for out in pool.users if out.args[1] == 1 for user in find_readers(out)]
     if not indices:  # a teacher, which has no gradient
-        alone = all(user is pool for user in through(relu))
+        alone = all(user is pool for user in find_readers(relu))
         return Chain(conv, add, bias, pool, None, []) if alone else None  # type: ignore[arg-type]
     back = indices[0]
     if len(indices) > 1 or back.target is not aten.max_pool2d_with_indices_backward.default:
         return None
-    gates = list(through(back))
+    gates = list(find_readers(back))
     if len(gates) != 1 or gates[0].target is not aten.threshold_backward.default or gates[0].args[2] != 0:
         return None
-    if {*through(relu)} != {pool, back, gates[0]}:
+    if {*find_readers(relu)} != {pool, back, gates[0]}:
         return None
-    readers = list(through(gates[0]))
+    readers = list(find_readers(gates[0]))
     known = (aten.sum.dim_IntList, steppe.client_conv_input_grad.default, steppe.client_conv_weight_grad.default)
-    good = all(r.target in known and _origin(r.args[0]) is gates[0] for r in readers)  # type: ignore[arg-type]
+    good = all(r.target in known and _find_origin(r.args[0]) is gates[0] for r in readers)  # type: ignore[arg-type]
     good = good and all(tuple(r.args[1]) == (1, 3, 4) for r in readers if r.target is known[0])  # type: ignore
     return Chain(conv, add, bias, pool, back.args[0], readers) if good else None  # type: ignore[arg-type]
 
@@ -209,10 +209,10 @@ def _order(reader: Node) -> tuple[int, ...]:
     """Return the layout in which this operator wants the gradient, as `client_conv` gives it."""
     other = reader.args[1].meta["val"]  # type: ignore[union-attr]
     back = reader.target is steppe.client_conv_input_grad.default
-    return CHANNELS if not back and other.is_cuda and turned(other, other.shape[2]) else PIXELS
+    return CHANNELS if not back and other.is_cuda and prefers_contiguous_pixels(other, other.shape[2]) else PIXELS
 
 
-def sweep(graph: Graph) -> None:
+def remove_unused_nodes(graph: Graph) -> None:
     """Remove nodes whose values are no longer used, except those that write to a tensor."""
     for node in reversed(graph.nodes):
         schema = getattr(node.target, "_schema", None)

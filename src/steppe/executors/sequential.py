@@ -26,11 +26,11 @@ def train(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, 
     with torch.no_grad():
         live = begin(algorithm, task, sent, state, steps)
         if steps:  # otherwise there is nothing to plan
-            live = _stepped(algorithm, task, federation, sent, client, live, steps)
+            live = _take_steps(algorithm, task, federation, sent, client, live, steps)
         return end(algorithm, task, sent, live, steps, into)
 
 
-def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, live: Live,
+def _take_steps(algorithm: Algorithm, task: Task, federation: Federation, sent: Sent, client: int, live: Live,
              steps: Tensor) -> Live:  # fmt: skip
     round_, per_step = int(sent.round), algorithm.batches_per_step
     batches = federation.plan([client], round_, algorithm.local_steps, per_step)
@@ -40,11 +40,11 @@ def _stepped(algorithm: Algorithm, task: Task, federation: Federation, sent: Sen
     for k in range(batches.steps[0]):
         several = tuple(federation.batch(index[j, : real[j]], keys[j]) for j in range(k * per_step, (k + 1) * per_step))
         now = sent.lr.new_tensor(float(k))
-        live = step(algorithm, task, sent, live, several, now, steps, spend=_ours_alone(algorithm, live, sent))
+        live = step(algorithm, task, sent, live, several, now, steps, spend=_may_overwrite(algorithm, live, sent))
     return live
 
 
-def _ours_alone(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
+def _may_overwrite(algorithm: Algorithm, live: Live, sent: Sent) -> bool:
     """Return whether a step may overwrite w and the optimiser's state.
 
     Three conditions: no two tensors share memory, either here or with what was sent; no part takes the optimiser's

@@ -40,9 +40,9 @@ class OwnPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles the user's own objects."""
 
     def reducer_override(self, thing: Any) -> Any:
-        """Take a parametrized module apart, which its own class refuses."""
+        """Take a parametrised module apart, which its own class refuses."""
         if isinstance(thing, nn.Module) and parametrize.is_parametrized(thing):
-            return _parametrized, (parametrize.type_before_parametrizations(thing), thing.__dict__)
+            return _rebuild_parametrized, (parametrize.type_before_parametrizations(thing), thing.__dict__)
         return super().reducer_override(thing)
 
 
@@ -56,9 +56,9 @@ class Packer(OwnPickler):
 
     def persistent_id(self, thing: Any) -> Any:
         """Return where a large tensor will lie, and what kind of object it is."""
-        if type(thing) not in (Tensor, nn.Parameter) or thing.nbytes < LARGE or not _plain(thing):
+        if type(thing) not in (Tensor, nn.Parameter) or thing.nbytes < LARGE or not _is_plain(thing):
             return None
-        place = self.places.setdefault(_key(thing), len(self.places))
+        place = self.places.setdefault(_identify(thing), len(self.places))
         if place == len(self.objects):
             self.objects.append([])
         known = next((i for i, other in enumerate(self.objects[place]) if other is thing), None)
@@ -111,7 +111,7 @@ def share(packer: Packer, frozen: Iterable[Tensor]) -> list[Shared]:
     What is frozen has a file of its own, and moves there: the tensor objects of this process then show that file, so
     that the base exists once.
     """
-    base = {_key(t) for t in frozen if t.nbytes >= LARGE and _plain(t)}
+    base = {_identify(t) for t in frozen if t.nbytes >= LARGE and _is_plain(t)}
     keys, files, freed = list(packer.places), list[Shared](), 0
     for moves in (False, True):
         places = [i for i, key in enumerate(keys) if (key in base) == moves]
@@ -154,19 +154,19 @@ def forget(handles: Iterable[int]) -> None:
 
 def count_bytes(shapes: Any) -> int:
     """Return the size in bytes of the shared file for these tensors."""
-    return max(_places(tree_flatten(shapes)[0])[0][-1], 1)
+    return max(_find_places(tree_flatten(shapes)[0])[0][-1], 1)
 
 
 def place_tensors(shapes: Any, handle: int) -> Any:
     """Return real tensors in one shared file for a tree of meta tensors."""
     leaves, structure = tree_flatten(shapes)
-    begins, sizes = _places(leaves)
+    begins, sizes = _find_places(leaves)
     memory = torch.frombuffer(mmap.mmap(handle, count_bytes(shapes)), dtype=torch.uint8)
     return tree_unflatten([memory[b : b + n].view(leaf.dtype).view(leaf.shape)
                            for b, n, leaf in zip(begins, sizes, leaves, strict=False)], structure)  # fmt: skip
 
 
-def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+def _find_places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """Return the offsets of the tensors in the shared file, with the end of the last one, and their sizes in bytes."""
     sizes = [leaf.numel() * leaf.element_size() for leaf in leaves]
     begins = [0]
@@ -175,15 +175,15 @@ def _places(leaves: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     return begins, sizes
 
 
-def _plain(t: Tensor) -> bool:
+def _is_plain(t: Tensor) -> bool:
     return t.device.type == "cpu" and t.layout is torch.strided and t.is_contiguous() and t.is_leaf
 
 
-def _key(t: Tensor) -> Key:
+def _identify(t: Tensor) -> Key:
     return t.data_ptr(), t.shape, t.dtype
 
 
-def _parametrized(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+def _rebuild_parametrized(kind: type[nn.Module], state: dict[str, Any]) -> nn.Module:
     module = kind.__new__(kind)
     module.__dict__.update(state)
     parametrize._inject_new_class(module)  # what register_parametrization does, with the originals already in place

@@ -18,8 +18,7 @@ class Switches:
     fuse_pooling: bool = True  # bias, ReLU and pooling inside them (`fuse_pooling.py`)
     client_attention: bool = True  # PyTorch's fused attention, of all clients in one call (`client_attention.py`)
     client_norm: bool = False  # group norm, shortcut and ReLU in one kernel (`client_norm.py`, `fuse_norm.py`)
-    align_gradients: bool = False  # rows of joined gradients at round addresses (`align_gradients.py`)
-    captured_forward: bool = False  # an evaluation's forward pass as one CUDA graph (`captured_forward.py`)
+    captured_forward: bool = True  # an evaluation's forward pass as one CUDA graph (`captured_forward.py`)
     compiled_forward: bool = False  # and the rest of that pass compiled: less time per round, a later start
 
 

@@ -48,7 +48,7 @@ class Workers:
         except Exception as error:  # pickling a user's object may raise anything
             raise CannotShareError(f"the model, loss or algorithm cannot be pickled ({error})") from error
         self.federation, self.algorithm, self.slots = federation, algorithm, slots
-        shapes = _shapes(algorithm, task, slots, own_buffers)
+        shapes = _find_shapes(algorithm, task, slots, own_buffers)
         files = share(packer, task.constants.values())
         handles = [file.handle for file in files]
         try:
@@ -76,22 +76,22 @@ class Workers:
     def __call__(self, sent: Sent, ids: Sequence[int], states: Sequence[States]) -> Answers:
         """Train these clients and return their replies, stacked. The next call reuses all memory but the states'."""
         tree_map(lambda shared, new: shared.copy_(new), self.sent, sent)
-        return answer_for_all(self.federation, ids, self._replies(ids, states))
+        return answer_for_all(self.federation, ids, self._collect_replies(ids, states))
 
-    def _replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
+    def _collect_replies(self, ids: Sequence[int], states: Sequence[States]) -> Reply:
         if len(ids) <= self.slots:
-            self._round(ids, states)
+            self._play_round(ids, states)
             replies: Reply = tree_map(lambda t: t[: len(ids)], self.replies)
             return replies._replace(state=tree_map(torch.clone, replies.state))
         parts = []
         for begun in range(0, len(ids), self.slots):
             some = ids[begun : begun + self.slots]
-            self._round(some, states[begun : begun + self.slots])
+            self._play_round(some, states[begun : begun + self.slots])
             parts.append(tree_map(lambda t, some=some: t[: len(some)].clone(), self.replies))
         together: Reply = parts[0] if len(parts) == 1 else tree_map(lambda *t: torch.cat(t), *parts)
         return together
 
-    def _round(self, ids: Sequence[int], states: Sequence[States]) -> None:
+    def _play_round(self, ids: Sequence[int], states: Sequence[States]) -> None:
         for i, state in enumerate(states):
             put_row(self.states, i, state)
         # Longest first, so that no long client starts last.
@@ -115,9 +115,9 @@ class Workers:
         try:
             _put(worker.stdin, message)
         except BrokenPipeError:
-            self._lost()
+            self._report_loss()
 
-    def _lost(self) -> NoReturn:
+    def _report_loss(self) -> NoReturn:
         self.close()
         raise RunFailed("A worker process ended unexpectedly, perhaps because it ran out of memory: "
                         "try fewer workers (workers = 1), or a smaller batch.") from None  # fmt: skip
@@ -126,7 +126,7 @@ class Workers:
         try:
             trouble = pickle.load(worker.stdout)  # type: ignore[arg-type]  # from our own child
         except (EOFError, pickle.UnpicklingError):
-            self._lost()
+            self._report_loss()
         if trouble:
             self.close()
             raise trouble
@@ -165,10 +165,10 @@ def run_worker() -> None:
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         os._exit(0)
     except Exception as error:
-        _put(answers, _portable(error))
+        _put(answers, _make_portable(error))
 
 
-def _portable(error: Exception) -> Exception:
+def _make_portable(error: Exception) -> Exception:
     """Return an exception that can be pickled, with a note that it comes from a worker."""
     try:
         error = pickle.loads(pickle.dumps(error))
@@ -178,7 +178,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
+def _find_shapes(algorithm: Algorithm, task: Task, slots: int, own_buffers: bool) -> tuple[Sent, States, Reply]:
     """Find the shapes of everything that passes between the processes, on the meta device."""
     meta = task.to("meta")
     scalar = meta.x0.new_zeros(())

@@ -9,6 +9,7 @@
 `steppe analyze` computes all of them for a finished run, and keeps the results in its folder.
 """
 
+from steppe.flatness.blocks import block, layers
 from steppe.flatness.clients import (
     alignment,
     consistency,
@@ -24,9 +25,9 @@ from steppe.flatness.clients import (
 )
 from steppe.flatness.density import Density, density
 from steppe.flatness.estimate import Estimate, as_arrays, as_json
-from steppe.flatness.hvp import Hessian, Loss, block, layers
 from steppe.flatness.lanczos import Pairs, Spectrum, spectrum
 from steppe.flatness.landscape import Landscape, filter_normalised, interpolation, landscape, plane, ticks
+from steppe.flatness.loss import Hessian, Loss
 from steppe.flatness.sample import Sample, balanced, of_client, of_training_data
 from steppe.flatness.sharpness import Ascent, gradient_norm, noisy_loss, worst_loss
 from steppe.flatness.trace import by_layer, hutch_plus_plus, hutchinson

@@ -7,7 +7,7 @@ the round, (n, P). Errors are standard errors over clients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from steppe.core.part import unit
 from steppe.core.widest_float import widen
 from steppe.evaluate.score import Score
 from steppe.flatness.estimate import Estimate
-from steppe.flatness.hvp import Loss
+from steppe.flatness.loss import Loss
 
 
 # ------------------------------------------------------------------------------------------------------- models
@@ -151,8 +151,7 @@ def proximal(loss: Loss, x: Tensor, tau: float = 3.0) -> Loss:
         student, q = F.log_softmax(outputs / tau, -1), F.log_softmax(targets / tau, -1)
         return (q.exp() * (q - student)).sum(-1)
 
-    sample = type(loss.sample)(loss.sample.name, loss.sample.inputs, teacher, loss.sample.plain)
-    return Loss(loss.task, sample, loss.buffers, kl, loss.chunk, loss.memory_limit)
+    return loss.with_sample(replace(loss.sample, targets=teacher), kl)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Estimate(NamedTuple):
         if n < 2:
             return Estimate(mean, math.nan, n)
         without = (total - each * share) / (share.sum() - share)
-        return Estimate(mean, float(((n - 1) / n * (without - without.mean()).square().sum()).sqrt()), n)
+        return Estimate(mean, _jackknife(without), n)
 
     @staticmethod
     def of_pairs(matrix: Tensor) -> Estimate:
@@ -60,8 +60,13 @@ class Estimate(NamedTuple):
         if n == 2:
             return Estimate(float(mean), math.nan, n)
         without = (pairs.sum() - pairs.sum(0) - pairs.sum(1)) / ((n - 1) * (n - 2) / 2)
-        error = ((n - 1) / n * (without - without.mean()).square().sum()).sqrt()
-        return Estimate(float(mean), float(error), n)
+        return Estimate(float(mean), _jackknife(without), n)
+
+
+def _jackknife(without: Tensor) -> float:
+    """Return the standard error of a statistic from its values without one observation each."""
+    n = len(without)
+    return float(((n - 1) / n * (without - without.mean()).square().sum()).sqrt())
 
 
 def as_json(result: Any) -> Any:
@@ -73,11 +78,9 @@ def as_json(result: Any) -> Any:
     if isinstance(result, Tensor):
         return as_json(result.tolist()) if result.numel() <= LARGE else None
     if is_dataclass(result) and not isinstance(result, type):
-        small = {f.name: getattr(result, f.name) for f in fields(result)}
-        return {k: as_json(v) for k, v in small.items() if not (isinstance(v, Tensor) and v.numel() > LARGE)}
-    if hasattr(result, "_asdict"):
-        return as_json(result._asdict())
-    if isinstance(result, Mapping):
+        small = _name_fields(result).items()
+        return {k: as_json(v) for k, v in small if not (isinstance(v, Tensor) and v.numel() > LARGE)}
+    if isinstance(result := _name_fields(result), Mapping):
         return {str(k): as_json(v) for k, v in result.items()}
     if isinstance(result, list | tuple):
         return [as_json(v) for v in result]
@@ -88,14 +91,17 @@ def as_arrays(result: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """Return every tensor of a result under its dotted name, for `np.savez`."""
     if isinstance(result, Tensor):
         return {prefix or "value": result.detach().cpu().numpy()}
-    if is_dataclass(result) and not isinstance(result, type):
-        result = {f.name: getattr(result, f.name) for f in fields(result)}
-    if hasattr(result, "_asdict"):
-        result = result._asdict()
-    if isinstance(result, Mapping):
+    if isinstance(result := _name_fields(result), Mapping):
         inner = [as_arrays(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in result.items()]
         return {k: v for arrays in inner for k, v in arrays.items()}
     return {}
+
+
+def _name_fields(result: Any) -> Any:
+    """Return a dataclass or a named tuple as a dictionary, and anything else as it is."""
+    if is_dataclass(result) and not isinstance(result, type):
+        return {f.name: getattr(result, f.name) for f in fields(result)}
+    return result._asdict() if hasattr(result, "_asdict") else result
 
 
 def _widen(values: Tensor | Sequence[float]) -> Tensor:

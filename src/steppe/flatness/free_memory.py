@@ -20,11 +20,11 @@ def find_free_memory(device: torch.device) -> int:
     table = Path("/proc/meminfo")
     if device.type == "cpu" and table.exists():
         lines = dict(line.split(":") for line in table.read_text().splitlines())
-        return int(min(int(lines["MemAvailable"].split()[0]) * 1024, in_container(Path("/sys/fs/cgroup"))))
+        return int(min(int(lines["MemAvailable"].split()[0]) * 1024, find_free_in_container(Path("/sys/fs/cgroup"))))
     return _UNKNOWN
 
 
-def in_container(group: Path) -> float:
+def find_free_in_container(group: Path) -> float:
     """Return the bytes left below a container's memory limit; a process above it is killed without a message."""
     try:
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))

@@ -109,7 +109,7 @@ def spectrum(hessian: Operator, top: int = 5, bottom: int = 0, tolerance: float 
             settled = size == begun + 1
             begun = size
             G[size, size - 1] = length = 0.0
-            new = _orthogonal(gaussian(like, n, seed, START, step), V[:size])
+            new = _orthogonalise(gaussian(like, n, seed, START, step), V[:size])
         if size == n or (size >= wanted and settled) or step == iterations:
             break
         V[size] = new
@@ -143,7 +143,7 @@ def extend(hessian: Operator, V: Tensor) -> tuple[Tensor, Tensor, float]:
     return (column + again).cpu().double(), u / length.clamp(min=torch.finfo(u.dtype).tiny), float(length)
 
 
-def _orthogonal(v: Tensor, V: Tensor) -> Tensor:
+def _orthogonalise(v: Tensor, V: Tensor) -> Tensor:
     for _ in range(2):
         v = v - (V @ v) @ V
     return torch.nn.functional.normalize(v, dim=0)

@@ -21,7 +21,7 @@ from torch import Tensor
 from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.data.npz import read_npz, write_arrays
-from steppe.flatness.hvp import Loss
+from steppe.flatness.loss import Loss
 from steppe.flatness.random_vectors import DIRECTION, gaussian
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,10 @@ class Sample:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def take(self, which: Any) -> Sample:
+        """Return the examples at an index, a mask or a slice."""
+        return replace(self, inputs=take(self.inputs, which), targets=self.targets[which])
+
     def to(self, device: torch.device | str) -> Sample:
         return replace(self, inputs=map_tensors(lambda t: t.to(device), self.inputs), targets=self.targets.to(device))
 
@@ -50,7 +55,7 @@ def of_training_data(federation: Federation, count: int = 5000, seed: int = 0) -
     index = balanced(data.train_targets, count, seed, data.classes)
     how = "class-balanced" if data.classes else "random"
     which = f"all {len(index)}" if len(index) == len(data.train_targets) else f"{len(index)} {how}, seed {seed}"
-    return _taken(federation, f"{data.name}/train, {which}", index)
+    return _take_sample(federation, f"{data.name}/train, {which}", index)
 
 
 def of_client(federation: Federation, client: int, count: int | None = None, seed: int = 0) -> Sample:
@@ -58,10 +63,10 @@ def of_client(federation: Federation, client: int, count: int | None = None, see
     if not 0 <= client < federation.clients:
         raise SteppeError(f"There is no client {client}: the clients are 0 to {federation.clients - 1}.")
     mine = torch.as_tensor(federation.indices[client])
-    take = len(mine) if count is None else min(count, len(mine))
-    index = mine[permutation(key(seed, SAMPLE, client), len(mine))[:take]]
-    which = f"all {take}" if take == len(mine) else f"{take} of {len(mine)}, seed {seed}"
-    return _taken(federation, f"{federation.data.name}/train, client {client}, {which}", index)
+    some = len(mine) if count is None else min(count, len(mine))
+    index = mine[permutation(key(seed, SAMPLE, client), len(mine))[:some]]
+    which = f"all {some}" if some == len(mine) else f"{some} of {len(mine)}, seed {seed}"
+    return _take_sample(federation, f"{federation.data.name}/train, client {client}, {which}", index)
 
 
 def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Tensor:
@@ -87,12 +92,11 @@ def balanced(targets: Tensor, count: int, seed: int, classes: int | None) -> Ten
         members = torch.nonzero(labels == label).flatten()
         chosen.append(members[permutation(key(seed, SAMPLE, label), len(members))[:wanted]])
     index = torch.cat(chosen)
-    return index[
-        permutation(key(seed, SAMPLE, classes), len(index))
-    ]  # shuffled, because chunks may share batch statistics
+    shuffled = permutation(key(seed, SAMPLE, classes), len(index))  # because chunks may share batch statistics
+    return index[shuffled]
 
 
-def _taken(federation: Federation, name: str, index: Tensor) -> Sample:
+def _take_sample(federation: Federation, name: str, index: Tensor) -> Sample:
     data = federation.data
     index = index.to(data.device)
     return Sample(name, take(data.train_inputs, index), data.train_targets[index], federation.plain)

@@ -18,7 +18,7 @@ from steppe.core.errors import SteppeError
 from steppe.core.part import unit
 from steppe.core.widest_float import widen
 from steppe.flatness.estimate import Estimate
-from steppe.flatness.hvp import Loss
+from steppe.flatness.loss import Loss
 from steppe.flatness.random_vectors import NOISE, gaussian
 
 

@@ -17,8 +17,8 @@ from steppe.core.errors import SteppeError
 from steppe.core.layout import Layout
 from steppe.core.widest_float import widen
 from steppe.flatness import free_memory
+from steppe.flatness.blocks import block, layers
 from steppe.flatness.estimate import Estimate
-from steppe.flatness.hvp import block, layers
 from steppe.flatness.lanczos import Operator
 from steppe.flatness.random_vectors import PROBE, SKETCH, rademacher
 
@@ -27,7 +27,7 @@ _AT_ONCE = 10  # probes per call, which share the graphs if those are not kept
 
 def hutchinson(hessian: Operator, probes: int = 100, seed: int = 0) -> Estimate:
     """Estimate the trace by Hutchinson's method."""
-    return Estimate.of(_diagonals(hessian, probes, seed, [slice(None)])[:, 0])
+    return Estimate.of(_sum_diagonals(hessian, probes, seed, [slice(None)])[:, 0])
 
 
 def by_layer(hessian: Operator, layout: Layout, probes: int = 100, seed: int = 0,
@@ -37,21 +37,21 @@ def by_layer(hessian: Operator, layout: Layout, probes: int = 100, seed: int = 0
         raise SteppeError("The layers' traces need the whole Hessian: leave out `on`.")
     names = layers(layout) if names is None else names
     parts = [block(layout, name).to(hessian.w.device) for name in names]
-    each = _diagonals(hessian, probes, seed, parts)
+    each = _sum_diagonals(hessian, probes, seed, parts)
     return {name: Estimate.of(each[:, i]) for i, name in enumerate(names)}
 
 
 def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Estimate:
     """Estimate the trace by Hutch++ with `products` products in total, a third for each of its three parts."""
     n, like, third = hessian.size, hessian.w, products // 3
-    _enough(third)
+    _check_probes(third)
     if third >= n:  # enough products to compute the trace exactly
         rows = torch.eye(n, dtype=like.dtype, device=like.device)
         return Estimate(float((hessian(rows) * rows).sum()), 0.0, n)
     free_memory.require(
         3 * third * n * like.element_size(), like.device, "Hutch++", "choose fewer products, or Hutchinson"
     )
-    Q = _products(hessian, [rademacher(like, n, seed, SKETCH, i) for i in range(third)])
+    Q = _multiply(hessian, [rademacher(like, n, seed, SKETCH, i) for i in range(third)])
     Q = torch.linalg.qr(Q.T).Q.T  # (third, n), orthonormal rows
     exact = sum(float((hessian(rows) * rows).sum()) for rows in torch.split(Q, _AT_ONCE))
     rest = []
@@ -63,9 +63,9 @@ def hutch_plus_plus(hessian: Operator, products: int = 99, seed: int = 0) -> Est
     return Estimate(exact + left.value, left.error, 3 * third)
 
 
-def _diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> Tensor:
+def _sum_diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> Tensor:
     """Return the sums of v ⊙ H v over each part's coordinates, (probes, parts)."""
-    _enough(probes)
+    _check_probes(probes)
     out = []
     for begun in range(0, probes, _AT_ONCE):
         keys = range(begun, min(begun + _AT_ONCE, probes))
@@ -75,10 +75,10 @@ def _diagonals(hessian: Operator, probes: int, seed: int, parts: list[Any]) -> T
     return torch.cat(out)
 
 
-def _products(hessian: Operator, rows: list[Tensor]) -> Tensor:
+def _multiply(hessian: Operator, rows: list[Tensor]) -> Tensor:
     return torch.cat([hessian(torch.stack(rows[i : i + _AT_ONCE])) for i in range(0, len(rows), _AT_ONCE)])
 
 
-def _enough(probes: int) -> None:
+def _check_probes(probes: int) -> None:
     if probes < 2:
         raise SteppeError("A standard error needs at least 2 probes (6 products for Hutch++).")

@@ -17,6 +17,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.client import Reply, begin, end
 from steppe.core.cost import Cost
 from steppe.core.errors import SettingError, SteppeError
+from steppe.core.inputs import Inputs, name_type, take
 from steppe.core.server import Server, aggregate, broadcast
 from steppe.core.shared_copies import hash_tensors
 from steppe.core.stacking import stack
@@ -25,12 +26,12 @@ from steppe.data import Data, Partition, from_arrays, load
 from steppe.data.partition import ON_NODE
 from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
-from steppe.flower.federation_file import FederationFile, Own, Sample, call_named, check_secret, find_named
+from steppe.flower.federation_file import FederationFile, Input, Own, Sample, call_named, check_secret, find_named
 from steppe.flower.node_data import read_data
 from steppe.flower.own_files import check_loads
 from steppe.flower.refusals import Refusal
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Inputs, Tensor]
 STAND_INS = 2  # batch norm needs at least two
 
 
@@ -41,13 +42,13 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
         known = load(config.data, config.data_folder)
         x, y = known.train_inputs, known.train_targets
         if not isinstance(x, Tensor):
-            raise SteppeError(f"{config.data} has several inputs per example, which a federation cannot send yet.")
+            raise SteppeError(f"{config.data} has several inputs per sample, which a federation cannot send yet.")
         sample = Sample(
-            shape=list(x.shape[1:]), inputs=_kind(x), classes=known.classes, targets=_kind(y),  # type: ignore[arg-type]
+            shape=list(x.shape[1:]), inputs=name_type(x), named=None, classes=known.classes, targets=name_type(y),  # type: ignore[arg-type]
             class_names=list(known.class_names) if known.class_names else None, target_shape=list(y.shape[1:]),
             mean=list(known.mean), std=list(known.std), tokens=known.tokens,
         )  # fmt: skip
-        test = known.test_inputs, known.test_targets  # type: ignore[assignment]
+        test = known.test_inputs, known.test_targets
     else:
         sample = settings.data
     if settings.test is not None:
@@ -57,8 +58,8 @@ def describe_data(settings: FederationFile, config: Config) -> tuple[Sample, Pai
 
 def build_server(settings: FederationFile, config: Config, sample: Sample, test: Pair | None) -> Experiment:
     """Return the server's experiment: no training data, and the test set if there is one."""
-    x, y = _stand_ins(sample)
-    data = _data(sample, config.data, x, y, test)
+    x, y = _make_stand_ins(sample)
+    data = _make_data(sample, config.data, x, y, test)
     built = _build(config, settings.own, data, None)
     check_secret(built.algorithm)
     return built
@@ -68,7 +69,7 @@ def build_node(own: Own, config: Config, sample: Sample, cost: Cost, pair: Pair,
     """Return a node's experiment: its samples belong to one client, and all others are empty."""
     split = [np.arange(0)] * config.clients
     split[client] = np.arange(len(pair[1]))
-    data = _data(sample, f"client {client}", *pair)
+    data = _make_data(sample, f"client {client}", *pair)
     return _build(config, own, data, Partition(tuple(split), ON_NODE, 0), cost)
 
 
@@ -79,7 +80,9 @@ def _build(config: Config, own: Own, data: Data, split: Partition | None, cost: 
     loss = None if own.loss is None else _find_function(own.loss, "own.loss")
     several = [own.metric] if isinstance(own.metric, str) else own.metric or []
     metrics = [_find_function(name, "own.metric") for name in several] or None
-    return build_experiment(config, parts, model, data, loss, metrics, own.head, split, cost, at_nodes=split is None)
+    predict = None if own.predict is None else find_named(own.predict, "own.predict")
+    return build_experiment(config, parts, model, data, loss, metrics, own.head, split, cost, at_nodes=split is None,
+                            predict=predict)  # fmt: skip
 
 
 def _find_function(name: str, what: str) -> Any:
@@ -87,25 +90,27 @@ def _find_function(name: str, what: str) -> Any:
     return name if ":" not in name or "=" in name else find_named(name, what)
 
 
-def _data(sample: Sample, name: str, x: Tensor, y: Tensor, test: Pair | None = None) -> Data:
+def _make_data(sample: Sample, name: str, x: Inputs, y: Tensor, test: Pair | None = None) -> Data:
     names = tuple(sample.class_names) if sample.class_names else None
-    return from_arrays(x, y, *(test or (x[:0], y[:0])), name=name, classes=sample.classes, class_names=names,
+    test = test or (take(x, slice(0)), y[:0])
+    return from_arrays(x, y, *test, name=name, classes=sample.classes, class_names=names,
                        mean=tuple(sample.mean), std=tuple(sample.std), tokens=sample.tokens)  # fmt: skip
 
 
-def _stand_ins(sample: Sample) -> tuple[Tensor, Tensor]:
+def _make_stand_ins(sample: Sample) -> Pair:
     g = torch.Generator().manual_seed(0)
-    shape = (STAND_INS, *sample.shape)
-    x = {
-        "uint8": lambda: torch.randint(256, shape, generator=g).to(torch.uint8),
-        "float32": lambda: torch.randn(shape, generator=g),
-        "int64": lambda: torch.zeros(shape, dtype=torch.int64),
-    }
-    return x[sample.inputs](), torch.zeros((STAND_INS, *sample.target_shape), dtype=getattr(torch, sample.targets))
 
+    def make(one: Input) -> Tensor:
+        shape = (STAND_INS, *one.shape)
+        if one.inputs == "uint8":
+            return torch.randint(256, shape, generator=g).to(torch.uint8)
+        if one.inputs == "float32":
+            return torch.randn(shape, generator=g)
+        return torch.full(shape, one.inputs == "bool", dtype=getattr(torch, one.inputs))  # token 0, or no padding
 
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    inputs = {name: make(one) for name, one in sample.list_inputs().items()}
+    y = torch.zeros((STAND_INS, *sample.target_shape), dtype=getattr(torch, sample.targets))
+    return inputs.get("", inputs), y
 
 
 def compute_fingerprint(built: Experiment) -> str:

@@ -24,7 +24,7 @@ from steppe.executors.sequential import train as train_client
 from steppe.experiment import Experiment
 from steppe.flower.build_server_and_node import build_node, check_same
 from steppe.flower.federation_file import Own, Terms, read_federation_file, read_terms
-from steppe.flower.messages import ARRAYS, TERMS, TOLD, pack, pack_refusal, read_work
+from steppe.flower.messages import ARRAYS, FACTS, TERMS, pack, pack_refusal, read_work
 from steppe.flower.node_data import read_data
 from steppe.flower.node_state import NodeState
 from steppe.flower.refusals import Refusal
@@ -62,7 +62,7 @@ def _introduce(message: Message, context: Context, own: Own) -> RecordDict:
     check_same(built, str(asked["fingerprint"]))
     record = {"federation": terms.name, "client": client, "samples": built.federation.sizes[client],
               "steppe": steppe.__version__, "torch": torch.__version__}  # fmt: skip
-    return RecordDict({TOLD: ConfigRecord(record)})  # type: ignore[arg-type]
+    return RecordDict({FACTS: ConfigRecord(record)})  # type: ignore[arg-type]
 
 
 def _train(message: Message, context: Context, own: Own) -> RecordDict:
@@ -91,7 +91,7 @@ def _train(message: Message, context: Context, own: Own) -> RecordDict:
             "samples": built.federation.sizes[client], "loss": float(reply.loss), "drift": float(reply.drift),
             "seconds": seconds}  # fmt: skip
     arrays = pack(list_reply(reply, work.mirrored))
-    return RecordDict({ARRAYS: arrays, TOLD: ConfigRecord(told)})  # type: ignore[arg-type]
+    return RecordDict({ARRAYS: arrays, FACTS: ConfigRecord(told)})  # type: ignore[arg-type]
 
 
 def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, int]:
@@ -110,7 +110,12 @@ def _build(text: str, node_config: Any, own: Own) -> tuple[Terms, Experiment, in
         )
     pair = read_data(str(place), terms.sample, f"client {client}")
     config = config.model_copy(update={"device": str(node_config.get("device", "auto"))})
-    return terms, build_node(own, config, terms.sample, terms.cost, pair, client), client
+    try:
+        return terms, build_node(own, config, terms.sample, terms.cost, pair, client), client
+    except Refusal:
+        raise
+    except SteppeError as error:
+        raise Refusal("build", str(error)) from error
 
 
 def _answer(message: Message, work: Callable[[], RecordDict]) -> Message:

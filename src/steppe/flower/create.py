@@ -32,12 +32,11 @@ from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
 from steppe.flower.private_files import write_private
+from steppe.flower.scripts import CONNECTION, CONTROL_PORT, PORT, format_flwr, format_node, format_superlink
 from steppe.runs.folder import check_place
 
-CONNECTION, PORT, CONTROL_PORT, NODE_PORT = "federation", 8000, 8001, 9094
 WRITTEN = "app", "operator", "nodes", "README.md"  # the last is written last
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*")
-QUIET = "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
 
 
 def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None = None, own_data: bool = False,
@@ -49,10 +48,10 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds a federation: choose another folder.")
     if taken := [name for name in WRITTEN if (folder / name).exists()]:
         raise SteppeError(f"{folder} already holds {taken[0]}, which a federation has too: choose another folder.")
-    version = _flower_version()
+    version = _find_flower_version()
     tls = not is_loopback(host) if tls is None else tls
     config, files, loads = take_files(config)
-    content = _write_file(config, name or folder.resolve().name, own_data, terms, loads)
+    content = _format_federation_file(config, name or folder.resolve().name, own_data, terms, loads)
     parse(tomllib.loads(content)).config()  # before anything is written
     made = not folder.exists()
     try:
@@ -67,16 +66,16 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
 
                 write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
             connect(folder, host, PORT, CONTROL_PORT)
-            _script(operator / "superlink.sh", _superlink(host, tls, telemetry))
-            _script(operator / "flwr.sh", _flwr(telemetry))
+            _write_script(operator / "superlink.sh", format_superlink(host, tls, telemetry))
+            _write_script(operator / "flwr.sh", format_flwr(telemetry))
             for client in range(config.clients):
-                _node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+                _write_node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
                 if tls:
                     keys.bind(folder, client)
             if not own_data:
                 write_shares(folder, config)
             pin(folder)
-            (folder / "README.md").write_text(_readme(folder, config, host, tls, own_data))
+            (folder / "README.md").write_text(_format_readme(folder, config, host, tls, own_data))
     except BaseException:  # half a federation would be refused as one that exists
         for name in WRITTEN:
             shutil.rmtree(folder if made else folder / name, ignore_errors=True)
@@ -102,8 +101,20 @@ def _write_app(app: Path, version: str, content: str) -> None:
         text = f"from pathlib import Path\n\nfrom steppe.flower.{side}_app import make\n\n"
         (code / f"{side}_app.py").write_text(text + "app = make(Path(__file__).parent.parent)\n")
     (app / "LICENSE").write_text("This app was generated for its operator, who may use it without restriction.\n")
-    (app / "pyproject.toml").write_text(_project(version))
+    (app / "pyproject.toml").write_text(_format_project(version))
     (app / FILE).write_text(content)
+
+
+def _write_node(
+    folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_data: bool, operator: Path
+) -> None:
+    folder.mkdir(parents=True)
+    if tls:
+        from steppe.flower.certificates import write_node_key
+
+        write_node_key(folder)
+        shutil.copy(operator / "ca.crt", folder / "ca.crt")
+    _write_script(folder / "node.sh", format_node(client, host, tls, telemetry, own_data))
 
 
 def pin(folder: Path) -> str:
@@ -137,81 +148,12 @@ def connect(folder: Path, host: str, port: int, control: int) -> None:
                                           f'address = "127.0.0.1:{control}"\n{safe}\n')  # fmt: skip
 
 
-def _script(path: Path, text: str) -> None:
+def _write_script(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o700)
 
 
-def _exports(telemetry: bool) -> str:
-    """Return the settings that switch off Flower's telemetry and update checks."""
-    values = ("1", "0") if telemetry else ("0", "1")
-    lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in zip(QUIET, values, strict=True)]
-    return "\n".join([*lines, 'export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.5}"'])
-
-
-def _superlink(host: str, tls: bool, telemetry: bool) -> str:
-    bound = host if is_loopback(host) else "0.0.0.0"
-    safe = ("--ssl-ca-certfile operator/ca.crt --ssl-certfile operator/server.crt --ssl-keyfile operator/server.key "
-            "--enable-supernode-auth") if tls else "--insecure"  # fmt: skip
-    return f"""#!/bin/sh
-# The SuperLink. Nodes connect to the first port only. The operator uses the second, on this machine and as this user
-# only. The server of a run is its child process. Stop it with Ctrl-C.
-umask 077
-cd "$(dirname "$0")/.." || exit 1
-export FLWR_HOME="$PWD/operator/.flower"
-{_exports(telemetry)}
-exec python3 -P -m steppe.flower.superlink --nodes {bound}:"${{PORT:-{PORT}}}" --max-reply "${{MAX_REPLY_MB:-1024}}" \\
-  --host 127.0.0.1 --port "${{CONTROL_PORT:-{CONTROL_PORT}}}" {safe} \\
-  --database operator/state.db --disable-runtime-dependency-installation
-"""
-
-
-def _flwr(telemetry: bool) -> str:
-    return f"""#!/bin/sh
-# Flower's command line, for this federation: operator/flwr.sh supernode list {CONNECTION}, for instance.
-umask 077
-cd "$(dirname "$0")/.." || exit 1
-export FLWR_HOME="$PWD/operator/.flower"
-{_exports(telemetry)}
-exec flwr "$@"
-"""
-
-
-def _node(folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_data: bool, operator: Path) -> None:
-    folder.mkdir(parents=True)
-    safe = "--root-certificates ca.crt --auth-supernode-private-key key" if tls else "--insecure"
-    if tls:
-        from steppe.flower.certificates import write_node_key
-
-        write_node_key(folder)
-        shutil.copy(operator / "ca.crt", folder / "ca.crt")
-    data = "/path/to/data.npz" if own_data else "$PWD/data.npz"
-    note = "# DATA is a folder of images by class, an .npz with x and y, or module:function.\n"
-    _script(folder / "node.sh", f"""#!/bin/sh
-# The node of client {client}. It needs this folder, its data, and: pip install 'steppe[flower]'. Stop it with Ctrl-C.
-# It runs only the app whose hash is in {HASH}.
-umask 077
-cd "$(dirname "$0")" || exit 1
-export FLWR_HOME="$PWD/.flower"
-{_exports(telemetry)}
-{note if own_data else ""}DATA="${{DATA:-{data}}}"
-trap 'kill "$child" 2>/dev/null; exit 0' INT TERM
-while :; do
-  python3 -P -m steppe.flower.supernode --app-hash {HASH} --superlink "${{SUPERLINK:-{host}:{PORT}}}" \\
-    --port "${{PORT:-{NODE_PORT + client}}}" {safe} \\
-    --node-config "client={client} data=\\"$DATA\\" state=\\"$PWD/state\\" $NODE_CONFIG" &
-  child=$!
-  wait "$child" && exit 0
-  # For up to a minute, a SuperLink treats a killed node as alive and refuses its key.
-  echo "steppe: the node has stopped and restarts in 10 seconds"
-  sleep 10 &
-  child=$!
-  wait "$child"
-done
-""")  # fmt: skip
-
-
-def _project(version: str) -> str:
+def _format_project(version: str) -> str:
     return f"""[project]
 name = "steppe-app"
 version = "1.0.0"
@@ -242,7 +184,7 @@ resume = false  # continue from the last finished round
 """
 
 
-def _flower_version() -> str:
+def _find_flower_version() -> str:
     from importlib import metadata
 
     try:
@@ -251,15 +193,15 @@ def _flower_version() -> str:
         raise make_missing_error("A federation needs Flower", "flower") from None
 
 
-def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any], loads: list[str]) -> str:
-    """Write federation.toml with every key explained; keys with default values are comments."""
-    given = {"name": _safe(name), **terms}
+def _format_federation_file(config: Config, name: str, own_data: bool, terms: dict[str, Any], loads: list[str]) -> str:
+    """Return federation.toml with every key explained; keys with default values are comments."""
+    given = {"name": _make_safe(name), **terms}
     lines = ["# The federation's settings. The server reads this file and sends nodes what they need."]
     for key, field in FederationFile.model_fields.items():
         if key in ("run", "data", "own"):
             continue
         value = given.get(key, field.default)
-        shown = f"{key} = {_toml(value)}" if value is not None else f"{key} ="
+        shown = f"{key} = {_format_toml(value)}" if value is not None else f"{key} ="
         lines.append(f"{'' if key in given else '# '}{shown}  # {field.description}")
     defaults = Config.model_validate({})
     kept = {k: v for k, v in config.model_dump(mode="json").items() if v is not None and v != getattr(defaults, k)}
@@ -267,30 +209,30 @@ def _write_file(config: Config, name: str, own_data: bool, terms: dict[str, Any]
     always |= {} if own_data else {"data": config.data, "partition": config.partition}
     dropped = ("data", "partition") if own_data else ()
     lines += ["", "[run]  # keys of `steppe run`"]
-    lines += [f"{k} = {_toml(v)}" for k, v in {**always, **kept}.items() if k not in dropped]
+    lines += [f"{k} = {_format_toml(v)}" for k, v in {**always, **kept}.items() if k not in dropped]
     if own_data:
-        lines += ["", "[data]  # the nodes' samples; every node's data is checked against this", "shape = [1, 28, 28]",
+        lines += ["", "[data]  # the nodes' samples; every node's data are checked against this", "shape = [1, 28, 28]",
                   "classes = 10", '# class_names = ["cat", "dog"]  # needed by folders of images',
                   "mean = [0.5]  # mean of each channel, in units of 0..1", "std = [0.5]"]  # fmt: skip
-    own = [f"loads = {_toml(loads)}  # your own code that [run] names; nodes load nothing else"] if loads else []
+    own = [f"loads = {_format_toml(loads)}  # your own code that [run] names; nodes load nothing else"] if loads else []
     lines += ["", f"{'' if own else '# '}[own]  # your Python, in app/ or installed on every machine", *own,
               '# model = "steppe_app.own:model"',
               '# parts = "steppe_app.own:parts"']  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return "{ " + ", ".join(f"{k} = {_format_toml(v)}" for k, v in value.items() if v is not None) + " }"
     return json.dumps(value)
 
 
-def _safe(name: str) -> str:
+def _make_safe(name: str) -> str:
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("._-")
     return kept[:64] or "federation"
 
 
-def _readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
+def _format_readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
     here = shlex.quote(str(folder))
     register = f"steppe federate register {here}       # binds each node's public key to its client\n" if tls else ""
     keys = ("`nodes/*/key` are private keys for a trial. In production, each node creates its own (`ssh-keygen -t "

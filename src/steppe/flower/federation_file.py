@@ -15,12 +15,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from steppe.config import LARGE, MANY, Config, parse_option, read_config_file, resolve
+from steppe.config import LARGE, MANY, Config, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.cost import Cost
 from steppe.core.errors import SteppeError, quote
 from steppe.engine.build import build_algorithm
-from steppe.engine.privacy import find_privacy
+from steppe.parts.differential_privacy import find_privacy
+from steppe.read_config import parse_option, read_config_file
 from steppe.registry import find_foreign, list_catalogue_settings
 from steppe.settings import explain
 
@@ -31,13 +32,25 @@ Std = Annotated[float, Field(ge=1 / LARGE, le=LARGE)]
 Shape = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_SAMPLE, strict=True)]], Field(max_length=8)]
 
 
+class Input(BaseModel):
+    """The form of one of several inputs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shape: Shape
+    inputs: Literal["uint8", "float32", "int64", "bool"] = "int64"
+
+
 class Sample(BaseModel):
     """The form of one sample, which is the server's only description of the nodes' data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    shape: Shape = Field(description="shape of one input: [channels, height, width] for images")
+    shape: Shape | None = Field(None, description="shape of one input: [channels, height, width] for images")
     inputs: Literal["uint8", "float32", "int64"] = Field("uint8", description="uint8 for images, whose range is 0..255")
+    named: dict[str, Input] | None = Field(
+        None, min_length=1, description="several inputs instead of one, by the names of the model's arguments"
+    )
     classes: int | None = Field(
         None, ge=1, le=10**6, description="number of classes, with labels from 0; none for regression"
     )
@@ -49,19 +62,28 @@ class Sample(BaseModel):
     std: list[Std] = Field([], description="standard deviation of each channel")
 
     @model_validator(mode="after")
-    def consistent(self) -> Sample:
+    def check_consistent(self) -> Sample:
         if self.class_names is not None and self.classes != len(self.class_names):
             raise ValueError(f"there are {len(self.class_names)} class_names, but classes is {self.classes}")
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
             raise ValueError("one of the class_names occurs twice")
         if len(self.mean) != len(self.std):
             raise ValueError("mean and std need one number per channel")
-        for key, shape in (("shape", self.shape), ("target_shape", self.target_shape)):
+        if (self.shape is None) == (self.named is None):
+            raise ValueError("[data] needs either shape, for one input, or a table named, for several")
+        if "y" in (self.named or {}):
+            raise ValueError("an input cannot be named y, which are the targets")
+        shapes = {key or "shape": one.shape for key, one in self.list_inputs().items()}
+        for key, shape in {**shapes, "target_shape": self.target_shape}.items():
             if math.prod(shape) > LARGEST_SAMPLE:
                 raise ValueError(f"{key} is {shape}, but a sample may have at most {LARGEST_SAMPLE:,} numbers")
-        if self.inputs == "uint8" and not self.mean:
+        if any(one.inputs == "uint8" for one in self.list_inputs().values()) and not self.mean:
             raise ValueError("images need mean and std, because all nodes must normalise in the same way")
         return self
+
+    def list_inputs(self) -> dict[str, Input]:
+        """Return the inputs by their names; a single one has none, which is ""."""
+        return self.named or {"": Input(shape=self.shape or [], inputs=self.inputs)}
 
 
 class Own(BaseModel):
@@ -75,6 +97,7 @@ class Own(BaseModel):
     metric: str | list[str] | None = Field(
         None, description="metric of the same form as the loss, or a steppe.Metric; one or several"
     )
+    predict: str | None = Field(None, description="function of the model's outputs that returns the predictions")
     head: str | None = Field(None, description="name of the module that is the head")
     loads: list[str] = Field([], description='your own code that [run] names, as "module:name"; nodes load only this')
 
@@ -113,8 +136,8 @@ class FederationFile(BaseModel):
 
     @field_validator("out")
     @classmethod
-    def apart(cls, out: str) -> str:
-        """Refuse what is no folder, or one that Flower ships to the nodes or that has the federation's keys."""
+    def check_apart(cls, out: str) -> str:
+        """Refuse a name that is not a folder, and a folder that Flower ships to the nodes or that holds keys."""
         if "\0" in out or Path(out).parts[:1] in ((), ("app",), ("operator",), ("nodes",)):
             raise ValueError(f"it is {quote(out)}, but must be a folder of its own, not one of the federation's")
         return out
@@ -145,9 +168,9 @@ class FederationFile(BaseModel):
         if self.enough is not None and self.enough > config.clients:
             raise SteppeError(f"enough is {self.enough}, but there are only {config.clients} clients.")
         # Every round writes a checkpoint, because real nodes are too slow to repeat ten; bad replies do not stop a run.
-        return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._named())
+        return config.model_copy(update={"checkpoint_every": 1, "personal": [], "nonfinite": "drop"} | self._name_own())
 
-    def _named(self) -> dict[str, Any]:
+    def _name_own(self) -> dict[str, Any]:
         """Return what the records show in place of built-in names that are not used."""
         mine: dict[str, Any] = (
             {} if self.data is None else {"data": f"nodes of {self.name}", "partition": "at the nodes"}
@@ -181,7 +204,7 @@ def parse(content: dict[str, Any]) -> FederationFile:
 
 def check_secret(algorithm: Algorithm) -> None:
     """Refuse noise that follows from the seed, because every node knows the seed."""
-    dp = find_privacy(algorithm)
+    dp = find_privacy(algorithm.parts)
     if dp is not None and dp.noise and dp.secret is None:
         raise SteppeError("dp without a secret derives its noise from the seed, which every node knows: give it a "
                           'secret, for example add = ["dp:secret=operator/dp.secret"].')  # fmt: skip

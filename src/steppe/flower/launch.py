@@ -17,9 +17,10 @@ from typing import Any
 
 from steppe.core.errors import RunFailed, SteppeError, make_missing_error
 from steppe.flower import end_with_parent, keys
-from steppe.flower.create import CONNECTION, connect
+from steppe.flower.create import connect
 from steppe.flower.federation_file import read_federation_file
 from steppe.flower.private_files import write_private
+from steppe.flower.scripts import CONNECTION
 from steppe.flower.server_status import LOG, is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -56,23 +57,17 @@ class Local:
                 raise RunFailed(f"The SuperLink did not start; its log: {self.folder / 'operator' / 'superlink.log'}.")
             time.sleep(0.1)
 
-    def register(self, client: int) -> None:
-        register(self.folder, client)
-
     def start_node(self, client: int, **environment: str) -> None:
         port = str(find_port())
         self.nodes[client] = self._start(self.folder / "nodes" / str(client) / "node.sh", "node.log", PORT=port,
                                          SUPERLINK=f"{HOST}:{self.port}", **environment)  # fmt: skip
 
-    def submit(self, resume: bool = False, sets: str = "", out: str = "") -> str:
-        return submit(self.folder, resume, sets, out)
-
     def follow(
         self, watch: Callable[[dict[str, Any]], None], begun: float, resume: bool = False, out: str = ""
     ) -> None:
-        follow(self.folder / (out or self.settings.out), watch, self._alive, begun, resume)
+        follow(self.folder / (out or self.settings.out), watch, self._check_alive, begun, resume)
 
-    def _alive(self) -> str:
+    def _check_alive(self) -> str:
         """Return an error if a process that the run needs has stopped; only warn about nodes that have stopped."""
         for client, process in list(self.nodes.items()):
             if process.poll() is not None:
@@ -92,12 +87,12 @@ class Local:
 
     def _start(self, script: Path, log: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start the script under a keeper, so that nothing remains if this process is killed."""
-        if shutil.which("flower-superlink", path=_path()) is None:
+        if shutil.which("flower-superlink", path=_find_path()) is None:
             raise make_missing_error("A federation needs Flower", "flower")
         command = [sys.executable, "-P", "-m", "steppe.flower.end_with_parent", str(os.getpid()), "sh", str(script)]
         with write_private(), (script.parent / log).open("ab") as file:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                                    env={**os.environ, "PATH": _path(), "NO_COLOR": "1", **environment},
+                                    env={**os.environ, "PATH": _find_path(), "NO_COLOR": "1", **environment},
                                     start_new_session=True)  # fmt: skip
 
 
@@ -118,13 +113,13 @@ def register(folder: Path, client: int) -> None:
         keys.bind(folder, client)
     done = run_flwr(folder, "supernode", "register", f"nodes/{client}/key.pub", CONNECTION)
     if done.returncode != 0 and "already" not in done.stdout + done.stderr:
-        raise RunFailed(f"The key of node {client} could not be registered: {_last(done)}")
+        raise RunFailed(f"The key of node {client} could not be registered: {_read_last_line(done)}")
 
 
 def run_flwr(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Flower's command line for this federation."""
     command = ["sh", str(folder.resolve() / "operator" / "flwr.sh"), *words]
-    environment = {**os.environ, "PATH": _path(), "NO_COLOR": "1"}
+    environment = {**os.environ, "PATH": _find_path(), "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
 
 
@@ -135,7 +130,7 @@ def submit(folder: Path, resume: bool = False, sets: str = "", out: str = "") ->
     done = run_flwr(folder, "run", "app", CONNECTION, "--run-config", words, "--format", "json")
     told = parse_json(done.stdout)
     if done.returncode != 0 or not told.get("success"):
-        raise RunFailed(f"Flower did not accept the run: {told.get('error-message') or _last(done)}")
+        raise RunFailed(f"Flower did not accept the run: {told.get('error-message') or _read_last_line(done)}")
     return str(told["run-id"])
 
 
@@ -187,7 +182,7 @@ def is_reachable(host: str, port: int) -> bool:
         return False
 
 
-def _path() -> str:
+def _find_path() -> str:
     """Return a PATH with this Python's folder, because Flower starts its helpers by name."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
@@ -201,7 +196,7 @@ def parse_json(text: str) -> dict[str, Any]:
     return found
 
 
-def _last(done: subprocess.CompletedProcess[str]) -> str:
+def _read_last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {done.returncode}"
 

@@ -18,11 +18,11 @@ MESSAGES = {
         terms.fingerprint   text    hash of algorithm, layout and everything in the model that is not sent
         """),
     "reply to query": ("The node has read its data and built the same model and algorithm.", """
-        told.federation     text    name of the federation
-        told.client         int     number of the node's client
-        told.samples        int     its number of training samples
-        told.steppe         text    its version of Steppe
-        told.torch          text    its version of PyTorch
+        facts.federation    text    name of the federation
+        facts.client        int     number of the node's client
+        facts.samples       int     its number of training samples
+        facts.steppe        text    its version of Steppe
+        facts.torch         text    its version of PyTorch
         """),
     "train": ("The server sends a round's work to each sampled client. Flower's message type is `train`.", """
         arrays.x                    array   global model, as a flat vector
@@ -41,14 +41,14 @@ MESSAGES = {
         arrays.up/<part>/<name>     array   what a part uploads in addition
         arrays.buffers/<name>       array   running statistics after the round
         arrays.state/<part>/<name>  array   client's state, only if `mirrored` asks for it (FedScar)
-        told.federation             text    name of the federation
-        told.client                 int     number of the client
-        told.round                  int     number of the round, from 0
-        told.fingerprint            text    the fingerprint that the server sent
-        told.samples                int     its number of training samples, which sets its weight
-        told.loss                   float   its mean loss during the round
-        told.drift                  float   norm of w − x
-        told.seconds                float   seconds of training
+        facts.federation            text    name of the federation
+        facts.client                int     number of the client
+        facts.round                 int     number of the round, from 0
+        facts.fingerprint           text    the fingerprint that the server sent
+        facts.samples               int     its number of training samples, which sets its weight
+        facts.loss                  float   its mean loss during the round
+        facts.drift                 float   norm of w − x
+        facts.seconds               float   seconds of training
         """),
     "refusal": ("Sent instead of any reply: only a code, because a sentence could quote the node's files.", """
         refusal.code        text    one of the codes below

@@ -16,7 +16,7 @@ from steppe.core.client import Reply, Sent
 from steppe.core.layout import Tensors
 from steppe.core.wire import read_reply, read_sent
 
-ARRAYS, TERMS, TOLD, REFUSAL = "arrays", "terms", "told", "refusal"
+ARRAYS, TERMS, FACTS, REFUSAL = "arrays", "terms", "facts", "refusal"
 
 
 class Work(NamedTuple):

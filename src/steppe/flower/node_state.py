@@ -15,9 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from steppe.core.algorithm import States
+from steppe.core.atomic_write import sync_to_disk
+from steppe.core.wire import flatten_states
 from steppe.flower.private_files import write_private
 from steppe.flower.refusals import Refusal
-from steppe.runs.client_store import flatten_states
 from steppe.runs.tensor_files import save_file
 
 KEPT = 3  # states to keep: the server may go back by two checkpoints
@@ -32,12 +33,13 @@ class NodeState:
         if stamp < 0 or not flatten_states(like):
             return like
         try:
-            rows = load_file(self._path(stamp))
+            rows = load_file(self._name_file(stamp))
             return {part: {name: rows[f"{part}/{name}"].clone() for name in names} for part, names in like.items()}
         except (OSError, SafetensorError, KeyError) as error:
             if lost == "fresh":
                 return like
-            raise Refusal("state", f"this node has lost the client's state of round {stamp + 1} ({self._path(stamp)}): "
+            lost_file = self._name_file(stamp)
+            raise Refusal("state", f"this node has lost the client's state of round {stamp + 1} ({lost_file}): "
                                    'restore it, or set lost_state = "fresh" in federation.toml to let the client '
                                    "start afresh.") from error  # fmt: skip
 
@@ -45,25 +47,19 @@ class NodeState:
         """Store the state after round `stamp`, which started from `counted`; delete states that were never counted."""
         if not flatten_states(state):
             return
-        aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._path(stamp)
+        aside, final = self.folder / f".round-{stamp:06d}.{os.getpid()}", self._name_file(stamp)
         with write_private():
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({k: v.detach().cpu().contiguous().clone() for k, v in flatten_states(state).items()}, aside)
-        _sync(aside)
+            save_file(flatten_states(state), aside)
+        sync_to_disk(aside)
         aside.replace(final)
-        _sync(self.folder)
+        sync_to_disk(self.folder)
         stamps = sorted(int(p.stem.removeprefix("round-")) for p in self.folder.glob("round-*.safetensors"))
         old = [s for s in stamps if s <= counted][:-KEPT]
-        for path in [self._path(s) for s in stamps if s in old or (s > counted and s != stamp)]:
+        for path in [self._name_file(s) for s in stamps if s in old or (s > counted and s != stamp)]:
             path.unlink(missing_ok=True)
         for path in self.folder.glob(".round-*"):  # left behind by a process that died
             path.unlink(missing_ok=True)
 
-    def _path(self, stamp: int) -> Path:
+    def _name_file(self, stamp: int) -> Path:
         return self.folder / f"round-{stamp:06d}.safetensors"
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from steppe.core.algorithm import States
-from steppe.runs.client_store import MemoryStore, flatten_states
+from steppe.core.wire import flatten_states
+from steppe.runs.client_store import MemoryStore
 
 
 class NodeStore(MemoryStore):
@@ -30,7 +31,7 @@ class NodeStore(MemoryStore):
         self.counted.clear()
 
     def commit(self) -> dict[str, Tensor]:
-        return {**super().commit(), "counted": _table(self.counted), "sizes": _table(self.sizes)}
+        return {**super().commit(), "counted": _make_table(self.counted), "sizes": _make_table(self.sizes)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         rows = dict(tensors)
@@ -39,5 +40,5 @@ class NodeStore(MemoryStore):
         self.counted, self.sizes = counted, sizes | self.sizes
 
 
-def _table(numbers: dict[int, int]) -> Tensor:
+def _make_table(numbers: dict[int, int]) -> Tensor:
     return torch.tensor(list(numbers.items()), dtype=torch.int64).reshape(-1, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch.utils._pytree import tree_map
 
@@ -23,18 +23,17 @@ from steppe.core.errors import RunFailed, SteppeError
 from steppe.core.layout import Tensors
 from steppe.core.stacking import stack
 from steppe.core.validate import find_faults
-from steppe.core.wire import list_reply, list_work
+from steppe.core.wire import flatten_states, list_reply, list_work
 from steppe.executors.executor import Answers
 from steppe.experiment import Experiment
 from steppe.flower.build_server_and_node import compute_fingerprint, trace_reply
 from steppe.flower.federation_file import FederationFile, Sample, Terms, write_terms
-from steppe.flower.messages import ARRAYS, TERMS, build_reply, count_bytes, pack_terms
+from steppe.flower.messages import ARRAYS, TERMS, build_reply, count_bytes, pack, pack_terms
 from steppe.flower.node_store import NodeStore
 from steppe.flower.refusals import Strikes
 from steppe.flower.reply_checks import Gone, check_origin, check_reply, find_largest_size
 from steppe.flower.reply_inbox import Inbox, Unreadable
 from steppe.flower.roll_call import POLL, Roll, list_clients
-from steppe.runs.client_store import flatten_states
 
 log = logging.getLogger("steppe")
 GREET = 2.0  # seconds between checks of present nodes, while replies arrive
@@ -61,7 +60,8 @@ class Nodes:
         self.like: Tensors = list_reply(reply, self.mirrored)
         self.stateful = bool(flatten_states(reply.state))
         self.inbox = Inbox(grid, find_largest_size(self.like))
-        self.roll = Roll(grid, self.inbox, settings, built.config.clients, self._introduce(), store, keys)
+        question = RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})  # which client a node is
+        self.roll = Roll(grid, self.inbox, settings, built.config.clients, question, store, keys)
         self.strikes = Strikes(where and where / "refusals.json", settings.refusals, settings.leave_out)
         if self.mirrored:
             built.notes.append(f"{built.algorithm.name} needs its clients' states on the server, so they are uploaded "
@@ -78,7 +78,7 @@ class Nodes:
         round_, x0, least = int(sent.round), self.built.task.x0, min(self.settings.least, len(ids))
         self.store.round = round_
         while True:
-            present = self._present(ids, round_)
+            present = self._wait_for_present(ids, round_)
             messages, down = self._write(sent, present)
             good, refused = self._collect(messages, round_) if present else ({}, {})
             missing = [i for i in ids if i not in good and i not in refused]
@@ -115,17 +115,13 @@ class Nodes:
         known = [self.store.sizes.get(i, 0) for i in range(self.built.config.clients)]
         return Answers(answered, replies, sizes, sum(known), facts)
 
-    def _introduce(self) -> RecordDict:
-        """Return the question to a node which client it is, with the terms of the run."""
-        return RecordDict({TERMS: pack_terms(self.terms, self.fingerprint)})
-
     def _write(self, sent: Sent, present: Sequence[int]) -> tuple[dict[int, Message], int]:
         """Write the messages with these clients' work; return them with their total size in bytes."""
         round_, x0 = int(sent.round), self.built.task.x0
-        shared = {k: Array(v.detach().cpu().contiguous().numpy()) for k, v in list_work(sent).items()}
+        shared = pack(list_work(sent))
         # A client's first state is made from the initial model, which all clients receive in the first round.
         apart = self.stateful and not torch.equal(sent.x, x0)
-        first = {"x0": Array(x0.detach().cpu().numpy())} if apart else {}
+        first = pack({"x0": x0}) if apart else {}
         messages, down = {}, 0
         for i in present:
             counted = self.store.counted.get(i, -1)
@@ -142,7 +138,7 @@ class Nodes:
         """Send the work; return the good replies, and why others were refused."""
         refused: dict[int, str] = {}
         good: dict[int, Answer] = {}
-        for client, node, message in self._replies(messages):
+        for client, node, message in self._receive_replies(messages):
             try:
                 good[client] = self._read(message, client, node, round_)
             except Gone as error:  # the node is absent, or its app did not start: not a reply of its own
@@ -157,7 +153,7 @@ class Nodes:
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
-    def _present(self, ids: Sequence[int], round_: int) -> list[int]:
+    def _wait_for_present(self, ids: Sequence[int], round_: int) -> list[int]:
         """Return the round's clients whose nodes are present and not left out; wait while they are too few.
 
         Return none if the round can be skipped.
@@ -186,7 +182,7 @@ class Nodes:
         others = [i for i in self.roll.who if i not in ids and not self.strikes.is_out(i, round_)]
         return least == 1 and not found and bool(others)
 
-    def _replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
+    def _receive_replies(self, messages: dict[int, Message]) -> Iterator[tuple[int, int, Message | SteppeError]]:
         """Yield (client, node, reply) as replies arrive, until all are here or time is up; ignore later ones."""
         ids = self.grid.push_messages(list(messages.values()))
         waiting = {text: (client, message.metadata.dst_node_id)

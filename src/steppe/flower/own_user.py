@@ -30,7 +30,7 @@ def is_own_user(client: tuple[str, int] | None, server: tuple[str, int] | None) 
         return False
     if not TABLE.exists():
         return True
-    wanted = [_written(*client), _written(*server), ESTABLISHED]
+    wanted = [_format_address(*client), _format_address(*server), ESTABLISHED]
     for line in TABLE.read_text().splitlines()[1:]:
         words = line.split()
         if words[1:4] == wanted:
@@ -45,7 +45,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _written(host: str, port: int) -> str:
+def _format_address(host: str, port: int) -> str:
     """Format an address as in the table, in the machine's byte order."""
     return f"{int.from_bytes(ipaddress.IPv4Address(host).packed, sys.byteorder):08X}:{port:04X}"
 
@@ -60,7 +60,7 @@ async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
     await send({"type": "http.response.body", "body": why.encode()})
 
 
-def only_own_user(app: App) -> App:
+def admit_only_own_user(app: App) -> App:
     """Restrict a web application to the user of this process."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,6 +22,7 @@ REASONS = {
     "finite": "its data have numbers that are not finite",
     "state": 'it has lost its client\'s state: restore it there, or set lost_state = "fresh"',
     "model": "its model or algorithm differs: install the same versions of steppe, torch and your own code",
+    "build": "its data do not fit the model, or it lacks what the run's settings need",
     "disk": "its disk is full",
     "terms": "it cannot read what the server sent: install the same version of steppe",
     "other": "an unexpected error occurred there",

@@ -17,8 +17,9 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from steppe.core.errors import SteppeError
+from steppe.core.inputs import name_type
 from steppe.core.layout import Tensors
-from steppe.flower.messages import ARRAYS, REFUSAL, TOLD, count_bytes
+from steppe.flower.messages import ARRAYS, FACTS, REFUSAL, count_bytes
 from steppe.flower.refusals import explain_refusal
 from steppe.flower.reply_inbox import MALFORMED
 
@@ -70,12 +71,12 @@ def read_facts(message: Message, wanted: set[str], limit: int) -> dict[str, Any]
         raise SteppeError(explain_refusal(_record(content, REFUSAL, ConfigRecord).get("code")))
     if set(content) != wanted:
         raise SteppeError("it comes from a different program: its records are not those that were asked for")
-    return dict(_record(content, TOLD, ConfigRecord))
+    return dict(_record(content, FACTS, ConfigRecord))
 
 
 def read_introduction(message: Message, name: str, clients: int, max_samples: int) -> tuple[int, int]:
     """Return the client and the number of samples that a node claims."""
-    told = read_facts(message, {TOLD}, BESIDE)
+    told = read_facts(message, {FACTS}, BESIDE)
     if told.get("federation") != name:
         raise SteppeError(f"it belongs to federation {shorten(told.get('federation'))}")
     client = told.get("client")
@@ -92,7 +93,7 @@ def check_samples(samples: object, most: int) -> int:
 
 def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tuple[Tensors, dict[str, Any]]:
     """Return the reply's arrays and facts, or raise an error."""
-    told = read_facts(message, {ARRAYS, TOLD}, find_largest_size(like))
+    told = read_facts(message, {ARRAYS, FACTS}, find_largest_size(like))
     for key, value in expected.items():
         if type(told.get(key)) is not type(value) or told[key] != value:
             raise SteppeError(f"the reply is for {key} {shorten(told.get(key))}, but {value!r} was asked for")
@@ -104,7 +105,7 @@ def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tu
         odd = sorted(set(record) ^ set(like))
         raise SteppeError(f"its arrays are not those of the algorithm: {', '.join(map(shorten, odd[:3]))}")
     for name, array in record.items():
-        shape, dtype = tuple(like[name].shape), str(like[name].dtype).removeprefix("torch.")
+        shape, dtype = tuple(like[name].shape), name_type(like[name])
         if tuple(array.shape) != shape or array.dtype != dtype:
             raise SteppeError(f"{name!r} has shape {shorten(tuple(array.shape))} and type {shorten(array.dtype)}, "
                               f"but must have {shape} and {dtype}")  # fmt: skip
@@ -113,7 +114,7 @@ def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tu
 
 def read_array(name: str, data: bytes, like: Tensor) -> Tensor:
     """Read an .npy file's array, if its bytes are exactly those of this shape and type."""
-    kind = np.dtype(str(like.dtype).removeprefix("torch."))
+    kind = np.dtype(name_type(like))
     length = int.from_bytes(data[8:10], "little")
     header = HEADER.fullmatch(data[10 : 10 + length]) if data[:8] == b"\x93NUMPY\x01\x00" else None
     told = (header[1], header[2].replace(b" ", b"").rstrip(b",")) if header else None

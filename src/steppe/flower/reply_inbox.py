@@ -115,7 +115,7 @@ def list_objects(tree: ObjectTree, limit: int) -> list[str]:
 def read_message(reply: Arriving, limit: int) -> Message:
     """Return the message after adding up its size from its headers, which may list a piece any number of times."""
     try:
-        size = size_of(reply.message_id, reply.contents, {})
+        size = measure_size(reply.message_id, reply.contents, {})
         message = inflate_object_from_contents(reply.message_id, reply.contents) if size <= limit else None
     except MALFORMED as error:
         raise Unreadable(error) from error
@@ -127,13 +127,13 @@ def read_message(reply: Arriving, limit: int) -> Message:
     return message
 
 
-def size_of(name: str, contents: dict[str, bytes], known: dict[str, int], depth: int = 0) -> int:
+def measure_size(name: str, contents: dict[str, bytes], known: dict[str, int], depth: int = 0) -> int:
     """Return the bytes of an object and of everything that it refers to, once per reference."""
     if depth > DEPTH:
         raise SteppeError("the reply is nested too deeply")
     if name not in known:
         kind, children, _ = get_object_head_values_from_object_content(contents[name])
-        sizes = [size_of(child, contents, known, depth + 1) for child in children]
+        sizes = [measure_size(child, contents, known, depth + 1) for child in children]
         listed = sizes
         if kind in ("Array", "ArrayRecord", "RecordDict"):
             told = json.loads(get_object_body(contents[name], inflatable_class_registry[kind]))

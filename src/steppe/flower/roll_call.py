@@ -1,4 +1,4 @@
-"""Which clients are here: nodes are asked who they are, their claims are checked, and those that are gone forgotten."""
+"""Find the clients that are present: ask nodes who they are, check their claims, and forget nodes that are gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLL, AGAIN = 0.2, 60.0  # seconds between checks of replies, and between questi
 
 
 class Roll:
-    """The clients that are here, by their nodes; the store gets the number of samples of each."""
+    """The clients that are present, by their nodes; the store gets the number of samples of each."""
 
     def __init__(self, grid: Grid, inbox: Inbox, settings: FederationFile, clients: int, question: RecordDict,
                  store: NodeStore, keys: dict[int, str] | None) -> None:  # fmt: skip
@@ -77,9 +77,9 @@ class Roll:
             self.met |= set(new)
         for question, message in self.inbox.pull(list(self.asked)) if self.asked else ():
             node, _ = self.asked.pop(question)
-            self._hear(node, nodes.get(node, b""), message)
+            self._note_answer(node, nodes.get(node, b""), message)
 
-    def _hear(self, node: int, key: bytes, message: Message | SteppeError) -> None:
+    def _note_answer(self, node: int, key: bytes, message: Message | SteppeError) -> None:
         """Read which client a node is, or why it cannot take part. A bad answer never ends the run."""
         try:
             told = check_origin(message, node)

@@ -81,7 +81,7 @@ def write_status(where: Path, state: str, **more: Any) -> None:
 
 
 def read_status(where: Path) -> dict[str, Any]:
-    """Return the last status that the server wrote; a damaged one is none."""
+    """Return the last status that the server wrote; none if it is damaged."""
     try:
         return RunFolder(where).read(STATUS, {})
     except SteppeError:

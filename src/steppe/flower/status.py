@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from steppe.flower.create import CONNECTION, CONTROL_PORT, PORT
 from steppe.flower.federation_file import read_federation_file
 from steppe.flower.launch import is_reachable, parse_json, run_flwr
+from steppe.flower.scripts import CONNECTION, CONTROL_PORT, PORT
 from steppe.flower.server_status import is_alive, read_status
 from steppe.runs.folder import RunFolder
 
@@ -44,7 +44,7 @@ def read_federation(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": settings.name, "algorithm": config.algorithm, "clients": config.clients, "rounds": config.rounds,
         "rounds_done": history[-1]["round"] if history else 0, "server": server, "address": f"{host}:{port}",
-        "superlink": running, "nodes": _nodes(folder) if running else [],
+        "superlink": running, "nodes": _list_nodes(folder) if running else [],
     }  # fmt: skip
     if not history:
         return told
@@ -54,6 +54,6 @@ def read_federation(folder: Path) -> dict[str, Any]:
     return told | {"metric": name} | {k: judged[k] for k in (*names, "loss") if k in judged}
 
 
-def _nodes(folder: Path) -> list[dict[str, str]]:
+def _list_nodes(folder: Path) -> list[dict[str, str]]:
     told = parse_json(run_flwr(folder, "supernode", "list", CONNECTION, "--format", "json").stdout)
     return [{"id": str(n.get("node-id")), "status": str(n.get("status"))} for n in told.get("nodes", [])]

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from steppe.core.errors import show_codes
-from steppe.flower.own_user import App, Receive, Scope, Send, is_loopback, is_own_user, only_own_user, refuse
+from steppe.flower.own_user import App, Receive, Scope, Send, admit_only_own_user, is_loopback, is_own_user, refuse
 
 OPEN = tuple(f"/v1/fleet/{name}" for name in (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
@@ -45,7 +45,7 @@ class Doors:
     """Decide by the port of a request whether it is passed on to Flower."""
 
     def __init__(self, app: App, nodes_port: int, max_reply: int, keys: bool, own_user: bool) -> None:
-        self.everything, self.fleet = only_own_user(app), app
+        self.everything, self.fleet = admit_only_own_user(app), app
         self.nodes_port, self.max_reply, self.own_user = nodes_port, max_reply, own_user
         self.open = OPEN if keys else OPEN + JOIN
         self.sent: dict[bytes, int] = {}  # node's key -> bytes of the reply that it is sending

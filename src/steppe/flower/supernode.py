@@ -29,7 +29,7 @@ from flwr.supernode import main as runtime
 from flwr.supernode import start_client_internal as worker
 
 from steppe.flower.app_hash import hash_bundle
-from steppe.flower.own_user import only_own_user
+from steppe.flower.own_user import admit_only_own_user
 
 command = importlib.import_module("flwr.supernode.cli.flower_supernode")  # in its package, a function has the same name
 
@@ -104,7 +104,7 @@ class Forks:
                 self.process.stdin.write(b".")
 
 
-def be_quick() -> None:
+def speed_up() -> None:
     """Make this process's SuperNode check for work often and, on Linux, where it is safe, fork its ClientApps."""
     pull, start, pauses, forks = worker._pull_and_store_message, command.start_client_internal, Pauses(), Forks()
 
@@ -143,9 +143,9 @@ def main() -> None:
             f"{ours.app_hash} does not exist: it holds the hash of the app to run. Create it with steppe federate pin."
         )
     pin(ours.app_hash.resolve())
-    be_quick()
+    speed_up()
     create = runtime.create_app
-    runtime.create_app = lambda *a, **k: only_own_user(create(*a, **k))  # type: ignore[assignment]
+    runtime.create_app = lambda *a, **k: admit_only_own_user(create(*a, **k))  # type: ignore[assignment]
     forget_imports()
     command.flower_supernode()
 

@@ -14,6 +14,7 @@ from steppe.config import Config
 from steppe.core.errors import SteppeError
 from steppe.engine.build import build_experiment
 from steppe.experiment import Experiment
+from steppe.models.model_argument import take_module
 from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import describe
 from steppe.runs.same_run import find_differences, find_other_things
@@ -30,7 +31,7 @@ def build_own(config: Config, own: Own) -> Experiment:
     """Build an experiment with the user's own objects. The class of a model is built here, from the run's seed."""
     if isinstance(kind := own.get("model"), type):
         torch.manual_seed(config.seed)
-        own = {**own, "model": kind()}
+        own = {**own, "model": take_module(kind)}
     return build_experiment(config, **own)
 
 
@@ -46,17 +47,17 @@ class Job:
 
     @cached_property
     def group(self) -> str:
-        """Jobs of one group are given to the same process where possible."""
+        """Return the group of the job: jobs of one group go to the same process if possible."""
         return self.config.model_copy(update=NOT_COMPILED).hash
 
     @cached_property
     def weight(self) -> float:
-        """Roughly proportional to the time that the job takes."""
+        """Return a number roughly proportional to the time that the job takes."""
         return float(self.config.rounds)
 
     @property
     def finished(self) -> bool:
-        """Whether the folder already holds all rounds of this run."""
+        """Return whether the folder already holds all rounds of this run."""
         if self.where is None or not (folder := RunFolder(self.where)).finished:
             return False
         return bool(folder.stored["rounds"] == self.config.rounds)

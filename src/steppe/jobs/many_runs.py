@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from steppe.core.errors import SettingError
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
 from steppe.jobs.points import Point, run_points
@@ -28,6 +29,9 @@ def run_all(points: list[Point], seeds: int, out: Path, jobs: int | None = 1, on
             quiet: bool = False, search: Search | None = None) -> list[Point]:  # fmt: skip
     """Run the points, or those that a search suggests, with every seed, each in its own folder; return them."""
     first = points[0]
+    if any(p.config.rounds == 0 for p in points):
+        raise SettingError("rounds is 0, so nothing would be trained: set at least 1 (steppe run evaluates an initial "
+                           "model)", "rounds")  # fmt: skip
     build_own(first.config, first.own)  # what is wrong with all of them is found before anything is written
     with QueueProgress(quiet) as progress:
         expected = seeds * (search.trials if search else len(points))

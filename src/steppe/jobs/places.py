@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from steppe.engine.devices import CORES, count_cores
+from steppe.engine.devices import count_cores, limit_cores
 from steppe.jobs.child_process import Emit, Worker
 from steppe.jobs.worker import perform
 
@@ -67,6 +67,5 @@ def find_places(jobs: int | None, device: str, on: str | None = None) -> list[Pl
     elif not device.startswith("cuda"):  # cuda:1 names one GPU
         cards *= count_cores()
     count = jobs or len(cards)
-    share = str(max(1, count_cores() // count))
-    cores = {CORES: share, "OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share}
+    cores = limit_cores(count_cores() // count)
     return [partial(Worker, environment={**cards[k % len(cards)], **cores}) for k in range(count)]

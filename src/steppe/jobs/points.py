@@ -6,7 +6,7 @@ Each run has its folder, POINT/seed-N.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,8 @@ from steppe.engine.progress import ACCURACY
 from steppe.engine.result import check_converged
 from steppe.jobs.job import Job, Own
 from steppe.jobs.queue import Ended, Queue
-from steppe.runs.folder import Record, RunFolder
+from steppe.runs.folder import RunFolder
+from steppe.runs.records import Record, describe_score
 
 
 @dataclass
@@ -28,14 +29,14 @@ class Point:
     """One choice of settings, and the outcome of its runs."""
 
     label: str
-    config: Config
+    config: Config = field(repr=False)
     settings: dict[str, Any] = field(default_factory=dict)  # what this point varies
-    results: dict[int, dict[str, Any]] = field(default_factory=dict)  # summaries by seed
+    results: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)  # summaries by seed
     failed: dict[int, str] = field(default_factory=dict)
-    metric: Metric = ACCURACY
-    others: list[Metric] = field(default_factory=list)  # the further metrics of its runs
+    metric: Metric = field(default=ACCURACY, repr=False)
+    others: list[Metric] = field(default_factory=list, repr=False)  # the further metrics of its runs
     folder: Path = Path()
-    own: Own = field(default_factory=dict)  # the user's own objects
+    own: Own = field(default_factory=dict, repr=False)  # the user's own objects
 
     @property
     def name(self) -> str:
@@ -66,6 +67,10 @@ class Point:
             self.failed[seed] = str(error)
             return
         found = [r[key] for r in run.history if key in r and r["round"] <= summary["model_of_round"]]
+        if summary["last"] is None or None in found[-1:]:
+            score = describe_score(summary, self.metric) if summary["last"] is None else f"{key} not finite"
+            self.failed[seed] = f"{score}, so there is nothing to compare"
+            return
         self.results[seed] = summary | ({"validation": found[-1]} if found else {})
 
     def mean(self, measure: str) -> float:
@@ -112,6 +117,11 @@ def run_points(points: Iterable[Point], seeds: int, out: Path, queue: Queue,
             if tell and len(point.results) + len(point.failed) == seeds:
                 tell(point)
             add_points()
+
+
+def find_metric(points: Sequence[Point]) -> Metric:
+    """Return the main metric of the finished runs."""
+    return next((p.metric for p in points if p.results), points[0].metric)
 
 
 def find_others(points: Iterable[Point]) -> list[Metric]:

@@ -17,12 +17,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from steppe.jobs.child_process import PATIENCE
 from steppe.jobs.job import Job
@@ -31,6 +31,7 @@ from steppe.jobs.queue_progress import QueueProgress
 
 log = logging.getLogger("steppe.queue")
 Event = dict[str, Any]
+AnyJob = TypeVar("AnyJob", bound=Job)
 LIVES = 3  # times that a job may lose its machine: it may be the job that brings them down
 LOOK = 1.0  # seconds between two looks at places without room, and at the time left
 
@@ -65,6 +66,21 @@ class OutOfTime(BaseException):
     """The budget ended during a run. Not an ordinary exception: it must also end a run in this process."""
 
 
+def choose_job(waiting: Sequence[AnyJob], last: str, taken: Collection[str] = ()) -> AnyJob | None:
+    """Return the next job of the lowest stage, for a process whose last one was of the group `last`.
+
+    A process stays with one group as long as it can, so that compiled code serves the next job too; otherwise it
+    takes the longest job of the group with the most work, if possible of one that no other process has (`taken`).
+    """
+    stage = min((job.stage for job in waiting), default=())
+    fit = [job for job in waiting if job.stage == stage]
+    own = [j for j in fit if j.group == last] or [j for j in fit if j.group not in taken] or fit
+    total: dict[str, float] = {}
+    for job in own:
+        total[job.group] = total.get(job.group, 0.0) + job.weight
+    return max(own, key=lambda j: (total[j.group], j.weight), default=None)
+
+
 class Queue:
     """Jobs, and the places where they run."""
 
@@ -80,6 +96,7 @@ class Queue:
         self.added = self.done = 0
         self.lost: dict[str, int] = {}  # times that a job has lost its machine
         self.spent = self.work = 0.0  # seconds and weight of finished runs, to estimate the rate
+        self.expects: dict[str, float] = {}  # seconds of jobs by label, as far as they are known beforehand
 
     def __enter__(self) -> Queue:
         if threading.current_thread() is threading.main_thread():
@@ -126,40 +143,30 @@ class Queue:
 
     @property
     def idle(self) -> bool:
-        """Whether a place has nothing to do, and every job that ended was handed back."""
+        """Return whether a place has nothing to do, and every job that ended was handed back."""
         return not self.ended and len(self.waiting) + len(self.running) < len(self.slots)
 
     @property
     def time_left(self) -> float:
-        """Seconds of the budget."""
+        """Return the seconds left of the budget."""
         return float("inf") if self.budget is None else self.budget - (time.monotonic() - self.began)
 
     def estimate(self, weight: float) -> float:
-        """Seconds that a job of this weight takes, as far as is known."""
+        """Return the seconds that a job of this weight takes, as far as is known."""
         return weight * self.spent / self.work if self.work else 0.0
 
     def estimate_rest(self) -> float:
-        """Seconds until all jobs are done; 0 where nothing is known yet."""
+        """Return the seconds until all jobs are done; 0 if nothing is known yet."""
         weights = [*(job.weight for job in self.waiting),
                    *(s.job.weight * (1 - s.round / s.job.config.rounds) for s in self.slots if s.job)]  # fmt: skip
         later = max(self.expected - self.added, 0) * self.work / max(self.done, 1)
         return self.estimate(sum(weights) + later) / min(len(self.slots), max(len(weights), 1))
 
     def _choose(self, last: str) -> Job | None:
-        """Return the next job for a place whose last one was of the group `last`.
-
-        A process stays with one group as long as it can, so that compiled code serves the next job too; otherwise it
-        takes the longest job of the group with the most work.
-        """
-        fit = [job for job in self.waiting if self.estimate(job.weight) < self.time_left]
-        stage = min((job.stage for job in fit), default=())
-        fit = [job for job in fit if job.stage == stage]
-        taken = {job.group for job in self.running}
-        own = [j for j in fit if j.group == last] or [j for j in fit if j.group not in taken] or fit
-        total: dict[str, float] = {}
-        for job in own:
-            total[job.group] = total.get(job.group, 0.0) + job.weight
-        return max(own, key=lambda j: (total[j.group], j.weight), default=None)
+        """Return the next job that fits into the time, for a place whose last one was of the group `last`."""
+        seconds = (self.estimate(j.weight) if self.work else self.expects.get(j.label, 0.0) for j in self.waiting)
+        fit = [job for job, each in zip(self.waiting, seconds, strict=True) if each < self.time_left]
+        return choose_job(fit, last, {job.group for job in self.running})
 
     def _start(self, slot: Slot, job: Job) -> None:
         self.waiting.remove(job)

@@ -6,16 +6,17 @@ import logging
 import time
 from typing import Any
 
-from steppe.engine.progress import Progress
+from steppe.engine.progress import Display
 
 TICK = 30.0  # seconds between two lines about running jobs
 
 
-class QueueProgress(Progress):
+class QueueProgress(Display):
     """Shows jobs, messages of the queue and warnings of runs; a run's other messages are in its log.txt."""
 
     def __init__(self, quiet: bool = False) -> None:
-        super().__init__(0, quiet)
+        super().__init__(quiet)
+        self.task: Any = None  # of all jobs
         self.rounds_of: dict[str, int] = {}
         self.states: dict[str, str] = {}  # of the running jobs
         self.bars: dict[str, Any] = {}

@@ -22,7 +22,7 @@ import steppe
 from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SettingError, SteppeError, quote
 from steppe.data.divide import is_file
-from steppe.engine.devices import CORES
+from steppe.engine.devices import limit_cores
 from steppe.jobs.child_process import PATIENCE, Emit, pack_own
 from steppe.jobs.places import Place
 from steppe.jobs.ray_bridge import NOT_FETCHED, Bridge
@@ -88,7 +88,8 @@ class Cluster:
             try:
                 ray.init("auto" if address == "ray" else address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                raise SteppeError(f"There is no Ray cluster at {address}, or it does not answer ({_last_line(error)}): "
+                why = _read_last_line(error)
+                raise SteppeError(f"There is no Ray cluster at {address}, or it does not answer ({why}): "
                                   "start one with ray start --head, name its address and client port, or try "
                                   "again.") from error  # fmt: skip
         everything = self._ask(ray.cluster_resources)
@@ -118,7 +119,7 @@ class Cluster:
         try:
             return dict(question())
         except (ConnectionError, RuntimeError, self.ray.exceptions.RayError) as error:
-            raise SteppeError(f"The Ray cluster {self.name} no longer answers ({_last_line(error)}). What has "
+            raise SteppeError(f"The Ray cluster {self.name} no longer answers ({_read_last_line(error)}). What has "
                               "finished is kept: start the same command again.") from error  # fmt: skip
 
 
@@ -127,8 +128,7 @@ class RemoteWorker:
 
     def __init__(self, cluster: Cluster, emit: Emit) -> None:
         self.cluster, self.ray, self.emit = cluster, cluster.ray, emit
-        cores = str(max(1, int(cluster.needs["CPU"])))
-        environment = {CORES: cores, "OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
+        environment = limit_cores(int(cluster.needs["CPU"]))
         if not cluster.needs["GPU"]:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         options = {"num_cpus": cluster.needs["CPU"], "num_gpus": cluster.needs["GPU"], "max_concurrency": 4,
@@ -209,7 +209,7 @@ class RemoteWorker:
             write_atomically(home / name, write)
 
 
-def _last_line(error: Exception) -> str:
+def _read_last_line(error: Exception) -> str:
     """Return the end of an error of Ray's, where it says what went wrong."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 

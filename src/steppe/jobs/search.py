@@ -36,13 +36,15 @@ class Range:
         return int(value) if self.whole else min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 
-def parse_range(text: str) -> tuple[str, Range]:
+def parse_range(text: str, said: str = "") -> tuple[str, Range]:
     """Read `key=low..high`, or `key=low..high:log`; both ends written as integers make a range of integers.
+
+    `said` is how the user wrote it, for errors.
 
     >>> parse_range("rho=0.01..1:log")
     ('rho', Range(low=0.01, high=1.0, log=True, whole=False))
     """
-    with settings.tell_where({"range": f"--range {text}"}):
+    with settings.tell_where({"range": said or f"--range {text}"}):
         key, low, high, log, whole = settings.parse_range(text)
     return key, Range(float(low), float(high), log, whole)
 
@@ -77,7 +79,7 @@ class Search:
         try:
             found = json.loads(self.path.read_bytes())
             if not all(isinstance(values.get(key, 0), int | float) for values in found for key in self.ranges):
-                raise ValueError("a value is no number")
+                raise ValueError("a value is not a number")
             if not all(isinstance(value, str | int | float) for values in found for value in values.values()):
                 raise ValueError("a value is neither a number nor a text")
             for values, (key, options) in itertools.product(found, self.choices.items()):

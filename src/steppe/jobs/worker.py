@@ -32,7 +32,7 @@ import torch
 from steppe.config import Config
 from steppe.core.errors import RunFailed, SteppeError
 from steppe.data import DATASETS, Data, load
-from steppe.engine.devices import find_device
+from steppe.engine.devices import count_machine_cores, find_device
 from steppe.engine.progress import handle_logs
 from steppe.engine.rounds import simulate
 from steppe.experiment import Experiment
@@ -40,6 +40,7 @@ from steppe.jobs.child_process import PATIENCE, Emit
 from steppe.jobs.job import Own, build_own
 from steppe.runs.folder import RunFolder
 from steppe.runs.provenance import find_versions
+from steppe.runs.records import describe_score
 
 LOG = "log.txt"
 
@@ -48,7 +49,7 @@ def perform(request: dict[str, Any], emit: Emit) -> None:
     """Train one job and emit its events."""
     where = None if request["where"] is None else Path(request["where"])
     try:
-        with _messages_in(where):
+        with _write_messages(where):
             emit(train(Config.model_validate(request["config"]), where, emit, unpack_own(request)))
     except SteppeError as error:
         emit({"error": str(error)})
@@ -57,7 +58,7 @@ def perform(request: dict[str, Any], emit: Emit) -> None:
 
 
 @contextmanager
-def _messages_in(folder: Path | None) -> Iterator[None]:
+def _write_messages(folder: Path | None) -> Iterator[None]:
     """Write the program's messages to the folder's log.txt."""
     if folder is None:
         yield
@@ -105,7 +106,7 @@ def train(config: Config, where: Path | None, emit: Emit, own: Own) -> dict[str,
 
     try:
         summary = simulate(built, where, resume=where is not None and RunFolder(where).exists, watch=watch).summary
-        text = metric.text(summary["last"])
+        text = describe_score(summary, metric)
     except RunFailed as error:
         if where:
             raise
@@ -131,11 +132,10 @@ def _load(name: str, folder: str | None) -> Data | None:
 def _describe(built: Experiment, device: torch.device) -> dict[str, Any]:
     """Return costs, a description of the hardware, versions and commit."""
     found = find_versions(device)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     card = f"one {found['hardware']}" if device.type == "cuda" else f"CPU ({platform.machine()})"
     split = built.federation.partition
     return {"cost": asdict(built.cost), "partition": split.hash if split else None, "notes": built.notes,
-            "hardware": f"{card}, {cores} CPU cores", "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "hardware": f"{card}, {count_machine_cores()} CPU cores", "tf32": torch.backends.cuda.matmul.allow_tf32,
             "versions": {k: found[k] for k in ("steppe", "python", "torch", "numpy")},
             "commit": found["commit"], "day": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
 

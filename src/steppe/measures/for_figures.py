@@ -29,11 +29,11 @@ def density_layers(s: Subject) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------------- planes
-def _around(s: Subject, loss: Loss, rows: Tensor, kind: str) -> Landscape:
+def _draw_around(s: Subject, loss: Loss, rows: Tensor, kind: str) -> Landscape:
     return flatness.landscape(loss, s.w, rows, [flatness.ticks(s.points)] * 2, kind, s.seed)
 
 
-def _through(s: Subject, models: Sequence[Tensor], names: Sequence[str]) -> Landscape:
+def _draw_through(s: Subject, models: Sequence[Tensor], names: Sequence[str]) -> Landscape:
     rows, marks = flatness.plane(models, names)
     at = np.array(list(marks.values()))
     low, high = at.min(0), at.max(0)
@@ -41,33 +41,33 @@ def _through(s: Subject, models: Sequence[Tensor], names: Sequence[str]) -> Land
     return flatness.landscape(s.loss, models[0], rows, axes, "plane", marks=marks)
 
 
-def _each(s: Subject) -> list[tuple[str, Loss]]:
+def _list_losses(s: Subject) -> list[tuple[str, Loss]]:
     return [(f"client-{i}", f) for i, f in zip(s.round.ids, s.few, strict=True)]
 
 
 @measure("drawn")
 def landscape(s: Subject) -> Any:
     """Loss over the plane of the Hessian's two leading eigenvectors"""
-    return _around(s, s.loss, s.top.top.vectors[:2], "eigenvectors")
+    return _draw_around(s, s.loss, s.top.top.vectors[:2], "eigenvectors")
 
 
 @measure("drawn", clients=True)
 def landscape_clients(s: Subject) -> Any:
     """Each client's loss over the same plane as `landscape`"""
-    return {name: _around(s, f, s.top.top.vectors[:2], "eigenvectors") for name, f in _each(s)}
+    return {name: _draw_around(s, f, s.top.top.vectors[:2], "eigenvectors") for name, f in _list_losses(s)}
 
 
 @measure("drawn")
 def landscape_random(s: Subject) -> Any:
     """Loss over the plane of two random, filter-normalised directions"""
-    return _around(s, s.loss, flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed), "random")
+    return _draw_around(s, s.loss, flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed), "random")
 
 
 @measure("drawn", clients=True)
 def landscape_random_clients(s: Subject) -> Any:
     """Each client's loss over the same plane as `landscape_random`"""
     rows = flatness.filter_normalised(s.experiment.task.layout, s.w, s.seed)
-    return {name: _around(s, f, rows, "random") for name, f in _each(s)}
+    return {name: _draw_around(s, f, rows, "random") for name, f in _list_losses(s)}
 
 
 @measure("drawn", clients=True)
@@ -76,7 +76,7 @@ def plane(s: Subject) -> Any:
     if len(s.round.local) < 2:
         raise SteppeError("The plane goes through two clients' models: choose at least 2 clients.")
     names = ["global", *(f"client {i}" for i in s.round.ids[:2])]
-    return _through(s, [s.round.x, *s.round.local[:2]], names)
+    return _draw_through(s, [s.round.x, *s.round.local[:2]], names)
 
 
 @measure("drawn", runs=3)
@@ -84,7 +84,9 @@ def plane_runs(s: Subject) -> Any:
     """Loss over the plane through the models of the first two runs and of this run"""
     if len(s.others) < 2:
         return None  # this run is one of the first two
-    return _through(s, [*(_fitting(s, *other) for other in s.others[:2]), s.w], [*(n for n, _ in s.others[:2]), "this"])
+    return _draw_through(
+        s, [*(_check_size(s, *other) for other in s.others[:2]), s.w], [*(n for n, _ in s.others[:2]), "this"]
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- lines
@@ -112,7 +114,7 @@ def line_runs(s: Subject) -> Any:
     """Loss along the line from the first run's model to this run's"""
     if not s.others:
         return None  # this is the first run
-    first = _fitting(s, *s.others[0])
+    first = _check_size(s, *s.others[0])
     return flatness.interpolation(s.loss, first, s.w, 2 * s.points - 1, names=(s.others[0][0], "this"))
 
 
@@ -123,7 +125,7 @@ def line_clients(s: Subject) -> Any:
             for i, w in zip(s.round.ids, s.round.local, strict=True)}  # fmt: skip
 
 
-def _fitting(s: Subject, name: str, other: Tensor) -> Tensor:
+def _check_size(s: Subject, name: str, other: Tensor) -> Tensor:
     if other.shape != s.w.shape:
         raise SteppeError(f"The model of {name} has a different number of parameters, so there is no line to it.")
     return other.to(s.w)

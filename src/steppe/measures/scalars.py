@@ -21,13 +21,13 @@ SIGMA = 0.01  # standard deviation of the noise on every weight
 @measure("hessian", usual=True)
 def lambda1(s: Subject) -> Any:
     """Five largest eigenvalues of the Hessian and λ1/λ5, with residuals"""
-    return _ends(s.top)
+    return _leave_out_vectors(s.top)
 
 
 @measure("hessian")
 def smallest(s: Subject) -> Any:
     """Smallest eigenvalue of the Hessian, with its residual"""
-    return _ends(flatness.spectrum(s.hessian, top=0, bottom=1, seed=s.seed))
+    return _leave_out_vectors(flatness.spectrum(s.hessian, top=0, bottom=1, seed=s.seed))
 
 
 @measure("hessian", usual=True, products=100)
@@ -49,7 +49,7 @@ def per_layer(s: Subject) -> Any:
     return {"trace": {name: s.traces[name] for name in found},
             "lambda1": {name: {"value": f.lambda1, "error": float(f.top.residuals[0])} for name, f in found.items()},
             "ratio": {name: {"value": f.ratio, "error": f.ratio_error} for name, f in found.items()},
-            "top": {name: _ends(f)["top"] for name, f in found.items()}}  # fmt: skip
+            "top": {name: _leave_out_vectors(f)["top"] for name, f in found.items()}}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------- sharpness
@@ -163,7 +163,7 @@ def lambda1_clients(s: Subject) -> Any:
             "ids": s.round.ids, "samples": [f.sample.name for f in s.few]}  # fmt: skip
 
 
-def _ends(found: Spectrum) -> dict[str, Any]:
+def _leave_out_vectors(found: Spectrum) -> dict[str, Any]:
     """Return a spectrum without its vectors."""
 
     def values(pairs: flatness.Pairs) -> dict[str, Tensor]:

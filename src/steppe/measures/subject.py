@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from steppe import flatness
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, take_first_line
 from steppe.core.layout import Tensors
 from steppe.evaluate.score import Score, score
 from steppe.experiment import Experiment
@@ -43,9 +43,9 @@ class Subject:
     @cached_property
     def loss(self) -> Loss:
         """Return the loss on the sample."""
-        return self.loss_on(self.sample)
+        return self.make_loss_on(self.sample)
 
-    def loss_on(self, sample: Sample) -> Loss:
+    def make_loss_on(self, sample: Sample) -> Loss:
         """Return the loss on another sample."""
         return Loss(self.experiment.task, sample, self.buffers, memory_limit=self.memory_limit)
 
@@ -66,10 +66,12 @@ class Subject:
 
     @property
     def blocks(self) -> list[str]:
-        """Return the names of the Hessian's blocks: the head and the body, if the model has both, and every layer."""
+        """Return the names of the Hessian's blocks: head and body, if the model has both, and layers within them."""
         layout = self.experiment.task.layout
         halves = [on for on in ("head", "body") if 0 < layout.size_of(on) < layout.size]
-        return [*halves, *flatness.layers(layout)]
+        masks = [layout.mask(on) for on in halves]
+        named = {on: flatness.block(layout, on) for on in flatness.layers(layout)}
+        return [*halves, *(on for on, mask in named.items() if not any(mask.equal(half) for half in masks))]
 
     @cached_property
     def round(self) -> Round:
@@ -81,25 +83,25 @@ class Subject:
     @cached_property
     def clients(self) -> list[Loss]:
         """Return the losses of the round's clients, each over all of its training data."""
-        return [self.loss_on(flatness.of_client(self.experiment.federation, i)) for i in self.round.ids]
+        return [self.make_loss_on(flatness.of_client(self.experiment.federation, i)) for i in self.round.ids]
 
     @cached_property
     def few(self) -> list[Loss]:
         """Return the same losses over at most as many examples as the sample has: curvature needs many passes."""
         held, count = self.experiment.federation, len(self.sample)
-        return [self.loss_on(flatness.of_client(held, i, count, self.seed)) for i in self.round.ids]
+        return [self.make_loss_on(flatness.of_client(held, i, count, self.seed)) for i in self.round.ids]
 
     @cached_property
     def given(self) -> Score:
         """Evaluate the model that the clients received on the test set."""
-        return self._judged(self.round.x)
+        return self._judge(self.round.x)
 
     @cached_property
     def local(self) -> list[Score]:
         """Evaluate the clients' models at the end of the round on the test set."""
-        return [self._judged(w) for w in self.round.local]
+        return [self._judge(w) for w in self.round.local]
 
-    def _judged(self, w: Tensor) -> Score:
+    def _judge(self, w: Tensor) -> Score:
         federation = self.experiment.federation
         data, targets = federation.data, federation.targets(federation.data.test_targets)
         return score(self.experiment.task, w, self.buffers, data.test_inputs, targets, federation.plain)
@@ -123,7 +125,7 @@ class Measure:
     @property
     def about(self) -> str:
         """Return the help text: the first line of the docstring."""
-        return (self.of.__doc__ or "").strip().partition("\n")[0]
+        return take_first_line(self.of.__doc__)
 
 
 MEASURES: dict[str, Measure] = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from steppe.core.errors import SteppeError, quote, suggest_name
+from steppe.core.errors import SteppeError, quote, suggest_name, take_first_line
 from steppe.models.cnn import cnn, convnet_tiny, lenet
 from steppe.models.gpt import gpt
 from steppe.models.lstm import lstm, lstm_fedavg
@@ -59,4 +59,4 @@ def build(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
 
 def describe(name: str) -> str:
     """Return the help text of a model: the first line of its builder's docstring."""
-    return (MODELS[name].__doc__ or "").strip().partition("\n")[0]
+    return take_first_line(MODELS[name].__doc__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -25,16 +26,22 @@ def take_model(given: Any) -> str | nn.Module | None:
     if isinstance(given, Unset):
         return None
     if isinstance(given, type) and issubclass(given, nn.Module):
-        try:
-            given = given()
-        except TypeError as error:
-            raise SteppeError(f"model is the class {given.__name__}, which cannot be built without arguments "
-                              f"({error}): give an instance, {given.__name__}(…).") from error  # fmt: skip
+        check_buildable(given)
+        given = given()
     if not isinstance(given, str | nn.Module):
         raise SteppeError(f"model is {quote(given)}: give an nn.Module or the name of a model.")
     if isinstance(given, nn.Module):
         _check_module(given)
     return given
+
+
+def check_buildable(kind: type[nn.Module]) -> None:
+    """Refuse a class whose constructor needs arguments."""
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise SteppeError(f"model is the class {kind.__name__}, which cannot be built without arguments ({error}): "
+                          f"give an instance, {kind.__name__}(…).") from error  # fmt: skip
 
 
 def _check_module(model: nn.Module) -> None:

@@ -129,6 +129,11 @@ class DifferentialPrivacy(Part):
         return drawn.reshape(like.shape).to(like.device, like.dtype)
 
 
+def find_privacy(parts: tuple[Part, ...]) -> DifferentialPrivacy | None:
+    """Return the one of these parts that is differential privacy, if there is one."""
+    return next((p for p in parts if isinstance(p, DifferentialPrivacy)), None)
+
+
 def _digest(sums: Tensors) -> str:
     told = hashlib.sha256()
     for name, value in sums.items():

@@ -80,7 +80,7 @@ class GeometricBias(Part):
 
     def _bias(self, own: Tensors, x: Tensor, now: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return b_i of this round, and what has just been added to it."""
-        size = self.alpha if sizes is None else (sizes * _now(own["when"], x)).sum()
+        size = self.alpha if sizes is None else (sizes * _mark_round(own["when"], x)).sum()
         kick = torch.where(own["when"] < 0, 0.0, size * unit(x - own["last"], 0.0))
         return self.keep ** (now - own["when"]) * own["b"] + kick, kick
 
@@ -142,9 +142,9 @@ class GeometricBias(Part):
         s.state["h"] = self._dual(s)
         if self.scale == "var":
             spread = self.alpha / s.clients * torch.linalg.vector_norm(s.states_of_all("moved") - delta, dim=1).sum()
-            s.state["sizes"] = torch.where(_now(s.round, delta), spread, s.state["sizes"])
+            s.state["sizes"] = torch.where(_mark_round(s.round, delta), spread, s.state["sizes"])
         return delta + self.beta * (s.state["h"] - s.state["bbar"])
 
 
-def _now(round_: Tensor, x: Tensor) -> Tensor:
+def _mark_round(round_: Tensor, x: Tensor) -> Tensor:
     return torch.arange(MEMORY, device=x.device) == round_ % MEMORY

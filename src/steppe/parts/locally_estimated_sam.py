@@ -78,10 +78,10 @@ class LocallyEstimatedSAM(Part):
 
     def settle(self, x: Tensor, s: Aggregation) -> None:
         if self.down:
-            s.state["ascent"] = _scaled(s.x - x, s.layout, self.variant)
+            s.state["ascent"] = _scale(s.x - x, s.layout, self.variant)
 
 
-def _scaled(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
+def _scale(back: Tensor, layout: Layout, variant: Variant) -> Tensor:
     if variant == "last_round":
         return unit(back, 1e-7)
     if variant == "sum_norm":

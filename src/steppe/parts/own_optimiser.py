@@ -60,9 +60,11 @@ class OwnOptimiser(Part):
             raise SettingError(f"optimiser {function} fails on vectors: {error}. It is called as rule(gradient, w, "
                                "memory, k) and returns a direction", "optimiser") from error  # fmt: skip
         vectors = {"its result": found, **memory}
-        wrong = next((k for k, v in vectors.items() if not isinstance(v, Tensor) or v.shape != g.shape), None)
+        like = g.shape, g.dtype
+        wrong = next((k for k, v in vectors.items() if not isinstance(v, Tensor) or (v.shape, v.dtype) != like), None)
         if wrong is not None:
-            raise SettingError(f"optimiser {function}: {wrong} must be a vector like the gradient", "optimiser")
+            raise SettingError(f"optimiser {function}: {wrong} must be a vector like the gradient, of its length and "
+                               "type", "optimiser")  # fmt: skip
         part = OwnOptimiser(function, tuple(sorted(memory)), decay, clip)
         object.__setattr__(part, "rule", rule)
         return part

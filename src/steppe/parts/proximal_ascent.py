@@ -54,7 +54,7 @@ class ProximalAscent(Part):
 
     @property
     def sensitive(self) -> bool:
-        """Whether rounding errors could become an ascent of full length: a fixed radius on a penalty near its minimum.
+        """Return whether rounding errors could become a full-length ascent: a fixed radius near a penalty's minimum.
 
         The other radii shrink with w − x, so that a step near x moves nothing.
         """
@@ -109,7 +109,7 @@ class ProximalAscent(Part):
         return hook == "gradient" or (hook != "penalty" and self.of.has(hook))
 
 
-def _of_the_term(name: str) -> property:
+def _take_from_term(name: str) -> property:
     return property(lambda self: getattr(self.of, name))
 
 
@@ -117,7 +117,7 @@ def _of_the_term(name: str) -> property:
 for _name in ("server_state", "client_state", "round_state", "prepare", "send", "start", "observe", "finish",
               "receive", "shrink", "server", "settle", "evaluated", "objection", "stride", "down", "reduction", "times",
               "once", "alters_update", "needs_plain_steps"):  # fmt: skip
-    setattr(ProximalAscent, _name, _of_the_term(_name))
+    setattr(ProximalAscent, _name, _take_from_term(_name))
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Krum(Part):
 
     @property
     def fewest(self) -> int:
-        """The number of replies that Krum needs to outvote the bad ones and to find `keep` good ones."""
+        """Return how many replies Krum needs to outvote the bad ones and to find `keep` good ones."""
         return max(2 * self.bad + 3, self.keep + self.bad)
 
     def reduce(self, rows: Tensors, s: ServerTurn) -> Tensors:

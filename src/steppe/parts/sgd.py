@@ -50,7 +50,7 @@ class SGD(Part):
             d = d * (self.clip / (torch.linalg.vector_norm(d) + 1e-6)).clamp(max=1)
         decay = sum(s.decay.values())
         if decay:
-            d = d + decay * s.w
+            d = torch.add(d, s.w, alpha=decay)  # without a vector for decay · w
         if self.momentum:
             m = s.state["m"]
             d = s.state["m"] = torch.add(d, m, alpha=self.momentum, out=m if s.spend else None)

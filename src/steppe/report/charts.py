@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from steppe.core.metric import Metric
 from steppe.report import findings, report_tables
 from steppe.report.comparison import Axis, Comparison, Curve
 from steppe.report.formats import capitalize
@@ -22,6 +23,7 @@ VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#3
 SCALE = [[i / (len(VIRIDIS) - 1), colour] for i, colour in enumerate(VIRIDIS)]
 DASHES = ["solid", "dash", "dot", "dashdot"]
 MANY_CLASSES = 12  # with more, a map of classes over rounds instead of one panel each
+ClassCurves = dict[str, list[Curve | None]]  # by algorithm, a curve per class
 
 
 @dataclass
@@ -47,10 +49,11 @@ class Panel:
     bar: list[tuple[float, str]] = field(default_factory=list)  # ticks of the common colour scale, 0 to 1
     bar_name: str = ""
     screen_only: bool = False
+    outer: tuple[str, str] = ("", "")  # titles of the axes that many small charts share; the page's caption has them
 
     @property
     def series(self) -> set[int]:
-        """The places of the algorithms in it."""
+        """Return the places of the algorithms in it."""
         return {trace["meta"]["series"] for chart in self.charts for trace in chart.traces}
 
     @property
@@ -62,6 +65,24 @@ class Panel:
 def list_values(values: Iterable[float], digits: int = 6) -> list[float | None]:
     """Round to six digits, more than a screen shows; values that are not finite become gaps."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values]
+
+
+def choose_ticks(low: float, high: float, log: bool = False) -> list[tuple[float, str]]:
+    """Return round numbers of a colour scale, and their places between 0 and 1; the ends of `log` are powers of 10.
+
+    >>> choose_ticks(0.2, 3.2)[:2], [text for _, text in choose_ticks(-1.1, 1.0, log=True)]
+    ([(0.09999999999999999, '0.5'), (0.26666666666666666, '1')], ['0.1', '0.2', '0.5', '1', '2', '5', '10'])
+    """
+    if log:
+        powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+        factors = (1, 2, 5) if high - low <= 2.5 else (1,)
+        values = [factor * 10.0**n for n in powers[:: 1 + len(powers) // 7] for factor in factors]
+    else:
+        from matplotlib.ticker import MaxNLocator
+
+        values = list(MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(low, high))
+    at = [((np.log10(v) if log else v) - low) / (high - low) for v in values]
+    return [(float(place), f"{v:.6g}") for place, v in zip(at, values, strict=True) if -1e-9 <= place <= 1 + 1e-9]
 
 
 def make_axis(title: str, **more: Any) -> dict[str, Any]:
@@ -123,24 +144,19 @@ def draw_curves(c: Comparison) -> Panel:
     title = f"test {c.metric.name}"
     metric = findings.describe_curves(c, c.metric.name, capitalize(title), c.metric.percent)
     loss = findings.describe_curves(c, "loss", "Test loss", False)
-    made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", _title_metric(c), metric),
+    made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", f"test {c.metric.heading}", metric),
             _draw_chart(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
     for other in c.others:
         heading = f"test {other.name}"
         words = findings.describe_curves(c, other.name, capitalize(heading), other.percent)
-        unit = " (%)" if other.percent else ""
-        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"{heading}{unit}", words))
+        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"test {other.heading}", words))
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
     return Panel([m for m in made if m], f"{metric} {loss}{band}", legend=True)
 
 
-def _title_metric(c: Comparison) -> str:
-    return f"test {c.metric.name}{' (%)' if c.metric.percent else ''}"
-
-
 def draw_costs(c: Comparison) -> Panel:
     """Draw the metric against its cost: bytes, gradients, simulated time."""
-    y_title = _title_metric(c)
+    y_title = f"test {c.metric.heading}"
     table = report_tables.make_run_costs(c)
     goal = table.columns[4].removeprefix("rounds to ")
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
@@ -197,38 +213,54 @@ def draw_classes(c: Comparison) -> Panel | None:
     count = max((len(r["by_class"]) for run in c.runs for r in run.records if "by_class" in r), default=0)
     if count == 0:
         return None
-    m = c.metric
     names = next((n for _, n in c.labels.values() if n), None)
     labels = [names[i] if names and i < len(names) else f"class {i}" for i in range(count)]
     curves = {g.label: [g.make_class_curve(i) for i in range(count)] for g in c.groups}
+    return (_draw_class_lines if count <= MANY_CLASSES else _draw_class_maps)(c, labels, curves)
 
-    def shorten(value: float) -> str:
-        return f"{100 * value:.0f} %" if m.percent else f"{value:.3g}"
 
+def _show_value(m: Metric, value: float) -> str:
+    return f"{100 * value:.0f} %" if m.percent else f"{value:.3g}"
+
+
+def _describe_ends(c: Comparison, labels: list[str], curves: ClassCurves) -> dict[str, str]:
+    """Say between which classes every algorithm ends."""
     ends = {}
     for g in c.ranking:
         last = [(k.mean[-1], labels[i]) for i, k in enumerate(curves[g.label]) if k is not None]
         (low, lowest), (high, highest) = min(last), max(last)
-        ends[g.label] = f"{g.label} ends between {shorten(low)} ({lowest}) and {shorten(high)} ({highest})"
+        ends[g.label] = (f"{g.label} ends between {_show_value(c.metric, low)} ({lowest}) and "
+                         f"{_show_value(c.metric, high)} ({highest})")  # fmt: skip
+    return ends
+
+
+def _caption_classes(c: Comparison, ends: dict[str, str]) -> str:
     over = ", mean over seeds" if any(g.seeds > 1 for g in c.groups) else ""
-    title = f"test {m.name}"
-    unit = " in %" if m.percent else ""
-    caption = f"{capitalize(title)}{unit} by class over the rounds{over}: {'; '.join(ends.values())}."
-    times = 100.0 if m.percent else 1.0
-    if count <= MANY_CLASSES:
-        fixed = {"range": [0, 102], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]} if m.percent else {}
-        layout = {"xaxis": {"nticks": 4}, "yaxis": {"nticks": 4, **fixed}, "hovermode": "x unified"}
-        charts = []
-        for i, label in enumerate(labels):
-            shown = [(place, g, k) for place, g in enumerate(c.groups) if (k := curves[g.label][i]) is not None]
-            traces = [draw_line(g.label, place, k.x, times * k.mean, f"%{{y:.3g}}{m.unit}", width=1.5)
-                      for place, g, k in shown]  # fmt: skip
-            words = ", ".join(f"{g.label} {shorten(k.mean[-1])}" for _, g, k in shown)
-            charts.append(Chart(label, traces, layout, f"{capitalize(title)} on {label} at the end: {words}.", 140))
-        return Panel([ch for ch in charts if ch.traces], caption, columns=5, legend=True)
+    unit = " in %" if c.metric.percent else ""
+    return f"Test {c.metric.name}{unit} by class over the rounds{over}: {'; '.join(ends.values())}."
+
+
+def _draw_class_lines(c: Comparison, labels: list[str], curves: ClassCurves) -> Panel:
+    m, times = c.metric, 100.0 if c.metric.percent else 1.0
+    fixed = {"range": [0, 102], "tickvals": [0, 50, 100], "ticktext": ["0", "50", "100"]} if m.percent else {}
+    layout = {"xaxis": {"nticks": 4}, "yaxis": {"nticks": 4, **fixed}, "hovermode": "x unified"}
+    charts = []
+    for i, label in enumerate(labels):
+        shown = [(place, g, k) for place, g in enumerate(c.groups) if (k := curves[g.label][i]) is not None]
+        traces = [draw_line(g.label, place, k.x, times * k.mean, f"%{{y:.3g}}{m.unit}", width=1.5)
+                  for place, g, k in shown]  # fmt: skip
+        words = ", ".join(f"{g.label} {_show_value(m, k.mean[-1])}" for _, g, k in shown)
+        charts.append(Chart(label, traces, layout, f"Test {m.name} on {label} at the end: {words}.", 140))
+    caption = _caption_classes(c, _describe_ends(c, labels, curves))
+    return Panel([ch for ch in charts if ch.traces], caption, columns=5, legend=True,
+                 outer=("round", f"test {m.heading}"))  # fmt: skip
+
+
+def _draw_class_maps(c: Comparison, labels: list[str], curves: ClassCurves) -> Panel:
+    m, times = c.metric, 100.0 if c.metric.percent else 1.0
     known = [k.mean for several in curves.values() for k in several if k is not None]
     low, high = (0.0, 1.0) if m.percent else (min(v.min() for v in known), max(v.max() for v in known))
-    charts = []
+    ends, charts = _describe_ends(c, labels, curves), []
     for g in c.ranking:
         rows = curves[g.label]
         x = next(k.x for k in rows if k is not None)
@@ -236,9 +268,9 @@ def draw_classes(c: Comparison) -> Panel | None:
         trace = {"type": "heatmap", "x": list_values(x), "z": z, "zmin": times * low, "zmax": times * high,
                  "hover": f"round %{{x}}, class %{{y}}: %{{z:.3g}}{m.unit}"}  # fmt: skip
         layout = {"xaxis": make_axis("round"), "yaxis": make_axis("class")}
-        charts.append(Chart(g.label, [trace], layout, f"{capitalize(title)} by class: {ends[g.label]}.", 320))
-    ticks = [(v, shorten(low + v * (high - low))) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return Panel(charts, caption, bar=ticks, bar_name=title)
+        charts.append(Chart(g.label, [trace], layout, f"Test {m.name} by class: {ends[g.label]}.", 320))
+    return Panel(charts, _caption_classes(c, ends), bar=choose_ticks(times * low, times * high),
+                 bar_name=f"test {m.heading}")  # fmt: skip
 
 
 def draw_measures(c: Comparison) -> Panel | None:

@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from steppe.core.metric import Metric
-from steppe.report.formats import format_bytes
+from steppe.report.formats import count_evaluations, format_bytes, name_tail
 from steppe.report.seeds import Paired, compare_pairs, compute_spread
+from steppe.runs.records import restore_number
 
-# What a narrow terminal leaves out, in this order.
-SPARE = ("best", "passes", "loss", "time", "last ten", "FLOPs", "traffic")
+# Beginnings of what a narrow terminal leaves out, in this order.
+SPARE = ("best", "passes", "loss", "time", "last ", "FLOPs", "traffic")
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Line:
 
     algorithm: str
     seeds: int
+    evaluations: list[int]  # of each run
     last: tuple[float, float]  # mean and sample standard deviation
     mean_of_last_ten: tuple[float, float]
     best: tuple[float, float]
@@ -48,23 +50,25 @@ def make_lines(points: Sequence[Any]) -> list[Line]:
 def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Mapping[str, Any],
                against_first: Paired | None) -> Line:  # fmt: skip
     def over(key: str) -> tuple[float, float]:
-        return compute_spread([float(s[key]) for s in summaries])
+        return compute_spread([restore_number(s[key]) for s in summaries])
 
     simulated = over("simulated_seconds")[0] if all("simulated_seconds" in s for s in summaries) else None
     names = [name for name in summaries[0].get("metrics", {}) if all(name in s.get("metrics", {}) for s in summaries)]
-    metrics = {name: compute_spread([float(s["metrics"][name]["last"]) for s in summaries]) for name in names}
-    return Line(algorithm, len(summaries), over("last"), over("mean_of_last_ten"), over("best"), over("loss"),
-                over("seconds")[0], cost["bytes_down"] + cost["bytes_up"], cost["gradients"], cost["forwards"],
-                cost["flops"], against_first, simulated, fmean(s.get("missing", 0) for s in summaries),
-                metrics)  # fmt: skip
+    metrics = {name: compute_spread([restore_number(s["metrics"][name]["last"]) for s in summaries]) for name in names}
+    evaluations = [count_evaluations(s) for s in summaries]
+    return Line(algorithm, len(summaries), evaluations, over("last"), over("mean_of_last_ten"), over("best"),
+                over("loss"), over("seconds")[0], cost["bytes_down"] + cost["bytes_up"], cost["gradients"],
+                cost["forwards"], cost["flops"], against_first, simulated,
+                fmean(s.get("missing", 0) for s in summaries), metrics)  # fmt: skip
 
 
 def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "") -> str:
     """Say what the columns mean and, where there are several seeds, what differs between them."""
     unit, points = (" in %", " in points") if metric.percent else ("", "")
     unit += ", lower is better," if metric.lower else ""
+    tail = next((column for column in columns if column.startswith("last ")), "")
     legend = {
-        "last": f"last, last ten (mean) and best: {metric.name}{unit} on the test set"
+        "last": f"last{f', {tail} (mean)' * bool(tail)} and best: {metric.name}{unit} on the test set"
         + (", ± standard deviation over seeds" if variation else ""),
         "− first": f"− first: difference of `last` from the first row{points}, ± standard error over seeds",
         "p": "p: paired t-test over seeds, not corrected for the number of rows",
@@ -85,14 +89,14 @@ def make_cells(lines: Sequence[Line], metric: Metric,
     columns: dict[str, list[str]] = {
         "algorithm": [one.algorithm for one in lines],
         "last": [metric.pair(*one.last, one.seeds) for one in lines],
-        "− first": [_format_difference(one.against_first, metric) for one in lines],
-        "p": [_format_p(one.against_first) for one in lines],
-        "last ten": [metric.pair(*one.mean_of_last_ten, one.seeds) for one in lines],
+        "− first": [format_difference(one.against_first, metric) for one in lines],
+        "p": [format_test(one.against_first) for one in lines],
+        name_tail(count for one in lines for count in one.evaluations): [
+            metric.pair(*one.mean_of_last_ten, one.seeds) for one in lines
+        ],
         "best": [metric.pair(*one.best, one.seeds) for one in lines],
         **{
-            f"{m.name}{' (%)' if m.percent else ''}": [
-                m.pair(*one.metrics[m.name], one.seeds) if m.name in one.metrics else "" for one in lines
-            ]
+            m.heading: [m.pair(*one.metrics[m.name], one.seeds) if m.name in one.metrics else "" for one in lines]
             for m in others
         },
         "loss": [format_loss(one.loss, one.seeds) for one in lines],
@@ -115,14 +119,15 @@ def format_loss(pair: tuple[float, float], seeds: int) -> str:
     return f"{pair[0]:.3f} ± {pair[1]:.3f}" if seeds > 1 else f"{pair[0]:.3f}"
 
 
-def _format_difference(test: Paired | None, metric: Metric) -> str:
+def format_difference(test: Paired | None, metric: Metric) -> str:
     if test is None:
         return ""
-    error = "" if test.error is None else f" ± {metric.number(test.error)}"
-    return f"{metric.number(test.difference, sign=True)}{error}"
+    if test.error is None:
+        return metric.number(test.difference, sign=True)
+    return f"{'+' * (test.difference >= 0)}{metric.pair(test.difference, test.error)}"
 
 
-def _format_p(test: Paired | None) -> str:
+def format_test(test: Paired | None) -> str:
     if test is None or test.error is None:
         return ""
     return "–" if test.p is None else "<0.001" if test.p < 0.001 else f"{test.p:.3f}"

@@ -15,13 +15,15 @@ from steppe import data as datasets
 from steppe.config import OWN, Config, list_keys
 from steppe.core.errors import SteppeError
 from steppe.core.metric import Metric
+from steppe.core.rounding import Number
 from steppe.data import Data, Partition
 from steppe.data.npz import read_npz
 from steppe.flatness.landscape import Landscape
-from steppe.report.formats import Number
 from steppe.report.measure_tables import Profile, average_seeds, read_numbers, read_profile
 from steppe.report.seeds import compute_spread, describe_variation
+from steppe.runs.curves import align_seeds
 from steppe.runs.folder import RunFolder
+from steppe.runs.records import restore_number
 
 SHOWN = 20_000  # clients up to which a page shows who holds what
 Axis = Literal["round", "bytes", "gradients", "simulated"]
@@ -70,7 +72,7 @@ class Run:
 
     @cached_property
     def traffic(self) -> np.ndarray:
-        """Bytes sent up to the end of each round, down and up, by all clients together."""
+        """Return the bytes sent up to the end of each round, down and up, by all clients together."""
         cost = self.about["cost"]
 
         def clients(*kinds: str) -> np.ndarray:
@@ -80,14 +82,19 @@ class Run:
         return clients("refused", "late", "dropped") * cost["bytes_down"] + sent * cost["bytes_up"]
 
     @cached_property
-    def gradients(self) -> np.ndarray | None:
-        """Batch gradients computed up to the end of each round; None where a round's steps were not recorded."""
+    def steps(self) -> np.ndarray | None:
+        """Return the local steps of all clients up to the end of each round; None if a round's were not recorded."""
         steps = [r.get("steps") for r in self.records]
-        return None if None in steps else np.cumsum(np.array(steps, int)) * int(self.about["cost"]["gradients"])
+        return None if None in steps else np.cumsum(np.array(steps, int))
+
+    @property
+    def gradients(self) -> np.ndarray | None:
+        """Return batch gradients computed up to the end of each round."""
+        return None if self.steps is None else self.steps * int(self.about["cost"]["gradients"])
 
     @cached_property
     def data(self) -> Data | None:
-        """The run's data, if this machine has them under their name; the content must be the same."""
+        """Return the run's data, if this machine has them under their name; the content must be the same."""
         name, recorded = self.config["data"], self.about.get("data")
         if name.startswith(OWN):
             return None
@@ -105,13 +112,13 @@ class Run:
 
     @cached_property
     def simulated(self) -> np.ndarray | None:
-        """Simulated seconds up to the end of each round, where clients have a speed."""
+        """Return the simulated seconds up to the end of each round, if clients have a speed."""
         each: list[Any] = [r.get("simulated_seconds") for r in self.records]
         return None if None in each else np.cumsum(each)
 
     @cached_property
     def landscapes(self) -> dict[str, dict[str, Landscape]]:
-        """By measure: the only one under the empty name, several by their own names."""
+        """Return landscapes by measure: a single one under the empty name, several by their own names."""
 
         def load(entry: dict[str, Any]) -> Landscape:
             path = self.folder.path / entry["file"]
@@ -127,7 +134,7 @@ class Run:
 
     @cached_property
     def densities(self) -> dict[str, DensityCurve]:
-        """Of the whole Hessian under the empty name, of its blocks by their own names."""
+        """Return densities: of the whole Hessian under the empty name, of its blocks by their own names."""
         measures = self.analysis.get("measures", {})
         entries = ({"": measures["density"]} if "density" in measures else {}) | measures.get("density_layers", {})
 
@@ -143,13 +150,13 @@ class Run:
 
     @cached_property
     def measures(self) -> dict[str, Number]:
-        """The numbers of its analysis, by heading."""
+        """Return the numbers of its analysis, by heading."""
         content = {"measures": {}, **self.analysis}
         return _check_intact(self.folder.path / "analysis.json", lambda: read_numbers(content))
 
     @cached_property
     def measured(self) -> list[tuple[int, dict[str, Number]]]:
-        """What was measured during training: the round, and its numbers."""
+        """Return what was measured during training: the round, and its numbers."""
         return [(r["round"], read_numbers(r)) for r in self.records if r.get("measures")]
 
 
@@ -162,11 +169,11 @@ class Group:
 
     def average(self, key: str) -> tuple[float, float]:
         """Return mean and sample standard deviation of a number of the summary."""
-        return compute_spread([float(r.summary[key]) for r in self.runs])
+        return compute_spread([restore_number(r.summary[key]) for r in self.runs])
 
     def average_metric(self, name: str) -> tuple[float, float]:
         """Return the same of one of several metrics of the final model."""
-        return compute_spread([float(r.summary["metrics"][name]["last"]) for r in self.runs])
+        return compute_spread([restore_number(r.summary["metrics"][name]["last"]) for r in self.runs])
 
     @property
     def seeds(self) -> int:
@@ -174,12 +181,12 @@ class Group:
 
     @property
     def variation(self) -> str:
-        """What differs from seed to seed, in words."""
+        """Return what differs from seed to seed, in words."""
         return describe_variation(self.runs[0].config, [r.folder.initial for r in self.runs])
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """The final model's metric by seed."""
+        """Return the final model's metric by seed."""
         return {r.seed: float(r.summary["last"]) for r in self.runs}
 
     @property
@@ -188,8 +195,17 @@ class Group:
 
     @property
     def gradients(self) -> float | None:
-        found = [r.gradients for r in self.runs]
-        return None if any(g is None for g in found) else fmean(float(g[-1]) for g in found if g is not None)
+        return self._count_passes("gradients")
+
+    @property
+    def forwards(self) -> float | None:
+        """Return the forward passes in addition to those of the gradients."""
+        return self._count_passes("forwards")
+
+    def _count_passes(self, kind: str) -> float | None:
+        found = [(r.steps, r.about["cost"][kind]) for r in self.runs]
+        each = [float(steps[-1]) * count for steps, count in found if steps is not None]
+        return fmean(each) if len(each) == len(found) else None
 
     def make_curve(self, key: str, against: Axis = "round") -> Curve | None:
         """Make the curve of a key of the records over rounds, or over their cost; None where it was not recorded."""
@@ -202,12 +218,10 @@ class Group:
         return self._make_curve(each, "round")
 
     def _make_curve(self, seeds: list[dict[int, float | None]], against: Axis) -> Curve | None:
-        known = [{t: v for t, v in one.items() if v is not None} for one in seeds]
-        rounds = sorted(set.intersection(*(set(one) for one in known)))
-        if not rounds:
+        rounds, values = align_seeds(seeds)
+        if not len(rounds):
             return None
-        values = np.array([[one[t] for t in rounds] for one in known], float)
-        x = np.array(rounds, float)
+        x = rounds.astype(float)
         if against != "round":
             totals = []
             for run in self.runs:
@@ -248,7 +262,7 @@ class Group:
 
     @property
     def measures(self) -> dict[str, Number]:
-        """Mean and spread over the seeds that were analysed; of a single one, its own uncertainty."""
+        """Return mean and spread over the seeds that were analysed; of a single one, its own uncertainty."""
         return average_seeds([r.measures for r in self.runs if r.measures])
 
 
@@ -273,12 +287,12 @@ class Comparison:
 
     @cached_property
     def ranking(self) -> list[Group]:
-        """The best final model first."""
+        """Return the groups, the best final model first."""
         return sorted(self.groups, key=lambda g: g.average("last")[0] * (1 if self.metric.lower else -1))
 
     @cached_property
     def differences(self) -> dict[str, list[Any]]:
-        """The keys of the protocol in which the runs differ."""
+        """Return the keys of the protocol in which the runs differ."""
         found = {}
         for key in (key for key in Config.model_fields if key in list_keys("recipe")):
             values = list({json.dumps(r.config.get(key)): r.config.get(key) for r in self.runs}.values())
@@ -288,7 +302,7 @@ class Comparison:
 
     @cached_property
     def labels(self) -> dict[str, tuple[np.ndarray, tuple[str, ...] | None]]:
-        """By a partition's hash: samples per client and class, and the names of the classes.
+        """Return by a partition's hash: samples per client and class, and the names of the classes.
 
         Empty where the data are not on this machine, or are the user's own.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ def _draw_figure(panel: Panel, labels: list[str]) -> Any:
         bar.set_ticks([low + at * (high - low) for at, _ in panel.bar], labels=[text for _, text in panel.bar])
     elif scales:
         figure.colorbar(scales[0], ax=axes, label="samples")
+    figure.supxlabel(escape_dollars(panel.outer[0]), fontsize=9)
+    figure.supylabel(escape_dollars(panel.outer[1]), fontsize=9)
     return figure
 
 
@@ -87,7 +89,8 @@ def _draw_chart(axis: Any, chart: Chart) -> Any:
     scaled = None
     for trace in chart.traces:
         scaled = _draw_trace(axis, trace) or scaled
-    x, y = (chart.layout.get(key, {}) for key in ("xaxis", "yaxis"))
+    layout = chart.layout.get("scene", chart.layout)
+    x, y = (layout.get(key, {}) for key in ("xaxis", "yaxis"))
     axis.set_title(escape_dollars(chart.title), fontsize=9)
     axis.set_xlabel(escape_dollars(x.get("title", {}).get("text", "")), fontsize=9)
     axis.set_ylabel(escape_dollars(y.get("title", {}).get("text", "")), fontsize=9)
@@ -106,48 +109,84 @@ def _draw_chart(axis: Any, chart: Chart) -> Any:
 
 
 def _draw_trace(axis: Any, trace: dict[str, Any]) -> Any:
-    meta = trace.get("meta", {})
-    x, y = (np.array(trace.get(key, ()), object) for key in "xy")
-    if trace["type"] == "scatter":
-        x, y = x.astype(float), y.astype(float)  # None becomes a gap
-        if "series" not in meta:  # the models on a map
-            axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
-            if "text" in trace["mode"]:
-                for name, place, *at in zip(trace["text"], trace["textposition"], x, y, strict=True):
-                    up, side = place.split()
-                    axis.annotate(escape_dollars(name), at, color="white", fontsize=8, textcoords="offset points",
-                                  xytext=(0, 6 if up == "top" else -6), va="bottom" if up == "top" else "top",
-                                  ha={"left": "right", "right": "left"}.get(side, "center"))  # fmt: skip
-            return None
-        style = choose_style(meta["series"])
-        if meta["role"] == "band":
-            axis.fill(x, y, color=style["color"], alpha=0.18, linewidth=0)
-        elif meta["role"] == "dots":
-            axis.errorbar(x, y, xerr=trace["error_x"]["array"], fmt="o", color=style["color"], markersize=4, capsize=2)
-        else:
-            faint = {"alpha": 0.5} if meta["role"] == "faint" else {}
-            axis.plot(x, y, linewidth=trace["line"]["width"] * 0.9, **style, **faint)
-        return None
-    if trace["type"] == "bar":
-        axis.bar(x.astype(float), y.astype(float), color=COLOURS[meta["series"]])
-        return None
-    z = np.ma.masked_invalid(np.array(trace["z"], float))
-    if trace["type"] == "contour":
-        at = trace["contours"]
-        levels = np.linspace(at["start"], at["end"], 16)
-        made = axis.contourf(x.astype(float), y.astype(float), z, levels=levels, cmap="viridis", extend="both")
-        made.set_clim(at["start"], at["end"])
-        axis.set_aspect("equal")
-        return made
-    if trace["type"] == "surface":
-        a, b = np.meshgrid(x.astype(float), y.astype(float))
-        made = axis.plot_surface(a, b, z, cmap="viridis", vmin=trace["cmin"], vmax=trace["cmax"], linewidth=0)
-        axis.set_zlim(trace["cmin"], trace["cmax"])
-        axis.set_zticks([])  # the colour says it
-        axis.locator_params(axis="both", nbins=4)
-        return made
+    """Draw one trace, and return what has a colour scale, if it has one."""
+    draw: Callable[[Any, dict[str, Any]], Any] = {
+        "scatter": _draw_series if "series" in trace.get("meta", {}) else _draw_marks, "bar": _draw_bars,
+        "contour": _draw_contours, "surface": _draw_surface, "heatmap": _draw_map,
+    }[trace["type"]]  # fmt: skip
+    return draw(axis, trace)
+
+
+def _read(trace: dict[str, Any], key: str) -> np.ndarray:
+    """Return the numbers of a trace; None becomes a gap."""
+    return np.array(trace[key], float)
+
+
+def _draw_marks(axis: Any, trace: dict[str, Any]) -> None:
+    """Mark the models on a map."""
+    x, y = _read(trace, "x"), _read(trace, "y")
+    axis.plot(x, y, "+", color="white", markersize=9, markeredgewidth=1.6)
+    if "text" in trace["mode"]:
+        for name, place, *at in zip(trace["text"], trace["textposition"], x, y, strict=True):
+            up, side = place.split()
+            axis.annotate(escape_dollars(name), at, color="white", fontsize=8, textcoords="offset points",
+                          xytext=(0, 6 if up == "top" else -6), va="bottom" if up == "top" else "top",
+                          ha={"left": "right", "right": "left"}.get(side, "center"))  # fmt: skip
+
+
+def _draw_series(axis: Any, trace: dict[str, Any]) -> None:
+    """Draw a line, a band or dots of an algorithm."""
+    x, y, role, style = (
+        _read(trace, "x"),
+        _read(trace, "y"),
+        trace["meta"]["role"],
+        choose_style(trace["meta"]["series"]),
+    )
+    if role == "band":
+        axis.fill(x, y, color=style["color"], alpha=0.18, linewidth=0)
+    elif role == "dots":
+        axis.errorbar(x, y, xerr=trace["error_x"]["array"], fmt="o", color=style["color"], markersize=4, capsize=2)
+    else:
+        faint = {"alpha": 0.5} if role == "faint" else {}
+        axis.plot(x, y, linewidth=trace["line"]["width"] * 0.9, **style, **faint)
+
+
+def _draw_bars(axis: Any, trace: dict[str, Any]) -> None:
+    axis.bar(_read(trace, "x"), _read(trace, "y"), color=COLOURS[trace["meta"]["series"]])
+
+
+def _draw_contours(axis: Any, trace: dict[str, Any]) -> Any:
+    z, at = _read_heights(trace), trace["contours"]
+    rounding = 1e-4 * (at["end"] - at["start"])  # the page's numbers have six digits
+    levels = np.linspace(at["start"] - rounding, at["end"] + rounding, 16)
+    beyond = (bool(z.min() < levels[0]), bool(z.max() > levels[-1]))
+    arrows = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
+    made = axis.contourf(_read(trace, "x"), _read(trace, "y"), z, levels=levels, cmap="viridis", extend=arrows)
+    made.set_clim(at["start"], at["end"])
+    axis.set_aspect("equal")
+    return made
+
+
+def _draw_surface(axis: Any, trace: dict[str, Any]) -> Any:
+    a, b = np.meshgrid(_read(trace, "x"), _read(trace, "y"))
+    limits = {"vmin": trace["cmin"], "vmax": trace["cmax"]}
+    made = axis.plot_surface(a, b, _read_heights(trace), cmap="viridis", linewidth=0, **limits)
+    axis.set_zlim(trace["cmin"], trace["cmax"])
+    axis.set_zticks([])  # the colour says it
+    axis.locator_params(axis="both", nbins=4)
+    return made
+
+
+def _draw_map(axis: Any, trace: dict[str, Any]) -> Any:
+    """Draw classes over clients or rounds."""
+    z, names = _read_heights(trace), trace.get("y", ())
+    axis.xaxis.get_major_locator().set_params(integer=True)  # there is no client 2.5
     limits = {"vmin": trace["zmin"], "vmax": trace["zmax"], "cmap": "viridis"} if "zmin" in trace else {"cmap": "Blues"}
     made = axis.pcolormesh(np.arange(z.shape[1]), np.arange(z.shape[0]), z, shading="nearest", **limits)
-    if len(y) and z.shape[0] <= 20:
-        axis.set_yticks(np.arange(z.shape[0]), [escape_dollars(str(v)) for v in y])
+    if len(names) and z.shape[0] <= 20:
+        axis.set_yticks(np.arange(z.shape[0]), [escape_dollars(str(name)) for name in names])
     return made
+
+
+def _read_heights(trace: dict[str, Any]) -> Any:
+    return np.ma.masked_invalid(_read(trace, "z"))

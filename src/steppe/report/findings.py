@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from statistics import fmean
 
+from steppe.core.rounding import format_number
+from steppe.report.compare_table import format_difference
 from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import format_bytes, format_count, pluralize
 from steppe.report.repeat import describe_data, describe_model, format_value
-from steppe.report.seeds import compare_pairs, format_p, join_words, pair_differences
+from steppe.report.seeds import Paired, compare_pairs, format_p, join_words, pair_differences
 
 LEVEL = 0.05  # a difference with a smaller p is called a win
 
@@ -25,25 +27,27 @@ def write_headline(c: Comparison) -> str:
         return f"{join_words(equal)} are equal{' on a single seed' if single else ' on average'}: {reached}."
     side = "below" if m.lower else "above"
     ahead = f"{_format_gap(c, abs(mean - second.average('last')[0]))} {side} {second.label}"
+    tested = _describe_test(_compare_best(c))
     if has_winner(c):
-        return f"{best.label} won: {reached}, {ahead} ({_describe_test(c)}), {_compare_price(best, second)}."
+        return f"{best.label} won: {reached}, {ahead} ({tested}), {_compare_price(best, second)}."
     if single:
         return f"{best.label} leads on a single seed: {reached}, {ahead}, {_compare_price(best, second)}."
-    return f"No clear winner: {best.label} is {ahead}, which may be chance ({_describe_test(c)})."
+    return f"No clear winner: {best.label} is {ahead}, which may be chance ({tested})."
 
 
 def write_summary(c: Comparison) -> str:
     """Write the sentences below it: the difference seed by seed, and the cost."""
     best = c.ranking[0]
     if len(c.ranking) == 1:
-        return f"It sent {format_bytes(best.traffic)}{_format_gradients(best.gradients)}."
+        computed = "" if best.gradients is None else f" and computed {_format_passes(best)}"
+        return f"It sent {format_bytes(best.traffic)}{computed}."
     second, sentences = c.ranking[1], []
     pairs = pair_differences(best.by_seed, second.by_seed)
-    test = compare_pairs(best.by_seed, second.by_seed)
+    test = _compare_best(c)
     if test is not None and test.error is not None:
         ahead = sum((d < 0) == c.metric.lower and d != 0 for d in pairs)
         sentences.append(f"Seed by seed, {best.label} differs from {second.label} by "
-                         f"{c.metric.number(test.difference, sign=True)} ± {c.metric.number(test.error)}"
+                         f"{format_difference(test, c.metric)}"
                          f"{' points' if c.metric.percent else ''} (mean ± standard error) and is ahead "
                          f"in {ahead} of {len(pairs)} seeds ({best.variation}).")  # fmt: skip
     elif min(best.seeds, second.seeds) == 1:
@@ -51,18 +55,23 @@ def write_summary(c: Comparison) -> str:
     return " ".join([*sentences, _compare_cost(best, second)])
 
 
-def find_flattest(rows: dict[str, dict[str, Any]]) -> str:
-    """Say whose final model has the smallest λ1, if at least two were measured.
-
-    >>> find_flattest({"fedavg": {"λ1": (30.98, 0.1)}, "fedsam": {"λ1": (17.52, 0.1)}})
-    'The flattest minimum is that of fedsam (λ1 17.5; fedavg 31).'
-    """
-    found = sorted((values["λ1"][0], label) for label, values in rows.items() if "λ1" in values)
-    if len(found) < 2:
+def find_flattest(c: Comparison) -> str:
+    """Say whose final models have the smallest λ1 and whether a test over seeds confirms it, if two were measured."""
+    measured = {g.label: {r.seed: r.measures["λ1"][0] for r in g.runs if "λ1" in r.measures} for g in c.groups}
+    ranked = sorted((label for label in measured if measured[label]), key=lambda k: fmean(measured[k].values()))
+    if len(ranked) < 2:
         return ""
-    (least, flattest), *others = found
-    compared = ", ".join(f"{label} {value:.3g}" for value, label in others)
-    return f"The flattest minimum is that of {flattest} (λ1 {least:.3g}; {compared})."
+    number = {g.label: format_number(g.measures.get("λ1")) for g in c.groups}
+    values = ", ".join(f"{label} {number[label]}" for label in ranked)
+    first, second = (measured[label] for label in ranked[:2])
+    test = compare_pairs(first, second)
+    if min(len(first), len(second)) == 1:
+        return f"On a single seed, {ranked[0]} has the smallest λ1 ({values})."
+    said = f"{ranked[0]}'s is below {ranked[1]}'s"
+    if test is not None and test.p is not None and test.p < LEVEL and test.difference < 0:
+        return f"The smallest λ1 is clear: {said} ({_describe_test(test)}; {values})."
+    on_average = " on average" if test is not None and test.difference > 0 else ""  # not on the seeds that both have
+    return f"No clear smallest λ1: {said}{on_average}, which may be chance ({_describe_test(test)}; {values})."
 
 
 def list_notes(c: Comparison) -> list[str]:
@@ -101,14 +110,16 @@ def describe_setting(c: Comparison) -> str:
 
 def has_winner(c: Comparison) -> bool:
     """Return whether the best is ahead of the second by the paired t-test over their common seeds."""
-    best, second = c.ranking[:2]
-    test = compare_pairs(best.by_seed, second.by_seed)
+    test = _compare_best(c)
     return test is not None and test.p is not None and test.p < LEVEL and (test.difference < 0) == c.metric.lower
 
 
-def _describe_test(c: Comparison) -> str:
+def _compare_best(c: Comparison) -> Paired | None:
     best, second = c.ranking[:2]
-    test = compare_pairs(best.by_seed, second.by_seed)
+    return compare_pairs(best.by_seed, second.by_seed)
+
+
+def _describe_test(test: Paired | None) -> str:
     if test is None or test.error is None:
         return f"no test: they have {'one seed' if test else 'no seed'} in common"
     if test.p is None:
@@ -124,29 +135,34 @@ def _compare_cost(best: Group, second: Group) -> str:
     ratio = _format_ratio(best.traffic, second.traffic, second)
     text = f"{best.label} sent {format_bytes(best.traffic)} in all ({ratio})"
     if best.gradients is not None and second.gradients is not None:
-        text += f"{_format_gradients(best.gradients)} ({_format_ratio(best.gradients, second.gradients, second)})"
+        text += f" and computed {_format_passes(best)} ({second.label}: {_format_passes(second)})"
     return text + "."
 
 
 def _compare_price(best: Group, second: Group) -> str:
     """
     >>> from types import SimpleNamespace as G
-    >>> _compare_price(G(traffic=2.0, gradients=5.0), G(traffic=1.0, gradients=5.0))
-    'with 2× the traffic and the same number of gradients'
+    >>> _compare_price(G(traffic=2.0, gradients=5.0, forwards=5.0), G(traffic=1.0, gradients=5.0, forwards=0.0))
+    'with 2× the traffic, the same number of gradients and 5 extra forward passes'
     """
     if best.traffic == second.traffic:
-        price = "with the same traffic"
+        price = ["with the same traffic"]
     else:
-        price = f"with {best.traffic / second.traffic:.2g}× the traffic" if second.traffic else "with more traffic"
-    if best.gradients is None or not second.gradients:
-        return price
-    same = best.gradients == second.gradients
-    much = "the same number of" if same else f"{best.gradients / second.gradients:.2g}× the"
-    return f"{price} and {much} gradients"
+        price = [f"with {best.traffic / second.traffic:.2g}× the traffic" if second.traffic else "with more traffic"]
+    if best.gradients is not None and second.gradients:
+        same = best.gradients == second.gradients
+        price.append(f"{'the same number of' if same else f'{best.gradients / second.gradients:.2g}× the'} gradients")
+    if best.forwards != second.forwards and best.forwards is not None and second.forwards is not None:
+        both = best.forwards and second.forwards
+        count = f"{best.forwards / second.forwards:.2g}× the" if both else format_count(best.forwards or 0)
+        price.append(f"{count} extra forward passes")
+    return join_words(price)
 
 
-def _format_gradients(gradients: float | None) -> str:
-    return "" if gradients is None else f" and computed {format_count(gradients)} batch gradients"
+def _format_passes(g: Group) -> str:
+    """Return the gradients and, if there are any, the forward passes in addition to theirs."""
+    extra = f" and {format_count(g.forwards)} extra forward passes" if g.forwards else ""
+    return f"{format_count(g.gradients)} batch gradients{extra}"
 
 
 def _format_ratio(a: float, b: float, whose: Group) -> str:
@@ -163,6 +179,6 @@ def describe_curves(c: Comparison, key: str, name: str, percent: bool) -> str:
         curve = g.make_curve(key)
         if curve is not None:
             first, last, spread = (times * v for v in (curve.mean[0], curve.mean[-1], curve.spread[-1]))
-            end = f"{last:.3g} ± {spread:.2g}" if curve.seeds > 1 else f"{last:.3g}"
+            end = format_number((last, spread if curve.seeds > 1 else None))
             each.append(f"{g.label} from {first:.3g} to {end}{unit}")
     return f"{name}: {'; '.join(each)}."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from math import floor, isfinite, log10
-
-Number = tuple[float, float | None]  # a value and, where it has one, its uncertainty
+from collections.abc import Iterable, Mapping
+from math import nan
+from typing import Any
 
 
 def format_bytes(count: float) -> str:
@@ -39,33 +39,16 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def format_number(number: Number | None) -> str:
-    """Return a value, rounded to what its uncertainty allows.
+def count_evaluations(summary: Mapping[str, Any]) -> int:
+    """Return after how many rounds a run was evaluated; earlier versions did not record it."""
+    return int(summary.get("evaluations", summary["rounds"]))
 
-    >>> format_number((18.16279, 2.897)), format_number((1.8652, 0.0144)), format_number((0.00012345, None))
-    ('18 ± 3', '1.865 ± 0.014', '0.000123')
-    >>> format_number((22.485731, 0.000081)), format_number((1.0972345, 1.2e-6)), format_number((2.5e-9, 1e-10))
-    ('22.486 ± 8e-05', '1.0972 ± 1e-06', '2.50e-09 ± 1e-10')
-    >>> format_number((1234.5, None)), format_number(None)
-    ('1234', '–')
+
+def name_tail(evaluations: Iterable[int]) -> str:
+    """Name what `mean_of_last_ten` covers in runs with these numbers of evaluations: all of them, if they are fewer.
+
+    >>> name_tail([30, 12]), name_tail([4, 4]), name_tail([30, 4])
+    ('last ten', 'last 4', 'last ten or fewer')
     """
-    if number is None:
-        return "–"
-    value, error = number
-    if error is None or not isfinite(error) or error <= 0:
-        return _round(value, 3)
-    digits = 2 if f"{error:.0e}"[0] == "1" else 1  # of the error: rounding 0.14 to 0.1 would say too little
-    decimals = digits - 1 - floor(log10(float(f"{error:.{digits - 1}e}")))
-    if abs(value) > 1e5 * error and 1e-4 <= abs(value) < 1e6:  # five digits are enough to read
-        return f"{_round(value, 5)} ± {error:.0e}"
-    if not -4 <= decimals <= 6:
-        return f"{value:.2e} ± {error:.0e}"
-    rounded = round(value, decimals) + 0.0  # no minus before a zero
-    return f"{rounded:.{max(decimals, 0)}f} ± {round(error, decimals):.{max(decimals, 0)}f}"
-
-
-def _round(value: float, digits: int) -> str:
-    if value and isfinite(value) and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
-    whole = floor(log10(abs(value))) + 1 if value and isfinite(value) else 1
-    return f"{value:.{max(digits - whole, 0)}f}"
+    counts = {min(count, 10) for count in evaluations}
+    return "last ten" if counts == {10} else f"last {counts.pop()}" if len(counts) == 1 else "last ten or fewer"

@@ -21,7 +21,7 @@ from steppe.report.comparison import Comparison, Group
 from steppe.report.formats import pluralize
 from steppe.report.landscapes import TITLES, draw_landscapes
 from steppe.report.repeat import describe_idea, explain_repeat
-from steppe.report.report_tables import Table
+from steppe.report.table import Table
 from steppe.runs.curves import COLOURS
 
 # The same hues as COLOURS, lighter, for a dark page.

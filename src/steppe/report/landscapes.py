@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steppe.flatness.landscape import Landscape
-from steppe.report.charts import Chart, Panel, draw_line, list_values, make_axis
+from steppe.report.charts import Chart, Panel, choose_ticks, draw_line, list_values, make_axis
 from steppe.report.comparison import Comparison, Group, Run
 from steppe.report.formats import capitalize
 from steppe.report.measure_tables import OWN_DATA
@@ -72,9 +72,7 @@ class Heights:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places between 0 and 1, and losses."""
-        at = np.linspace(self.low, self.high, 5)
-        return [(float(i / 4), f"{10**v if self.log else v:.2g}") for i, v in enumerate(at)]
+        return choose_ticks(self.low, self.high, self.log)
 
     @property
     def description(self) -> str:
@@ -189,7 +187,7 @@ def _draw_surface(title: str, land: Landscape, heights: Heights) -> Chart:
     lines = {"start": heights.low, "end": heights.high, "size": (heights.high - heights.low) / 14}
     solid = {"type": "surface", **_make_grid(land, heights), "cmin": heights.low, "cmax": heights.high,
              "contours": {"z": lines}}  # fmt: skip
-    layout: dict[str, Any] = {"scene": {}}
+    layout = {"scene": {"xaxis": make_axis(_name_direction(land, 1)), "yaxis": make_axis(_name_direction(land, 2))}}
     return Chart(title, [solid], layout, f"Loss around the model, {_describe_range(title, land)}.", None)
 
 
@@ -215,7 +213,9 @@ def _draw_client_planes(found: list[Found]) -> list[Panel]:
         some = f" The first {MOST} of {len(f.lands)} clients." if len(f.lands) > MOST else ""
         ranges = "; ".join(_describe_range(key.replace("-", " "), land) for key, land in shown.items())
         caption = f"{f.title}: each client's loss over {OWN_DATA}, {ranges}.{some} {heights.description}"
-        panels.append(Panel(charts, caption, columns=5, bar=heights.ticks, bar_name=f"{f.title}: loss"))
+        names = [(_name_direction(land, 1), _name_direction(land, 2)) for land in shown.values()]
+        panels.append(Panel(charts, caption, columns=5, bar=heights.ticks, bar_name=f"{f.title}: loss",
+                            outer=names[0]))  # fmt: skip
     return panels
 
 

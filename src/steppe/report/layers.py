@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from steppe.core.rounding import Number, format_number
 from steppe.report.charts import Chart, Panel, list_values, make_axis
 from steppe.report.comparison import Comparison
-from steppe.report.formats import Number, format_number
 from steppe.report.measure_tables import OWN_DATA, PROFILES
 
 

@@ -1,4 +1,4 @@
-"""What has a name: read from the registries, never written down twice."""
+"""Everything that has a name, read from the registries."""
 
 from __future__ import annotations
 
@@ -7,40 +7,47 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
 from steppe.algorithms import CATALOGUE
-from steppe.config import RECIPES, Config
-from steppe.core.errors import SteppeError, quote
+from steppe.config import Config
+from steppe.core.errors import SteppeError, quote, take_first_line
+from steppe.core.losses import LOSSES
+from steppe.core.named_metrics import METRICS, USUAL
 from steppe.core.ranges import read_hints
 from steppe.data import AUGMENTATIONS, DATASETS, PARTITIONS
 from steppe.measures.during_training import MEASURES
 from steppe.models import MODELS, describe
-from steppe.references import ALGORITHMS, installed
+from steppe.presets import RECIPES
+from steppe.references import ALGORITHMS, list_installed
 from steppe.references import PARTS as REGISTERED_PARTS
 from steppe.registry import PARTS, find_entry, find_part, list_settings
 
 PLACES = {
-    "folder:PATH": {"about": "a folder of pictures, as train/<class>/* and test/<class>/*"},
+    "folder:PATH": {"about": "a folder of images, as train/<class>/* and test/<class>/*"},
     "hub:NAME": {"about": "a data set of the Hugging Face Hub (extra hub)"},
-    "FILE.npz": {"about": "arrays train_images, train_labels, test_images and test_labels, as MedMNIST has them"},
+    "FILE.npz": {"about": "arrays train_images, train_labels, test_images and test_labels, as in MedMNIST"},
 }
 
 
 def list_catalogue() -> dict[str, dict[str, dict[str, Any]]]:
-    """Everything that has a name, by kind, for `steppe list`."""
+    """Return everything that has a name, by kind, for `steppe list`."""
     return {
-        "algorithms": {name: _entry(f) for name, f in CATALOGUE.items()} | _foreign(ALGORITHMS, CATALOGUE, find_entry),
-        "parts": {name: _entry(f) for name, f in PARTS.items()} | _foreign(REGISTERED_PARTS, PARTS, find_part),
+        "algorithms": {name: _describe(f) for name, f in CATALOGUE.items()}
+        | _list_foreign(ALGORITHMS, CATALOGUE, find_entry),
+        "parts": {name: _describe(f) for name, f in PARTS.items()} | _list_foreign(REGISTERED_PARTS, PARTS, find_part),
         "data": {name: {"about": about} for name, (_, about) in DATASETS.items()} | PLACES,
         "partitions": {name: {"about": about} for name, (_, about) in PARTITIONS.items()},
         "augmentations": {name: {"about": repr(a).removeprefix("Augmentation")} for name, a in AUGMENTATIONS.items()},
         "models": {name: {"about": describe(name)} for name in MODELS},
         "measures": {name: {"about": m.about, "settings": {"for": m.kind} | ({"usual": True} if m.usual else {})}
                      for name, m in MEASURES.items()},
+        "losses": {name: {"about": f"{_say_what(f)} Usual metric: {USUAL[name]}."} for name, f in LOSSES.items()},
+        "metrics": {name: {"about": f"{_say_what(m.finish or m.each or m.on_all)} "
+                                    f"{'Lower' if m.lower else 'Higher'} is better."} for name, m in METRICS.items()},
         "protocols": {"fine_tune": {
             "about": "evaluate each client's own model after some epochs on its own data, with any algorithm "
             "(FedAvg-FT is fedavg with it, FedSoL-FT is fedsol with it)",
             "settings": {"personal": "[1, 5]", "personal_lr": None}}},
         "recipes": {name: {"about": "", "settings": recipe} for name, recipe in RECIPES.items()},
-        "keys": {name: _key(field) for name, field in Config.model_fields.items()},
+        "keys": {name: _describe_key(field) for name, field in Config.model_fields.items()},
     }  # fmt: skip
 
 
@@ -60,27 +67,35 @@ def find_entries(words: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
                 found.setdefault(kind, {})[name] = entry
     if not found:
         names = [name for entries in everything.values() for name in entries]
-        close = get_close_matches(texts[0][:80], [*everything, *names])
-        guess = f"did you mean {' or '.join(close)}" if close else f"kinds are {', '.join(everything)}"
-        raise SteppeError(f"nothing here is called {' '.join(map(quote, texts))}; {guess}")
+        close = get_close_matches(texts[0][:80], dict.fromkeys([*everything, *names]))
+        guess = f"did you mean {' or '.join(close)}?" if close else f"the kinds are {', '.join(everything)}"
+        raise SteppeError(f"nothing is called {' '.join(map(quote, texts))}; {guess}")
     return found
 
 
-def _key(field: Any) -> dict[str, Any]:
+def _describe_key(field: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"about": field.description, "role": field.json_schema_extra["role"],
                              "settings": {"default": field.get_default(call_default_factory=True)}}  # fmt: skip
-    hints = [hint for hint in (field.annotation, *get_args(field.annotation)) if get_origin(hint) is Literal]
-    return entry | ({"choices": {"default": list(get_args(hints[0]))}} if hints else {})
+    hints = [field.annotation] if get_origin(field.annotation) is Literal else get_args(field.annotation)
+    kinds = [hint for hint in hints if hint is not type(None)]  # of several, as of `workers`, a list would hide one
+    words = list(get_args(kinds[0])) if [get_origin(kind) for kind in kinds] == [Literal] else []
+    return entry | ({"choices": {"default": words}} if words else {})
 
 
-def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
+def _say_what(function: Any) -> str:
+    """Return the first sentence of a docstring, without its verb."""
+    text = take_first_line(function.__doc__).removeprefix("Return ")
+    return text[:1].upper() + text[1:]
+
+
+def _list_foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, dict[str, Any]]:
     """Return what installed packages registered, each with the package and the place that it comes from."""
     entries = {}
-    for name, point in installed(group).items():
+    for name, point in list_installed(group).items():
         if name in ours:
             continue
         try:
-            entry = _entry(find(name))
+            entry = _describe(find(name))
         except SteppeError as error:
             entry = {"about": str(error), "settings": {}}
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
@@ -88,15 +103,15 @@ def _foreign(group: str, ours: Mapping[str, Any], find: Callable[[str], Any]) ->
     return entries
 
 
-def _entry(function: Any) -> dict[str, Any]:
-    about = (function.__doc__ or "").strip().splitlines()
+def _describe(function: Any) -> dict[str, Any]:
+    about = take_first_line(function.__doc__)
     if isinstance(function, type):  # the file of a part describes its idea
         import inspect
 
         module = inspect.getmodule(function)
         if not function.__doc__ or function.__doc__.startswith(function.__name__ + "("):
-            about = ((module.__doc__ if module else "") or "").strip().splitlines()
-    entry: dict[str, Any] = {"about": about[0] if about else "", "settings": {}}
+            about = take_first_line(module.__doc__ if module else None)
+    entry: dict[str, Any] = {"about": about, "settings": {}}
     hints = read_hints(function)
     for name, default in list_settings(function).items():
         entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader
 from steppe.report import findings, report_tables
 from steppe.report.comparison import Comparison
 from steppe.report.repeat import explain_repeat
-from steppe.report.report_tables import Table
+from steppe.report.table import Table
 
 
 def render_markdown(c: Comparison) -> str:
@@ -36,10 +36,21 @@ def render_latex_table(table: Table) -> str:
     return _LATEX.get_template("table.tex.jinja").render(table=table)
 
 
+_NUMBER = re.compile(r"\W*\d|\W*(failed|not run|not measured)?$")  # a cell that stands in a column of numbers
+
+
 def render_markdown_table(table: Table) -> str:
-    """Write a table with its names on the left and numbers on the right."""
+    """Write a table with names and words on the left and numbers on the right.
+
+    >>> print(render_markdown_table(Table("", ["arm", "chosen", "%"], [["a", "lr=1", "5.2"], ["b", "lr=2", ""]])))
+    | arm | chosen | % |
+    |:---|:---|---:|
+    | a | lr=1 | 5.2 |
+    | b | lr=2 |  |
+    """
     rows = ["| " + " | ".join(map(escape_markdown, row)) + " |" for row in (table.columns, *table.rows)]
-    rows.insert(1, "|" + "|".join([":---", *["---:"] * (len(table.columns) - 1)]) + "|")
+    sides = ["---:" if all(map(_NUMBER.match, column)) else ":---" for column in zip(*table.rows, strict=True)]
+    rows.insert(1, "|" + "|".join([":---", *sides[1:]]) + "|")
     return "\n".join(rows)
 
 
@@ -77,10 +88,14 @@ def escape_latex(text: str) -> str:
     r"""Escape what LaTeX would read as markup; the result is ASCII.
 
     >>> escape_latex("λ1 of fed_sam: -3.2 ± 0.1 %")
-    '$\\lambda$1 of fed\\_sam: $-$3.2 $\\pm$ 0.1 \\%'
+    '$\\lambda_1$ of fed\\_sam: $-$3.2 $\\pm$ 0.1 \\%'
+    >>> escape_latex("‖w_i − x‖, cos(g_u,g_p)")
+    '$\\|$$w_i$ $-$ x$\\|$, cos($g_u$,$g_p$)'
     """
     text = re.sub(r"(?<!\S)-(?=\d)", "−", text)
     plain = "".join(_TEX.get(ch) or _spell_letter(ch) for ch in text)
+    plain = re.sub(r"\$\\lambda\$(\d)", r"$\\lambda_\1$", plain)
+    plain = re.sub(r"\b(w|L|g)\\_(i|p|u)\b", r"$\1_\2$", plain)  # symbols of the measures' names and notes
     return re.sub(r"(?<=[-,'])(?=[-,'])", "{}", plain)  # two of them would become one sign
 
 

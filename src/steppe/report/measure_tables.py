@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steppe.report.formats import Number, format_number
+from steppe.core.rounding import Number, format_number
 from steppe.report.seeds import compute_spread
+from steppe.report.table import Table
+from steppe.runs.folder import RunFolder
 
 Content = Mapping[str, Any]  # of analysis.json
 
@@ -18,15 +20,15 @@ class Column(NamedTuple):
     of: Callable[[Any], Any]  # the measure's JSON -> an estimate's JSON, or a plain number
 
 
-def _eigenvalue(end: str) -> Callable[[Any], Any]:
+def _take_eigenvalue(end: str) -> Callable[[Any], Any]:
     return lambda m: {"value": m[end]["values"][0], "error": m[end]["residuals"][0]}
 
 
 COLUMNS: dict[str, list[Column]] = {
     "Hessian": [
-        Column("λ1", "lambda1", _eigenvalue("top")),
+        Column("λ1", "lambda1", _take_eigenvalue("top")),
         Column("λ1/λ5", "lambda1", lambda m: {"value": m["ratio"], "error": m.get("ratio_error")}),
-        Column("smallest λ", "smallest", _eigenvalue("bottom")),
+        Column("smallest λ", "smallest", _take_eigenvalue("bottom")),
         Column("trace", "trace", lambda m: m),
         Column("trace++", "trace_pp", lambda m: m),
     ],
@@ -74,8 +76,8 @@ LEGEND = {  # what a heading alone does not say
     "forgetting": "forgetting: how much of it local training costs",
 }
 OWN_DATA = "its own training data, at most as many examples as the sample has"  # for curvature and landscapes
-NOTES = {"clients, one more round": ["clients' losses are over all of their training data, for λ1 over at most "
-                                     "as many examples as the sample has"]}  # fmt: skip
+NOTES = {"clients, one more round": ["clients' losses cover all of their training data, their λ1 at most as many "
+                                     "examples as the sample has"]}  # fmt: skip
 
 
 class Profile(NamedTuple):
@@ -95,13 +97,6 @@ PROFILES = [
 ]
 
 
-class Table(NamedTuple):
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    legend: str = ""
-
-
 def split_to_width(table: Table, width: int) -> list[Table]:
     """Split a table into pieces that fit a terminal of this width, to be shown one below the other."""
     wide = [max(len(row[i]) for row in [table.columns, *table.rows]) + 2 for i in range(len(table.columns))]
@@ -110,9 +105,9 @@ def split_to_width(table: Table, width: int) -> list[Table]:
         if pieces[-1] and wide[0] + sum(wide[k] for k in pieces[-1]) + wide[i] > width + 2:
             pieces.append([])
         pieces[-1].append(i)
-    return [Table(table.title, [table.columns[i] for i in [0, *piece]],
+    return [Table(table.title + ", continued" * (piece is not pieces[0]), [table.columns[i] for i in [0, *piece]],
                   [[row[i] for i in [0, *piece]] for row in table.rows],
-                  table.legend if piece is pieces[-1] else "") for piece in pieces]  # fmt: skip
+                  table.note if piece is pieces[-1] else "") for piece in pieces]  # fmt: skip
 
 
 def read_number(found: Any) -> Number | None:
@@ -155,12 +150,12 @@ def make_profile_tables(runs: Mapping[str, Content], among: Sequence[str]) -> li
     """Make a table per run of the numbers of its layers or tensors."""
     made = []
     for label, content in runs.items():
-        for measure in ("per_layer", "radius_profile"):
+        for measure, what in (("per_layer", "blocks of the Hessian"), ("radius_profile", "FedSoL's adaptive radius")):
             if measure in content["measures"] and measure in among:
                 parts = {p.what: p.of(content["measures"][measure]) for p in PROFILES if p.measure == measure}
                 names = list(next(iter(parts.values())))
                 rows = [[name, *(format_number(read_number(p.get(name))) for p in parts.values())] for name in names]
-                made.append(Table(label, ["part", *parts], rows))
+                made.append(Table(f"{label}: {what}", ["part", *parts], rows))
     return made
 
 
@@ -187,7 +182,7 @@ def shorten_paths(paths: Sequence[Path]) -> list[str]:
     ['fedavg/seed-0']
     """
     if len(paths) == 1:
-        return ["/".join(paths[0].parts[-2 if paths[0].name.startswith("seed-") else -1 :]) or str(paths[0])]
+        return [RunFolder(paths[0]).name or str(paths[0])]
     parts = [p.parts for p in paths]
     shared = 0
     while all(len(p) > shared + 1 for p in parts) and len({p[shared] for p in parts}) == 1:

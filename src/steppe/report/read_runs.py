@@ -21,7 +21,7 @@ def read(folders: Sequence[Path]) -> Comparison:
     runs: dict[Path, Run] = {}
     left_out: list[str] = []
     for where in folders:
-        found = RunFolder.find([where])
+        found = _order_as_compared(where, RunFolder.find([where]))
         faults = []
         for one in found:
             fault = _find_fault(one)
@@ -35,11 +35,24 @@ def read(folders: Sequence[Path]) -> Comparison:
     return _group(list(runs.values()), left_out)
 
 
+def _order_as_compared(where: Path, found: list[RunFolder]) -> list[RunFolder]:
+    """Put algorithms in the order in which they were compared, which gives them the colours of `compare`'s picture."""
+    try:
+        labels = [line["algorithm"] for line in RunFolder(where).read("comparison.json")["lines"]]
+    except (SteppeError, LookupError, TypeError):  # none, or damaged
+        return found
+    return sorted(found, key=lambda one: labels.index(one.label) if one.label in labels else len(labels))
+
+
 def _find_fault(one: RunFolder) -> str | None:
     if not one.finished:
         return f"{one} has not finished: continue it ({one.how_to_resume})."
     if not any(one.metric.name in r for r in one.history):
+        if one.history and one.about.get("data", {}).get("test") == 0:
+            return f"{one} has no test data, so there is nothing to report; its training losses are in rounds.csv."
         return f"{one} has no evaluated round, so there is nothing to report: run it for at least one round."
+    if one.summary is not None and one.summary.get("last", 0.0) is None:
+        return f"{one}: the final {one.metric.name} is not finite, so there is nothing to report; see rounds.csv."
     return None
 
 
@@ -47,7 +60,7 @@ def _read_run(one: RunFolder) -> Run:
     config, about, summary = one.stored, one.about, one.read("result.json")
     if "cost" not in about or "last" not in summary:
         raise SteppeError(f"{one} is not the folder of a run: its files are not those that steppe run writes.")
-    return Run(one, config, about, one.versions, one.history, summary, one.analysis() or {})
+    return Run(one, config, about, one.versions, one.history, summary, one.read_analysis() or {})
 
 
 def _group(runs: list[Run], left_out: list[str]) -> Comparison:
@@ -91,7 +104,7 @@ def _name_algorithm(run: Run) -> str:
 
 
 def _check_same_data(runs: list[Run]) -> None:
-    """Refuse data of different names; of one name, data with another content, unless each seed holds out its own."""
+    """Refuse data of different names; of one name, data with different content, unless each seed holds out its own."""
     names = list(dict.fromkeys(r.config["data"] for r in runs))
     if len(names) > 1:
         raise SteppeError(f"The runs are on different data ({', '.join(names)}): make one report for each.")
@@ -105,5 +118,7 @@ def _check_same_data(runs: list[Run]) -> None:
 def _find_metric(runs: list[Run]) -> Metric:
     metrics = {run.metric.name: run.metric for run in runs}
     if len(metrics) > 1:
-        raise SteppeError(f"The runs are judged by different metrics ({', '.join(metrics)}): make one report for each.")
+        raise SteppeError(
+            f"The runs are evaluated by different metrics ({', '.join(metrics)}): make a report for each."
+        )
     return next(iter(metrics.values()))

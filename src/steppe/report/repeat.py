@@ -1,4 +1,4 @@
-"""How a run can be repeated: by a command only where that command would make the same run."""
+"""How a run can be repeated: by a command only if that command would make the same run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from steppe.algorithms import CATALOGUE
 from steppe.config import OWN, Config, list_keys, resolve
-from steppe.core.errors import SteppeError
+from steppe.core.errors import SteppeError, take_first_line
 from steppe.data import Partition
 from steppe.data.partition import is_rule
 from steppe.references import hash_file, is_reference
@@ -31,6 +31,13 @@ def explain_repeat(run: Run) -> Repeat:
     config = run.folder.config
     if run.partition is None:
         return Repeat("Run by a federation of nodes, each with its own data: repeat it with steppe federate.", None)
+    lost_partition = ""
+    if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
+        lost_partition = "the partition, which was the user's own, from the run's folder"
+    elif not is_rule(config.partition) and _read_partition_hash(config.partition) != run.partition.hash:
+        lost_partition = f"the partition, which {config.partition} no longer holds but the run's folder does"
+    if lost_partition:
+        config = config.model_copy(update={"partition": str(run.folder.partition_file)})
     if own := list_own_objects(run):
         named: dict[str, Any] = {} if "algorithm" in run.folder.own else {"algorithm": config.algorithm}
         if named_parts := [text for text in config.add if not text.startswith(OWN)]:
@@ -39,27 +46,21 @@ def explain_repeat(run: Run) -> Repeat:
         return Repeat(f"Run from Python with {'; '.join(own)}. A command cannot name such objects: repeat the run from "
                       f"Python with the same ones{f' and {settings}' if settings else ''}.", None)  # fmt: skip
     if (data := run.about.get("data")) and run.data is None and _can_load(run):
-        return Repeat(f"The data set {data['name']} on this machine has another content than the run's (hash "
+        return Repeat(f"The data set {data['name']} on this machine differs from the run's (hash "
                       f"{data['hash']}), so no command here repeats the run.", None)  # fmt: skip
     config, lost = find_own_files(run, config)
     if lost:
-        return Repeat(f"Run with {lost}, which is not here as it was then, so no command here repeats the run.", None)
+        return Repeat(f"Run with {lost}, which is missing or has changed, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
     needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
-    copy = config.model_copy(update={"partition": str(run.folder.partition_file)})
-    if config.partition.startswith(OWN) or (run.about.get("partition") or {}).get("by"):
-        needs.append("the partition, which was the user's own, from the run's folder")
-        config = copy
-    elif not is_rule(config.partition) and _partition_hash(config.partition) != run.partition.hash:
-        needs.append(f"the partition, which {config.partition} no longer holds but the run's folder does")
-        config = copy
+    needs += [lost_partition] if lost_partition else []
     sentence = "" if "format" in run.about else OLD
     sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
     return Repeat(sentence, format_command(config))
 
 
 def find_own_files(run: Run, config: Config) -> tuple[Config, str]:
-    """The configuration with the places where the run's own files are now, and the first that is not what it was."""
+    """Return the configuration with the places of the run's own files, and the first file that has changed."""
     now = find_sources(config.algorithm, config.add)
     for name, was in run.about.get("sources", {}).items():
         if now.get(name, {}).get("sha256") == was["sha256"]:
@@ -84,6 +85,7 @@ def list_own_objects(run: Run) -> list[str]:
         ),
         "model": lambda: describe_model(run),
         "data": lambda: describe_data(run),
+        "optimiser": lambda: f"the optimiser {run.config['optimiser'].removeprefix(OWN)}",
         "loss": lambda: f"the loss {about['loss']['type']}",
     }
     if "format" not in about:
@@ -96,7 +98,10 @@ def list_own_objects(run: Run) -> list[str]:
         if "data" not in own and about["metric"]["name"] != "accuracy":
             found.append(f"the metric {about['metric']['name']}")
     found += [f"the metric {name.removeprefix(OWN)}" for name in run.config.get("metrics", []) if name.startswith(OWN)]
-    return found + (["a head chosen by the user"] if about["model"].get("own_head") else [])
+    found += [f"the function {predict} as predict"] if (predict := about["model"].get("predict")) else []
+    return found + (
+        [f"the head {about['model'].get('head', 'chosen by the user')}"] if about["model"].get("own_head") else []
+    )
 
 
 def _describe_part(part: dict[str, Any]) -> str:
@@ -124,17 +129,17 @@ def describe_data(run: Run) -> str:
 def describe_idea(run: Run) -> str:
     """Return the paper and its idea, as the catalogue has them; empty for the user's own algorithm."""
     entry = None if list_own_objects(run) else CATALOGUE.get(run.folder.config.algorithm)
-    return ((entry.__doc__ if entry else "") or "").strip().partition("\n")[0]
+    return take_first_line(entry.__doc__ if entry else None)
 
 
 def find_settings(config: Config) -> dict[str, Any]:
-    """Return the keys of a run that differ from the defaults, or from the recipe; names and onlookers are left out."""
+    """Return the keys of a run that differ from the defaults, or from the recipe; names and tracking are left out."""
     names = {key: value for key in ("algorithm", "data") if not (value := getattr(config, key)).startswith(OWN)}
     recipe = {"recipe": config.recipe} if config.recipe else {}
     base = resolve({**names, **recipe, "add": config.add}).model_dump(mode="json")
-    own = {"loss"} if str(config.loss).startswith(OWN) else set()
+    own = {key for key in ("loss", "optimiser") if str(getattr(config, key)).startswith(OWN)}
     own |= {"metrics"} if any(m.startswith(OWN) for m in config.metrics) else set()
-    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *list_keys("onlooker")}
+    skipped = {"algorithm", "data", "model", "add", "settings", *own, *recipe, *list_keys("tracking")}
     return recipe | {k: v for k, v in config.model_dump(mode="json").items() if k not in skipped and v != base[k]}
 
 
@@ -166,7 +171,7 @@ def _hash(data: dict[str, Any] | None) -> str:
     return f" (hash {data['hash']})" if data else ""
 
 
-def _partition_hash(path: str) -> str | None:
+def _read_partition_hash(path: str) -> str | None:
     try:
         return Partition.load(Path(path)).hash
     except (SteppeError, OSError):

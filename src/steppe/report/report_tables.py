@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 
 import numpy as np
 
+from steppe.core.rounding import format_number
 from steppe.flatness import over_rounds
 from steppe.report import measure_tables
-from steppe.report.compare_table import format_loss
+from steppe.report.compare_table import format_difference, format_loss, format_test
 from steppe.report.comparison import Axis, Comparison, Curve
-from steppe.report.formats import capitalize, format_bytes, format_count, format_number, pluralize
-from steppe.report.seeds import compute_spread
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as text; the first column is left-aligned and names the row."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    note: str = ""
-    series: bool = True  # rows are the algorithms
+from steppe.report.formats import (
+    capitalize,
+    count_evaluations,
+    format_bytes,
+    format_count,
+    name_tail,
+    pluralize,
+)
+from steppe.report.seeds import compare_pairs, compute_spread
+from steppe.report.table import Table
 
 
 def make_tables(c: Comparison) -> list[Table]:
@@ -35,18 +32,26 @@ def make_tables(c: Comparison) -> list[Table]:
 
 
 def make_results(c: Comparison) -> Table:
-    """Make the table of final metrics and losses."""
+    """Make the table of final metrics and losses, with a test of each algorithm against the best."""
     m, unit = c.metric, " (%)" if c.metric.percent else ""
+    best = c.ranking[0]
+    tests = {g.label: None if g is best else compare_pairs(g.by_seed, best.by_seed) for g in c.ranking}
+    tested = any(test is not None and test.error is not None for test in tests.values())
     rows = []
     for g in c.ranking:
         metrics = [m.pair(*g.average(key), g.seeds) for key in ("last", "mean_of_last_ten", "best")]
         metrics += [other.pair(*g.average_metric(other.name), g.seeds) for other in c.others]
-        rows.append([g.label, *metrics, format_loss(g.average("loss"), g.seeds), str(g.seeds)])
+        test = [format_difference(tests[g.label], m), format_test(tests[g.label])] if tested else []
+        rows.append([g.label, metrics[0], *test, *metrics[1:], format_loss(g.average("loss"), g.seeds), str(g.seeds)])
     spread_note = "mean ± standard deviation over seeds; " if any(g.seeds > 1 for g in c.groups) else ""
-    further = [f"final {other.name}{' (%)' if other.percent else ''}" for other in c.others]
-    columns = ["algorithm", f"final {m.name}{unit}", f"mean of last ten{unit}", f"best{unit}", *further, "test loss",
-               "seeds"]  # fmt: skip
-    return Table("Results", columns, rows, f"On the test set; {spread_note}best final model first.")
+    test_note = (f" − {best.label}: difference of the final {m.name}, ± standard error over seeds; p: paired t-test, "
+                 "not corrected for the number of rows.") if tested else ""  # fmt: skip
+    further = [f"final {other.heading}" for other in c.others]
+    against = [f"− {best.label}{' (points)' if m.percent else ''}", "p"] if tested else []
+    tail = name_tail(count_evaluations(run.summary) for run in c.runs)
+    columns = ["algorithm", f"final {m.heading}", *against, f"mean of {tail}{unit}", f"best{unit}", *further,
+               "test loss", "seeds"]  # fmt: skip
+    return Table("Results", columns, rows, f"On the test set; {spread_note}best final model first.{test_note}")
 
 
 def make_personal(c: Comparison) -> Table | None:
@@ -133,7 +138,7 @@ def make_flatness(c: Comparison) -> list[Table]:
     made = []
     for kind in measure_tables.make_tables(shown):
         rows = [[heading, *(row[i + 1] for row in kind.rows)] for i, heading in enumerate(kind.columns[1:])]
-        legend = f"{kind.legend.rstrip('.')}. " if kind.legend else ""
+        legend = f"{kind.note.rstrip('.')}. " if kind.note else ""
         made.append(Table(capitalize(kind.title), ["measure", *shown], rows, legend + note, series=False))
     return made
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from steppe.core.errors import make_missing_error
 from steppe.core.metric import Metric
-from steppe.jobs.points import Point, find_best, find_others
+from steppe.jobs.points import Point, find_best, find_metric, find_others
 from steppe.report import compare_table, sweep_table
 from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
 from steppe.report.seeds import describe_points
 from steppe.report.write import write
-from steppe.runs.curves import draw_figure, plot_curves
+from steppe.runs.curves import draw_figure, list_curves, plot_curves
 from steppe.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -77,18 +77,22 @@ class ManyRuns(ResultObject):
     """Points with their runs: what comparisons and sweeps have in common."""
 
     def __init__(self, points: Sequence[Point], seeds: int, folder: Path, title: str, holder: Any = None) -> None:
-        """`holder` keeps a temporary folder alive as long as this object."""
+        """Take the points; `holder` keeps a temporary folder alive as long as this object."""
         self.points, self.seeds, self.folder, self.title, self._holder = list(points), seeds, folder, title, holder
         self.failed = {p.label: dict(p.failed) for p in self.points if p.failed}
 
     @property
     def metric(self) -> Metric:
-        return next((p.metric for p in self.points if p.results), self.points[0].metric)
+        return find_metric(self.points)
 
     @property
     def runs(self) -> dict[str, list[RunFolder]]:
         """Return the folders of the finished runs, one per seed."""
         return {p.label: [p.run(seed) for seed in sorted(p.results)] for p in self.points}
+
+    def write_summary(self) -> dict[str, Any]:
+        """Write a summary for scripts into the folder, as the command line does, and return it."""
+        raise NotImplementedError
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write a page about all runs, as `steppe report` does; the suffix is .html, .md or .tex."""
@@ -107,9 +111,23 @@ class ComparedRuns(ManyRuns):
     def lines(self) -> list[Line]:
         return make_lines(self.points)
 
+    def write_summary(self, flatness: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Write comparison.json and, of runs that ended, curves.png; return the former."""
+        from steppe.report.figures import draw_histories
+
+        lines = [asdict(line) for line in self.lines]
+        found = {"variation": describe_points(self.points), "lines": lines, "failed": self.failed}
+        found |= {"flatness": flatness} if flatness else {}
+        RunFolder(self.folder).write("comparison.json", found)
+        if histories := {p.label: p.histories for p in self.points if p.results}:
+            shown = list_curves([self.metric, *find_others(self.points)])
+            draw_histories(histories, self.folder / "curves.png", shown, self.title)
+        return found
+
     @property
     def records(self) -> list[dict[str, Any]]:
-        return [_flat(asdict(line)) for line in self.lines]
+        each = [asdict(line) for line in self.lines]
+        return [_flatten({k: v for k, v in one.items() if v is not None or k != "against_first"}) for one in each]
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         return compare_table.make_cells(self.lines, self.metric, find_others(self.points))
@@ -117,11 +135,19 @@ class ComparedRuns(ManyRuns):
     @property
     def legend(self) -> str:  # type: ignore[override]
         variation = describe_points(self.points) if self.seeds > 1 else ""
-        return compare_table.explain_columns(self.cells()[0], self.metric, variation)
+        lost = "; ".join(f"{label} {len(why)} of {self.seeds}" for label, why in self.failed.items())
+        told = compare_table.explain_columns(self.cells()[0], self.metric, variation)
+        return f"{told}\nruns that failed, and are left out: {lost}" if lost else told
 
 
 class SweptRuns(ManyRuns):
     """What `steppe.sweep` returns: one line per point."""
+
+    def write_summary(self) -> dict[str, Any]:
+        """Write sweep.json, and return it."""
+        found = {"folder": str(self.folder), **sweep_table.summarize_points(self.points)}
+        RunFolder(self.folder).write("sweep.json", found)
+        return found
 
     @property
     def keys(self) -> list[str]:
@@ -135,7 +161,8 @@ class SweptRuns(ManyRuns):
     @property
     def records(self) -> list[dict[str, Any]]:
         every = sweep_table.summarize_points(self.points)["points"]
-        return [_flat({**one.pop("settings"), **one, "failed": len(one["failed"])}) for one in every]
+        return [_flatten({**one.pop("settings"), **one, "seeds": len(one["seeds"]), "failed": len(one["failed"])})
+                for one in every]  # fmt: skip
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         return sweep_table.make_cells(self.points, self.keys, self.seeds)
@@ -196,14 +223,18 @@ class Trace(ResultObject):
         return axis
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Write a mean and its spread as two columns, and a test as its numbers."""
+def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write a mean and its spread as two columns, metrics by their names, and a test as its numbers; no lists.
+
+    >>> _flatten({"algorithm": "fedavg", "metrics": {"accuracy": (0.5, 0.1)}, "against_first": {"p": 0.2}})
+    {'algorithm': 'fedavg', 'accuracy': 0.5, 'accuracy_std': 0.1, 'against_first_p': 0.2}
+    """
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        if isinstance(value, tuple) and len(value) == 2:
-            flat |= {key: value[0], f"{key}_std": value[1]}
+        if isinstance(value, tuple):
+            flat |= {f"{prefix}{key}": value[0], f"{prefix}{key}_std": value[1]}
         elif isinstance(value, dict):
-            flat |= {f"{key}_{k}": v for k, v in value.items()}
-        else:
-            flat[key] = value
+            flat |= _flatten(value, "" if key == "metrics" else f"{key}_")
+        elif not isinstance(value, list):
+            flat[f"{prefix}{key}"] = value
     return flat

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, lgamma, log, log1p, sqrt
+from math import exp, inf, isfinite, lgamma, log, log1p, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -29,7 +29,9 @@ from steppe.jobs.points import Point
 
 
 def compute_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation, which is 0 for a single value."""
+    """Return the mean and the sample standard deviation, 0 for a single value; nan if a value is not finite."""
+    if not all(map(isfinite, values)):
+        return nan, nan
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
@@ -92,7 +94,7 @@ class Paired:
 
 
 def pair_differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
-    """Our value minus theirs at every seed that both have."""
+    """Return our value minus theirs at every seed that both have."""
     return [ours[k] - theirs[k] for k in ours if k in theirs]
 
 
@@ -115,7 +117,7 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Pai
 
 
 def compute_student_p(t: float, freedom: int) -> float:
-    """P(|T| ≥ |t|) for Student's T.
+    """Return P(|T| ≥ |t|) for Student's T.
 
     >>> round(compute_student_p(2.0, 1), 12) == round(1 - 2 * 0.35241638234956674, 12)  # arctan(2)/π
     True
@@ -132,7 +134,7 @@ def format_p(p: float) -> str:
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), by its continued fraction (modified Lentz), on the side where that converges fast."""
+    """Return I_x(a, b), by its continued fraction (modified Lentz), on the side where that converges fast."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):

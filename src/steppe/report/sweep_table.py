@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steppe.jobs.points import Point, choose_measure, find_best, find_others
+from steppe.jobs.points import Point, choose_measure, find_best, find_metric, find_others
 from steppe.report.compare_table import format_loss
+from steppe.report.formats import count_evaluations, name_tail
 from steppe.report.seeds import compute_spread, describe_points
 
 COLUMNS = {"validation": "validation", "last": "test", "mean_of_last_ten": "test, last ten", "loss": "test loss"}
@@ -21,13 +22,13 @@ def summarize_points(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _summarize(p: Point) -> dict[str, Any]:
-    over = {k: pair for k in [*COLUMNS, "seconds"] if (pair := _over_seeds(p, k))}
-    over |= {f"last_{m.name}": pair for m in find_others([p]) if (pair := _over_seeds(p, m.name))}
+    over = {k: pair for k in [*COLUMNS, "seconds"] if (pair := _average_seeds(p, k))}
+    over |= {f"last_{m.name}": pair for m in find_others([p]) if (pair := _average_seeds(p, m.name))}
     return {"label": p.label, "settings": p.settings, "seeds": sorted(p.results), **over,
             "failed": {str(seed): why for seed, why in p.failed.items()}}  # fmt: skip
 
 
-def _over_seeds(p: Point, key: str) -> tuple[float, float] | None:
+def _average_seeds(p: Point, key: str) -> tuple[float, float] | None:
     each = ({**{name: one["last"] for name, one in r.get("metrics", {}).items()}, **r} for r in p.results.values())
     values = [float(r[key]) for r in each if r.get(key) is not None]
     return compute_spread(values) if values else None
@@ -37,13 +38,17 @@ def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tupl
     """Make the table's columns and rows: the settings, their scores, the runs that there are, and which is the best."""
     first = find_best(list(points))
     columns = {k: title for k, title in COLUMNS.items() if any(k in r for p in points for r in p.results.values())}
+    if "mean_of_last_ten" in columns:
+        columns["mean_of_last_ten"] = (
+            f"test, {name_tail(count_evaluations(r) for p in points for r in p.results.values())}"
+        )
     others = {m.name: m for m in find_others(points)}
-    columns |= {name: f"test {name}{' (%)' if m.percent else ''}" for name, m in others.items()}
+    columns |= {name: f"test {m.heading}" for name, m in others.items()}
     rows = []
     for p in points:
         row = [str(p.settings.get(k, "")) for k in keys]
         for k in columns:
-            pair, count = _over_seeds(p, k), len(p.results)
+            pair, count = _average_seeds(p, k), len(p.results)
             shown = others.get(k, p.metric)
             row.append("" if pair is None else format_loss(pair, count) if k == "loss" else shown.pair(*pair, count))
         rows.append([*row, f"{len(p.results)}/{seeds}", "best" if p is first else ""])
@@ -52,12 +57,12 @@ def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tupl
 
 def explain_table(points: Sequence[Point], seeds: int) -> str:
     """Say what the table's numbers are, and how the best was chosen."""
-    metric = next((p.metric for p in points if p.results), points[0].metric)
+    metric = find_metric(points)
     each = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     if choose_measure(points) == "validation":
         how = f"the best is chosen by validation {metric.name}; the test set played no part in it"
     else:
-        how = (f"the best is chosen by test {metric.name}, because there is no validation data, so its own "
+        how = (f"the best is chosen by test {metric.name}, because there are no validation data, so its own "
                f"{metric.name} is optimistic: set validation, for example to 0.1")  # fmt: skip
     unit = " in %" if metric.percent else " (lower is better)" if metric.lower else ""
     variation = f"\n{describe_points(points)}" if seeds > 1 else ""

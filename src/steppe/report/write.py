@@ -8,7 +8,7 @@ from pathlib import Path
 from steppe.core.atomic_write import write_atomically
 from steppe.core.errors import SteppeError, suggest_name
 from steppe.report.read_runs import read
-from steppe.runs.folder import expecting_intact
+from steppe.runs.folder import explain_damage
 
 FORMATS, PICTURES = ("html", "md", "tex"), ("png", "svg", "pdf")
 
@@ -21,7 +21,7 @@ def write(runs: Sequence[Path], out: Path | None = None, kind: str | None = None
     for option, value, known in (("--format", kind, FORMATS), ("--figure-format", picture, PICTURES)):
         if value not in known:
             raise SteppeError(f"{option} {value}: there is no such format{suggest_name(value, known)}")
-    with expecting_intact(", ".join(map(str, runs))):
+    with explain_damage(", ".join(map(str, runs))):
         comparison = read(runs)
         if kind == "html":
             from steppe.report.html import render_page

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.reproduce import choose_page, league, league_page, publish, recipes, rows, survey, survey_page
+from steppe.reproduce import choose_page, league_page, league_runs, publish, recipes, rows, survey, survey_page
 from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
@@ -16,9 +16,10 @@ WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "
 def find_complaints(results: Path, tables: Path, *others: Path) -> list[str]:
     """Return sentences about rows (also in other folders) of no recipe, and about tables that differ from the rows."""
     known = rows.read_folders([*others, results])
-    cells = _cells(known)
-    told = [f"{row.get('cell')}, seed {row.get('seed')}: {why}" for row in known for why in _row(row, cells)]
-    if told:
+    if told := [_name(row) + why for row in known if (why := _find_fault(row))]:
+        return told
+    cells = _list_cells(known)
+    if told := [_name(row) + why for row in known for why in _check_row(row, cells)]:
         return told
     made = publish.render_all(known)
     above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
@@ -31,20 +32,26 @@ def find_complaints(results: Path, tables: Path, *others: Path) -> list[str]:
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 
 
-def _cells(known: list[rows.Row]) -> dict[str, list[Cell]]:
+def _name(row: rows.Row) -> str:
+    return f"{row.get('cell')}, seed {row.get('seed')}: "
+
+
+def _find_fault(row: rows.Row) -> str:
+    missing = [k for k in WANTED if k not in row]
+    return f"the row has no {', '.join(missing)}" if missing else rows.find_fault(row)
+
+
+def _list_cells(known: list[rows.Row]) -> dict[str, list[Cell]]:
     """Return every recipe there is, by its hash."""
     found: dict[str, list[Cell]] = {}
     tables = [c for name in recipes.list_tables() for c in recipes.load_table(name).cells]
     surveyed = [c for e in survey.list_entrants() for c in (*e.tuning, *e.final)]
-    for cell in [*tables, *surveyed, *league.list_cells([r for r in known if "recipe" in r])]:
+    for cell in [*tables, *surveyed, *league_runs.list_cells(known)]:
         found.setdefault(cell.hash, []).append(cell)
     return found
 
 
-def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
-    missing = [k for k in WANTED if k not in row]
-    if missing:
-        return [f"the row has no {', '.join(missing)}"]
+def _check_row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     if row["recipe"] not in cells:
         return [f"there is no recipe {row['recipe']}"]
     told = []
@@ -53,21 +60,17 @@ def _row(row: rows.Row, cells: dict[str, list[Cell]]) -> list[str]:
     cell = row["cell"].removeprefix("tried/")
     if not any(row["table"] == c.table and cell.startswith(f"{c.column}/") for c in mine):
         told.append(f"recipe {row['recipe']} does not belong to this cell of {row['table']}")
-    try:
-        ran = Config.model_validate({**row["config"], "data_folder": None})
-    except ValueError as error:
-        return [*told, f"its configuration is not valid: {error}"]
-    if hash_recipe(ran) != row["recipe"]:
+    if hash_recipe(Config.model_validate({**row["config"], "data_folder": None})) != row["recipe"]:
         told.append("its configuration is not the recipe's")
     recipe = mine[0].config.model_dump(mode="json")
     changed = [k for k, v in row["config"].items() if k not in INDEPENDENT | {"settings"} and recipe.get(k) != v]
     told += [f"{k} was {row['config'][k]!r} and is {recipe.get(k)!r} in the recipe" for k in changed]
-    if "failed" not in row and (len(row["accuracy"]) != row["config"]["rounds"] or not _follow(row)):
+    if "failed" not in row and (len(row["accuracy"]) != row["config"]["rounds"] or not _agrees_with_curve(row)):
         told.append("its statistics are not those of its curve")
     return told
 
 
-def _follow(row: rows.Row) -> bool:
+def _agrees_with_curve(row: rows.Row) -> bool:
     """Return whether all numbers that tables and the league's choice use come from the row's curves."""
     curve = row["accuracy"]
     wanted = recipes.summarize_curve(curve)

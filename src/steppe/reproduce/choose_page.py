@@ -7,9 +7,10 @@ from typing import Any
 
 from steppe.report.markdown_latex import escape_markdown as md
 from steppe.report.markdown_latex import render_markdown_table
-from steppe.report.report_tables import Table
+from steppe.report.table import Table
 from steppe.reproduce.advice import Wish, advise, is_dominated
-from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, list_uncompared
+from steppe.reproduce.intervals import CHANCE
+from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, list_tuned, list_uncompared
 from steppe.reproduce.rows import Row
 
 QUESTIONS: dict[str, Wish] = {
@@ -28,60 +29,80 @@ QUESTIONS: dict[str, Wish] = {
 }  # fmt: skip
 INTRODUCTION = """# Which method should I use?
 
-Every answer comes from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
-[reproductions](../reproductions.md): the most accurate method within the limits, in the nearest setting in which
-methods were compared. For your own federation (`--json` prints it for programs):
+Each answer is the most accurate method within the limits, in the nearest setting in which methods were compared. Nearly
+all of them come from CIFAR-10, a small network, and ten of a hundred clients per round: [read what they do not
+cover](#where-the-evidence-ends). For your own federation (`--json` prints it for programs):
 
-    steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4
+    steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4"""
+HOW_TO_READ = f"""## How to read it
 
-An accuracy is the mean of the last ten rounds on the test set, ± half of its 95 % interval (Student's t) where there
-are several seeds, with their number in brackets. Gains are given in the same way, paired by seed: over FedAvg, and over
-FedAvg whose running mean is evaluated, which costs nothing and is the fairer comparison for every method that has one.
-**(1) means one seed and one draw of the partition: a difference of a point or two may be chance.** Bytes and FLOPs are
-multiples of FedAvg's. A method is level with the answer if the rows do not distinguish them: the interval of the paired
-difference contains 0, or one or two runs are less than two points below.
+Every answer is made from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
+[reproductions](../reproductions.md).
 
-In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts
-that are added to a method, and FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its
-proximal term (`proximal=l2`); plain FedSoL uses distillation instead, with a teacher's forward pass per step."""
+- **An accuracy** is the mean of the last ten rounds on the test set, ± half of its 95 % interval (Student's t) where
+  there are several runs, with their number in brackets. **(1) means one seed and one draw of the partition: a
+  difference of up to {CHANCE:g} points may be chance.**
+- **Gains** are paired by seed: over FedAvg, and over FedAvg whose running mean is evaluated, which costs nothing and is
+  the fairer comparison for every method that has one.
+- **Not told apart:** the rows do not show that the answer is better. The interval of the paired difference contains 0,
+  or one or two runs are less than {CHANCE:g} points below. It does not mean that both are equally good.
+- The answer is the best of several methods, and intervals are not corrected for their number: its lead is probably a
+  little too large.
+- **Bytes and FLOPs** are multiples of FedAvg's. A vector kept has the size of the model.
+- In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts that
+  are added to a method. FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its proximal
+  term (`proximal=l2`); plain FedSoL uses distillation instead, with a teacher's forward pass per step."""
 COMMANDS = """## Commands
 
-There is one per method that is an answer above, with its settings in the table named in brackets; they may differ
-between tables. A command does not repeat the table's run: data, model, partition, learning rate and so on are your
-federation's, and are given with `--set` ([all keys](../reference/config.md)). In Python, the text after `run` is the
-first argument of `steppe.run`. All rows of man-accuracy evaluate the mean of the clients' latest models
-([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
-WORTH = """A method is not worth its cost in a setting if another one there is more accurate, beyond chance, and costs
-no more in bytes, FLOPs and vectors kept. In the survey, SCAFFOLD and FedNSAM have a local momentum that their papers do
-not have, so their results there say little about them. FedAvg's own accuracy depends on that momentum, too: compare
-momentum 0 with 0.9 in [the league's tuning](../league.md) before you expect the survey's gains over FedAvg in your
-own federation."""
+There is one command per method that is an answer above, with its settings in the table named in brackets, and with the
+local rate, momentum and clip that it had there if they are not the defaults; they may differ between tables. A command
+does not repeat the table's run: data, model, partition and so on are your federation's, and are given with `--set`
+([all keys](../reference/config.md)). A rate that suits that network may not suit yours. In Python, the text after
+`run` is the first argument of `steppe.run`, and what follows `--set` are keywords. All rows of man-accuracy evaluate
+the mean of the clients' latest models ([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
+WORTH = f"""The last column has the methods for which another one there is more accurate and costs no more in bytes,
+FLOPs and vectors kept: by an interval without 0 or, of one or two runs, by at least {CHANCE:g} points. In the survey,
+SCAFFOLD and FedNSAM have a local momentum that their papers do not have, so their results there say little about
+them. FedAvg's own accuracy depends on that momentum, too: compare momentum 0 with 0.9 in [the league's
+tuning](../league.md) before you expect the survey's gains over FedAvg in your own federation."""
 
 
-def make_answers(evidence: Sequence[Evidence], uncompared: Sequence[Evidence]) -> tuple[Table, list[str]]:
-    """Return one row per question, and what the evidence does not cover for each."""
-    rows, gaps = [], []
+def make_answers(
+    evidence: Sequence[Evidence], uncompared: Sequence[Evidence], tuned: Sequence[Evidence] = ()
+) -> tuple[Table, dict[str, list[str]]]:
+    """Return one row per question; and what the evidence does not cover, with the questions that it concerns."""
+    rows: list[list[str]] = []
+    gaps: dict[str, list[str]] = {}
     for question, wish in QUESTIONS.items():
-        told = advise(wish, evidence, uncompared)
-        gaps += [f"{question}: {' '.join(told['gaps'])}"] if told["gaps"] else []
+        told = advise(wish, evidence, uncompared, tuned)
+        for gap in told["gaps"]:
+            gaps.setdefault(gap, []).append(question)
         if (best := told["advice"]) is None:
             rows.append([question, "no evidence", *[""] * 6])
             continue
-        level = ", ".join(e["method"] for e in told["level"]) or "nothing"
+        level = ", ".join(f"{e['method']} ({_tell_distance(e)})" for e in told["level"]) or "nothing"
         costs = f"{best['bytes']:.2f}×, {best['flops']:.2f}×, {best['kept']:.2g}"
-        rows.append([question, best["method"], _cell(best, "accuracy", "half_width"),
-                     *(_cell(best, key, f"{key}_half_width") for key in ("over_fedavg", "over_fedavg_ema")), costs,
+        rows.append([question, best["method"], _format(best["accuracy"], best["half_width"], best["seeds"]),
+                     *(format_gain(best, key) for key in ("over_fedavg", "over_fedavg_ema")), costs,
                      level, f"{told['source']}: {told['setting']}"])  # fmt: skip
     head = ["question", "method", "accuracy, %", "over FedAvg, points", "over FedAvg + EMA",
-            "bytes, FLOPs, vectors kept", "level with it", "evidence"]  # fmt: skip
+            "bytes, FLOPs, vectors kept", "not told apart from it", "evidence"]  # fmt: skip
     return Table("Answers", head, rows), gaps
 
 
-def _cell(told: dict[str, Any], key: str, half_width: str) -> str:
-    if told[key] is None:
-        return ""
-    width = f" ± {told[half_width]:.2f}" if told[half_width] is not None else ""
-    return f"{told[key]:.2f}{width} ({told['seeds']})"
+def _tell_distance(told: dict[str, Any]) -> str:
+    half = told["below_half_width"]
+    width = f" ± {half:.2f}" if half is not None else ""
+    return f"{abs(told['below']):.2f}{width} {'below' if told['below'] >= 0 else 'above'}"
+
+
+def format_gain(told: dict[str, Any], key: str) -> str:
+    """Return a gain with its own number of runs: those that both methods have."""
+    return "" if told[key] is None else _format(told[key], told[f"{key}_half_width"], told[f"{key}_seeds"])
+
+
+def _format(value: float, half: float | None, count: int) -> str:
+    return f"{value:.2f}{f' ± {half:.2f}' if half is not None else ''} ({count})"
 
 
 def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:
@@ -95,7 +116,7 @@ def list_commands(evidence: Sequence[Evidence]) -> dict[str, str]:
 
 
 def make_settings(evidence: Sequence[Evidence]) -> Table:
-    """Return every setting with evidence: number of methods, runs of each, methods that are not worth their cost."""
+    """Return every setting with evidence: number of methods, runs of each, methods that another one dominates."""
     places: dict[Setting, list[Evidence]] = {}
     for e in evidence:
         places.setdefault(e.setting, []).append(e)
@@ -105,16 +126,17 @@ def make_settings(evidence: Sequence[Evidence]) -> Table:
         seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
         bad = ", ".join(e.title for e in found if is_dominated(e, found)) or "–"
         rows.append([str(setting), setting.source, str(len(found)), seeds, bad])
-    return Table("Evidence", ["setting", "source", "methods", "seeds of each", "not worth their cost"], rows)
+    return Table("Evidence", ["setting", "source", "methods", "runs of each", "less accurate at no less cost"], rows)
 
 
 def render_markdown(rows: Sequence[Row]) -> str:
     evidence = collect_evidence(rows)
-    answers, gaps = make_answers(evidence, list_uncompared(rows))
+    answers, gaps = make_answers(evidence, list_uncompared(rows), list_tuned(rows))
     lines = [f"# {name}\n{command}" for command, name in list_commands(evidence).items()]
     commands = [COMMANDS, "```bash\n" + "\n".join(lines) + "\n```"] if lines else []
-    parts = [INTRODUCTION, render_markdown_table(answers), *commands, "## Where the evidence ends",
-             "\n".join(f"- {md(g)}" for g in gaps), "## All settings", WORTH,
+    ends = "\n".join(f"- {md(gap)}\n    *{md('; '.join(asked))}*" for gap, asked in gaps.items())
+    parts = [INTRODUCTION, render_markdown_table(answers), HOW_TO_READ, *commands, "## Where the evidence ends",
+             "The answers that a sentence concerns are in italics.", ends, "## All settings", WORTH,
              render_markdown_table(make_settings(evidence))]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 

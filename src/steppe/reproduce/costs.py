@@ -24,11 +24,11 @@ def trace_costs(config: Config) -> Cost:
 @cache
 def _trace(algorithm: Algorithm, model: str, count: int, shape: tuple[int, ...]) -> Cost:
     batch = {"x": torch.zeros(count, *shape), "y": torch.zeros(count, dtype=torch.int64)}
-    return cost(algorithm, _task(model, shape), batch)
+    return cost(algorithm, _make_task(model, shape), batch)
 
 
 @cache
-def _task(model: str, shape: tuple[int, ...]) -> Task:
+def _make_task(model: str, shape: tuple[int, ...]) -> Task:
     return Task(build(model, 10, shape)).to("meta")
 
 

@@ -7,11 +7,12 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from steppe.report.report_tables import Table
-from steppe.reproduce.intervals import estimate
+from steppe.report.table import Table
+from steppe.reproduce.intervals import Interval, estimate
 from steppe.reproduce.league import list_factors, read_league
 
 EMA = "EMA"
+ENOUGH = 3  # blocks: an interval over two says nothing
 Values = dict[frozenset[str], dict[int, float]]  # percent by block, of every combination
 
 
@@ -35,10 +36,32 @@ def find_effect(values: Values, factor: str, others: Sequence[frozenset[str]]) -
     return [fmean(with_it[b] - without[b] for with_it, without in pairs) for b in sorted(blocks)]
 
 
+def find_last_effects(found: Sequence[dict[str, Any]], column: str) -> dict[str, Interval]:
+    """Return what every factor adds on top of all the others, where this was run."""
+    values, factors = collect_values(found, column), list_names()
+    each = {factor: estimate(find_effect(values, factor, [frozenset(factors) - {factor}])) for factor in factors}
+    return {factor: effect for factor, effect in each.items() if effect is not None}
+
+
+def find_needed(found: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return by column the factors that are shown to be needed on top of all others, and those that are not."""
+    told = {}
+    for column in read_league()["factorial"]["columns"]:
+        adds = find_last_effects(found, column)
+        shown = [f for f, e in adds.items() if e.count >= ENOUGH and e.excludes_zero and e.mean > 0]
+        told[column] = shown, [f for f in adds if f not in shown]
+    return told
+
+
+def list_names() -> list[str]:
+    """Return all factors, the running mean last."""
+    return [*read_league()["factorial"]["factors"], EMA]
+
+
 def make_table(found: Sequence[dict[str, Any]], column: dict[str, Any]) -> Table:
     """Return what every factor adds: alone, as a mean over all combinations of the others, and on top of them all."""
     values = collect_values(found, column["id"])
-    factors = [*read_league()["factorial"]["factors"], EMA]
+    factors = list_names()
     rows = []
     for factor in factors:
         others = [f for f in factors if f != factor]

@@ -11,6 +11,9 @@ from statistics import fmean, stdev
 from steppe.report.seeds import compute_student_p, pair_differences
 
 LEVEL = 0.95
+# Points by which one run each of two methods may differ by chance: two standard deviations of the differences between
+# the league's methods over its blocks, rounded up (tests/reproduce/test_advice.py).
+CHANCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,11 @@ class Interval:
     count: int
 
     def __str__(self) -> str:
-        width = f" ± {self.half:.2f}" if self.half is not None else ""
-        return f"{self.mean:.2f}{width} ({self.count})"
+        return self.format()
+
+    def format(self, digits: int = 2) -> str:
+        width = f" ± {self.half:.{digits}f}" if self.half is not None else ""
+        return f"{self.mean:.{digits}f}{width} ({self.count})"
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -34,7 +40,7 @@ class Interval:
         return self.half is not None and abs(self.mean) > self.half
 
 
-def estimate(values: Collection[float], level: float = LEVEL) -> Interval | None:
+def estimate(values: Collection[float]) -> Interval | None:
     """Return the mean of independent values with its interval; None without values.
 
     >>> str(estimate([1.0, 2.0, 3.0])), str(estimate([1.0]))
@@ -43,12 +49,12 @@ def estimate(values: Collection[float], level: float = LEVEL) -> Interval | None
     n = len(values)
     if n < 2:
         return Interval(fmean(values), None, n) if n else None
-    return Interval(fmean(values), find_quantile(level, n - 1) * stdev(values) / sqrt(n), n)
+    return Interval(fmean(values), find_quantile(LEVEL, n - 1) * stdev(values) / sqrt(n), n)
 
 
-def compare_blocks(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL) -> Interval | None:
+def compare_blocks(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
     """Return the mean of our value minus theirs over the blocks that both have."""
-    return estimate(pair_differences(ours, theirs), level)
+    return estimate(pair_differences(ours, theirs))
 
 
 def correct_by_holm(chances: Sequence[float]) -> list[float]:

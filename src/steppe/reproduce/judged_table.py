@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from steppe.report.report_tables import Table as Printed
+from steppe.report.table import Table as Printed
 from steppe.reproduce.costs import compare_costs
-from steppe.reproduce.recipes import Table
+from steppe.reproduce.intervals import CHANCE
+from steppe.reproduce.recipes import Table, format_printed
 from steppe.reproduce.rows import Row
 from steppe.reproduce.verdicts import (
     FAILED,
@@ -17,9 +18,12 @@ from steppe.reproduce.verdicts import (
     NOT_RUN,
     OUTSIDE,
     Finding,
+    can_be_judged,
     compare_claimed,
+    compare_in_figure,
     compare_with_paper,
     correlate_ranks,
+    count_at_chance,
     find_explanations,
 )
 
@@ -51,27 +55,36 @@ def summarize(table: Table, found: Sequence[Finding]) -> str:
     counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED, NOT_RUN)}
     told = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
     for statistic in [s for s in table.also if any(f.also[s] for f in main)]:
-        told += f"; by the {NAMES[statistic]} {sum(f.also[statistic] == INSIDE for f in main)} inside"
-    return f"{len(main)} cells: {told}; {sum_seconds(found):.0f} seconds of the device"
+        judged = [f.also[statistic] for f in main if f.also[statistic] in (INSIDE, OUTSIDE)]
+        told += f"; by the {NAMES[statistic]} {judged.count(INSIDE)} of {len(judged)} inside"
+    left_out = " (runs on a CPU are not counted)" if any(f.on_cpu for f in found) else ""
+    return f"{len(main)} cells: {told}; {sum_seconds(found):.0f} seconds of the device{left_out}"
 
 
 def sum_seconds(found: Sequence[Finding]) -> float:
-    """Return the device's seconds; cells that share a run share its time."""
+    """Return the GPU's seconds; cells that share a run share its time."""
     return sum({(f.cell.hash, s): f.seconds / len(f.seeds) for f in found for s in f.seeds}.values())
 
 
 def judge_claim(table: Table, found: Sequence[Finding]) -> str:
     """Return whether the paper's claim holds in our rows: the order, and the size of the margin."""
+    if only_order := compare_in_figure(table, found):
+        return (f"Claim of the paper: {table.claim}. It prints no numbers. In our runs "
+                f"{sum(o > 0 for o in only_order)} of {len(only_order)} comparisons that were run favour it, by "
+                f"{fmean(only_order):.2f} points on average.")  # fmt: skip
     if not (pairs := compare_claimed(table, found)):
         return ""
-    nothing, by = (0.0, "by {} points") if table.unit == "%" else (1.0, "by a factor of {}")
-    same, paper, ours = sum(o > nothing for _, o in pairs), *(fmean(side) for side in zip(*pairs, strict=True))
-    holds = (
-        "holds" if same == len(pairs) else "holds for the most part" if 3 * same > 2 * len(pairs) else "does not hold"
-    )
-    told = (f"Claim of the paper: {table.claim}. In our runs it {holds}: {same} of {len(pairs)} comparisons that "
-            f"favour it in print, and that were run, favour it here, {by.format(f'{ours:.2f}')} on average where the "
-            f"paper has {paper:.2f}.")  # fmt: skip
+    holds, same = weigh_claim(table, pairs)
+    told = (f"Claim of the paper: {table.claim}. In our runs the order {holds}: {same} of {len(pairs)} comparisons "
+            f"that favour it in print, and that were run, favour it here, {_say_margin(table, pairs)}."
+            f"{_say_decided(table, pairs)}")  # fmt: skip
+    if left_out := count_at_chance(table, found):
+        told += f" {left_out} more are not counted, because a run of ours stayed at chance, which confirms nothing."
+    if table.instead and (other := compare_claimed(table, found, table.instead)):
+        told += (f" {table.beware} With {table.instead} instead it {weigh_claim(table, other)[0]}: "
+                 f"{weigh_claim(table, other)[1]} of {len(other)}, {_say_margin(table, other)}.")  # fmt: skip
+    elif table.beware:
+        told += f" {table.beware}"
     order = [r["spearman"] for r in correlate_ranks(table, found) if r["spearman"] is not None]
     if order:
         told += (f" Rank correlation of all methods with the paper's order: at least 0.9 in "
@@ -79,54 +92,88 @@ def judge_claim(table: Table, found: Sequence[Finding]) -> str:
     return told
 
 
+def summarize_claim(table: Table, found: Sequence[Finding]) -> str:
+    """Return in a few words whether the claim's order holds; empty if nothing was run."""
+    if only_order := compare_in_figure(table, found):
+        return f"{sum(o > 0 for o in only_order)} of {len(only_order)}, of a figure"
+    if not (pairs := compare_claimed(table, found)):
+        return ""
+    far = f" ({sum(o >= CHANCE for _, o in pairs)} by {CHANCE:g} points)" if table.unit == "%" else ""
+    return "{}: {} of {}".format(*weigh_claim(table, pairs), len(pairs)) + far + (
+        f"; {left_out} left out" if (left_out := count_at_chance(table, found)) else "")  # fmt: skip
+
+
+def weigh_claim(table: Table, pairs: Sequence[tuple[float, float]]) -> tuple[str, int]:
+    """Return whether the claim holds, and in how many comparisons."""
+    same = sum(o > (0.0 if table.unit == "%" else 1.0) for _, o in pairs)
+    return "holds" if same == len(pairs) else "holds for the most part" if 3 * same > 2 * len(pairs) else (
+        "does not hold"), same  # fmt: skip
+
+
+def _say_margin(table: Table, pairs: Sequence[tuple[float, float]]) -> str:
+    paper, ours = (fmean(side) for side in zip(*pairs, strict=True))
+    if table.unit != "%":
+        return f"by a factor of {ours:.2f} on average where the paper has {paper:.2f}"
+    return f"by {ours:.2f} points on average where the paper has {paper:.2f}, {ours / paper:.1f} times its margin"
+
+
+def _say_decided(table: Table, pairs: Sequence[tuple[float, float]]) -> str:
+    """Say how many differences of accuracies are larger than chance makes them, for the claim and against it."""
+    if table.unit != "%":
+        return ""
+    far = [sum(sign * o >= CHANCE for _, o in pairs) for sign in (1, -1)]
+    return (f" Counting only differences of {CHANCE:g} points or more, which are seldom chance between single runs, "
+            f"{far[0] or 'none'} favour it and {far[1] or 'none'} contradict it.")  # fmt: skip
+
+
 def make_tables(table: Table, found: Sequence[Finding], scale: str = "paper") -> list[Printed]:
     """Return one grid with all columns, then every column cell by cell, the ranks, and what else was tried."""
     ran = [c for c in table.columns if any(f.cell.column == c and f.seeds for f in found)]
-    parts = [_grid(table, found, ran, scale)] if ran else []
+    parts = [_make_grid(table, found, ran, scale)] if ran else []
     for column, title in table.columns.items():
         mine = [f for f in found if f.cell.column == column and not f.cell.of]
-        parts.append(Printed(title, _columns(table), [_line(table, f) for f in mine]))
+        parts.append(Printed(title, _list_columns(table), [_make_line(table, f) for f in mine]))
     order = correlate_ranks(table, found) if scale == "paper" else []
     if order:
         rows = [[table.columns[r["column"]] + (f", {r['group']}" if r["group"] else ""), f"{r['methods']} of {r['of']}",
-                 _signed(r["spearman"]), _signed(r["kendall"])] for r in order]  # fmt: skip
+                 _format_signed(r["spearman"]), _format_signed(r["kendall"])] for r in order]  # fmt: skip
         note = "1: the same order; −1: the reverse. Only methods that were run are ranked."
         head = ["column", "methods", "Spearman", "Kendall"]
         parts.append(Printed("Order of the methods compared with the paper's", head, rows, note))
     if misses := [f for f in found if not f.cell.of and f.verdict == OUTSIDE]:
         explained = find_explanations(table, found)
-        rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_line(table, f)[1:4],
-                 _found_out(table, f, explained, found)] for f in misses]  # fmt: skip
+        rows = [[f"{table.columns[f.cell.column]}: {table.rows[f.cell.row]}", *_make_line(table, f)[1:4],
+                 _explain_miss(table, f, explained, found)] for f in misses]  # fmt: skip
         note = "Alternative recipes were chosen after the miss was seen; they do not change a cell's verdict."
         parts.append(Printed("Misses", ["cell", "paper", "ours", "difference", "what was found"], rows, note))
     tried = [f for f in found if f.cell.of]
     if tried:
-        rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_line(table, f)[1:]] for f in tried]
-        parts.append(Printed("What else was tried", ["cell", "change", *_columns(table)[1:]], rows))
+        rows = [[f"{table.columns[f.cell.column]}: {f.cell.row}", f.cell.why, *_make_line(table, f)[1:]] for f in tried]
+        parts.append(Printed("What else was tried", ["cell", "change", *_list_columns(table)[1:]], rows))
     return parts
 
 
-def _found_out(table: Table, f: Finding, explained: dict[str, Finding], found: Sequence[Finding]) -> str:
+def _explain_miss(table: Table, f: Finding, explained: dict[str, Finding], found: Sequence[Finding]) -> str:
     if f.cell.id in table.doubtful:
         return f"doubtful in print: {table.doubtful[f.cell.id]}"
     if by := explained.get(f.cell.id):
-        return f"explained: {_line(table, by)[2]} with {by.cell.row} ({by.cell.why})"
+        return f"explained: {_make_line(table, by)[2]} with {by.cell.row} ({by.cell.why})"
     tried = [
         t for t in found if t.cell.of == f.cell.row and t.cell.column == f.cell.column and t.difference is not None
     ]
     if not tried:
         return "not explained"
     nearest = min(tried, key=lambda t: abs(t.difference or 0.0))
-    return f"not explained; nearest of {len(tried)} tried: {_line(table, nearest)[2]} with {nearest.cell.row}"
+    return f"not explained; nearest of {len(tried)} tried: {_make_line(table, nearest)[2]} with {nearest.cell.row}"
 
 
-def _grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str) -> Printed:
+def _make_grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str) -> Printed:
     main = {(f.cell.row, f.cell.column): f for f in found if not f.cell.of}
     rows = []
     for row, title in table.rows.items():
         cells = [main.get((row, c)) for c in columns]
         if any(cells):
-            rows.append([title, *("" if f is None else _brief(table, f) for f in cells)])
+            rows.append([title, *("" if f is None else _format_brief(f) for f in cells)])
     missing = [title for c, title in table.columns.items() if c not in columns]
     marks = "✓ inside the band, ✗ outside, † the paper says failed, " if scale == "paper" else ""
     note = f"Ours / the paper's. {marks}– not run."
@@ -135,37 +182,33 @@ def _grid(table: Table, found: Sequence[Finding], columns: list[str], scale: str
                    note + (f" Not run: {'; '.join(missing)}." if missing else ""))  # fmt: skip
 
 
-def _brief(table: Table, f: Finding) -> str:
+def _format_brief(f: Finding) -> str:
     paper = "?" if f.cell.published is None else str(f.cell.published).partition(" ±")[0]
-    ours = "–" if not f.seeds else "failed" if f.ours is None else _number(table, f.ours)
+    ours = "–" if not f.seeds else "failed" if f.ours is None else format_printed(f.ours)
     return f"{ours} / {paper} {MARKS[f.verdict]}".rstrip()
 
 
-def _columns(table: Table) -> list[str]:
+def _list_columns(table: Table) -> list[str]:
     beside = ["last", "last ten", "best"] if table.unit == "%" else []
     also = [f"by {NAMES.get(s, s)}" for s in table.also]
     return ["", "paper", "ours", "difference", "band", "verdict", *also, *beside, "seeds", "seconds", "recipe"]
 
 
-def _line(table: Table, f: Finding) -> list[str]:
-    ours = "failed" if f.ours is None and f.failed else "" if f.ours is None else _number(table, f.ours)
+def _make_line(table: Table, f: Finding) -> list[str]:
+    ours = "failed" if f.ours is None and f.failed else "" if f.ours is None else format_printed(f.ours)
     if f.std is not None:
-        ours += f" ± {_number(table, f.std)}"
+        ours += f" ± {format_printed(f.std)}"
     if f.failed and f.ours is not None:
         ours += f" ({len(f.failed)} failed)"
-    beside = [_number(table, f.beside[s]) if s in f.beside else "" for s in ("last", "mean_of_last_ten", "best")]
+    beside = [format_printed(f.beside[s]) if s in f.beside else "" for s in ("last", "mean_of_last_ten", "best")]
     difference = "" if f.difference is None else f"{f.difference:+.2f}"
     return [table.rows[f.cell.row], "?" if f.cell.published is None else str(f.cell.published), ours, difference,
-            "" if f.verdict in (FAILED, NOT_JUDGED) else f"{f.band:.2f}", f.verdict, *f.also.values(),
-            *(beside if table.unit == "%" else []), ", ".join(map(str, f.seeds)), f"{f.seconds:.0f}" if f.seeds else "",
-            f.cell.hash]  # fmt: skip
+            f"{f.band:.2f}" if can_be_judged(table, f.cell) else "", f.verdict, *f.also.values(),
+            *(beside if table.unit == "%" else []), ", ".join(map(str, f.seeds)),
+            f"{f.seconds:.0f}" if len(f.seeds) > f.on_cpu else "", f.cell.hash]  # fmt: skip
 
 
-def _number(table: Table, value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
-
-
-def _signed(value: float | None) -> str:
+def _format_signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
@@ -173,10 +216,14 @@ def write_introduction(table: Table, found: Sequence[Finding], scale: str) -> li
     """Return the paragraphs above the tables."""
     unit = {"%": "Accuracies in %.", "×": "Multiples of FedAvg's."}.get(table.unit, "")
     usual = NAMES.get(table.statistic, table.statistic)
-    told = [judge_claim(table, found)] if scale == "paper" and compare_claimed(table, found) else []
+    told = [claim] if scale == "paper" and (claim := judge_claim(table, found)) else []
     told += [f"Source: {table.source}.", f"{summarize(table, found)}."]
-    origins = sorted({o for f in found for o in f.origins})
-    told += [f"Run on {'; '.join(origins)}."] if origins else []
+    machines: dict[str, list[str]] = {}
+    for machine, _, commit in (o.rpartition(", ") for o in sorted({o for f in found for o in f.origins})):
+        machines.setdefault(machine, []).append(commit)
+    told += [f"Run on {'; '.join(f'{m}, {_join_commits(several)}' for m, several in machines.items())}."] * bool(
+        machines
+    )
     if scale != "paper":
         told.append(TINY)
     if table.unit == "%" and scale == "paper":
@@ -186,7 +233,18 @@ def write_introduction(table: Table, found: Sequence[Finding], scale: str) -> li
     elif unit:
         told.append(unit)
     ran = {f.cell.row for f in found if f.cell.of}
-    left = list(dict.fromkeys(f"{c.row} ({c.why})" for c in table.cells if c.of and c.row not in ran))
+    left: dict[str, list[str]] = {}
+    for row, why in dict.fromkeys((c.row, c.why) for c in table.cells if c.of and c.row not in ran):
+        left.setdefault(why, []).append(row)
     if left and scale == "paper":
-        told.append(f"Alternative recipes (--tried) that were not run in any column: {'; '.join(left)}.")
+        each = "; ".join(f"{', '.join(names)} ({why})" for why, names in left.items())
+        told.append(f"Alternative recipes (--tried) that were not run in any column: {each}.")
     return told
+
+
+def _join_commits(several: Sequence[str]) -> str:
+    """
+    >>> _join_commits(["commit 1", "commit 2", "no commit known"]), _join_commits(["commit 1"])
+    ('commits 1, 2, no commit known', 'commit 1')
+    """
+    return several[0] if len(several) == 1 else "commits " + ", ".join(one.removeprefix("commit ") for one in several)

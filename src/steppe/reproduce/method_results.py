@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from steppe.config import RECIPES, Config
+from steppe.config import Config
+from steppe.report.seeds import join_words
+from steppe.reproduce import factorial
 from steppe.reproduce.costs import compare_costs, trace_costs
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
-from steppe.reproduce.league import MEAN, MODEL, find_strong, list_arms, read_league
-from steppe.reproduce.recipes import hash_recipe, load_table
+from steppe.reproduce.league import MEAN, MODEL, find_column, find_strong, list_arms, read_league
+from steppe.reproduce.league_runs import find_standings
+from steppe.reproduce.recipes import USUAL, hash_recipe, load_table
 from steppe.reproduce.rows import Row, find_statistic
 from steppe.reproduce.survey import choose_candidate, list_entrants
 
@@ -51,6 +54,7 @@ class Evidence:
     flops_x: float
     kept: float
     gain_over_mean: Interval | None = None
+    remark: str = ""  # what a reader who takes it has to know
 
     @property
     def accuracy(self) -> Interval:
@@ -75,14 +79,44 @@ def collect_evidence(rows: Sequence[Row]) -> list[Evidence]:
               if (v := find_statistic(r, statistic)) is not None}  # fmt: skip
         if of:
             found.setdefault(_place(source, config), []).append((title, command, config, of))
-    return [e for setting, methods in found.items() for e in _weigh(setting, methods)]
+    remarks = _remark_on_parts(rows)
+    every = [e for setting, methods in found.items() for e in _weigh(setting, methods)]
+    return [replace(e, remark=remarks.get((e.setting.source, e.title), "")) for e in every]
+
+
+def _remark_on_parts(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """Say of the league's arm with a factorial which of its parts are not shown to be needed, or look harmful."""
+    whole = next(a for a in list_arms() if a.id == read_league()["factorial"]["of"])
+    found = find_standings(rows)
+    name = whole.content.get("entry", "").capitalize() or f"{whole.title} + EMA"
+    told = []
+    for column, (_, unknown) in factorial.find_needed(found).items():
+        effects = factorial.find_last_effects(found, column)
+        title = find_column(column)["title"]
+        less = [f", and without {part} it has {Interval(-e.mean, e.half, e.count)} points more on {title}"
+                for part, e in effects.items() if e.mean < 0]  # fmt: skip
+        if unknown:
+            told.append(f"whether {name} needs its {join_words(unknown)} is open{''.join(less)}")
+    return {("league", name): f"{told[0][0].upper()}{told[0][1:]}: see docs/league.md."} if told else {}
+
+
+def list_tuned(rows: Sequence[Row]) -> list[Evidence]:
+    """Return the tuned methods of the league in the setting in which they were tuned, which is no evidence."""
+    found = []
+    for arm in (a for a in list_arms() if not a.like):
+        if (chosen := arm.choose(rows)) is None:
+            continue
+        config = arm.cell(chosen, None).config
+        name = arm.content.get("entry", "").capitalize() or f"{arm.title} + EMA"
+        found += _weigh(_place("league", config), [(name, "", config, {})])
+    return found
 
 
 def list_uncompared(rows: Sequence[Row]) -> list[Evidence]:
     """Return the strong methods of the league that have no block yet, with their accuracy on held-out data."""
     found = []
     for arm, score in find_strong(rows).items():
-        config = next(arm.cell(c, None).config for c, s in arm.tried(rows)[0].items() if s == score)
+        config = next(arm.cell(c, None).config for c, s in arm.list_scores(rows).items() if s == score)
         found += _weigh(_place("league", config), [(f"{arm.title} + EMA", spell_command(config, read_league()["keep"]),
                                                     config, {config.seed: 100 * score})])  # fmt: skip
     return found
@@ -102,7 +136,7 @@ def _list_methods(rows: Sequence[Row]) -> Iterator[tuple[str, str, Config, str, 
             bare, ema = spell_command(config), spell_command(config, read_league()["keep"])
             name = entry.capitalize()
             yield "league", f"{name} without its running mean" if entry else arm.title, config, MODEL, bare
-            yield "league", name or f"{arm.title} + EMA", config, MEAN, entry or ema
+            yield "league", name or f"{arm.title} + EMA", config, MEAN, entry + spell_local(config) if entry else ema
     for entrant in list_entrants():
         best = choose_candidate(entrant, rows)
         if best is not None:
@@ -142,7 +176,7 @@ def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, flo
 
 
 def spell_command(config: Config, ema: float | None = None) -> str:
-    """Return the arguments of `steppe run` for a method, with the local keys that were tuned.
+    """Return the arguments of `steppe run` for a method, with the local rate, momentum and clip that it had.
 
     >>> spell_command(Config(algorithm="fedsam", settings={"rho": 0.5}, add=["man:weight=0.1"]), 0.9)
     'fedsam:rho=0.5+man:weight=0.1+ema:keep=0.9'
@@ -150,7 +184,14 @@ def spell_command(config: Config, ema: float | None = None) -> str:
     settings = ",".join(f"{k}={v}" for k, v in config.settings.items())
     parts = [config.algorithm + (f":{settings}" if settings else ""), *config.add]
     parts += [f"ema:keep={ema:g}"] if ema is not None else []
-    usual = RECIPES.get(config.recipe or "", {})
-    local = {k: getattr(config, k) for k in ("lr", "momentum", "clip") if k in usual}
-    changed = {k: v for k, v in local.items() if v != usual[k]}
-    return "+".join(parts) + "".join(f" --set {k}={v:g}" for k, v in changed.items())
+    return "+".join(parts) + spell_local(config)
+
+
+def spell_local(config: Config) -> str:
+    """Return the options for the local rate, momentum and clip that a run needs, where they are not the defaults.
+
+    >>> spell_local(Config(lr=0.01, momentum=0.9))
+    ' --set lr=0.01 --set momentum=0.9'
+    """
+    changed = {k: v for k in ("lr", "momentum", "clip") if (v := getattr(config, k)) != USUAL[k]}
+    return "".join(f" --set {k}={v:g}" for k, v in changed.items())

@@ -16,8 +16,16 @@ from steppe.report.markdown_latex import escape_markdown as md
 from steppe.report.markdown_latex import render_latex_document as document
 from steppe.report.markdown_latex import render_latex_table as tabular
 from steppe.report.markdown_latex import render_markdown_table as markdown_table
-from steppe.reproduce.judged_table import judge_table, make_tables, sum_seconds, summarize, write_introduction
-from steppe.reproduce.missing_runs import UNKNOWN
+from steppe.report.seeds import join_words
+from steppe.reproduce.judged_table import (
+    judge_table,
+    make_tables,
+    sum_seconds,
+    summarize,
+    summarize_claim,
+    write_introduction,
+)
+from steppe.reproduce.missing_runs import NOT_AT_HAND, UNKNOWN
 from steppe.reproduce.recipes import USUAL, Published, Table, list_tables
 from steppe.reproduce.recipes import load_table as named
 from steppe.reproduce.rows import Row
@@ -34,9 +42,7 @@ from steppe.reproduce.verdicts import (
 KINDS = ("md", "tex", "html", "json")
 BEGIN, END = "<!-- begin: steppe reproduce tables -->", "<!-- end -->"
 
-# Data sets whose files were not available: cells that need them cannot be run.
-NOT_AT_HAND = {"svhn": "SVHN", "cinic10": "CINIC-10", "pathmnist": "PathMNIST", "tissuemnist": "TissueMNIST",
-               "tiny-imagenet": "Tiny-ImageNet"}  # fmt: skip
+UNDEFINED = "the paper does not define it"
 
 
 def format_command(table: Table, scale: str, glob: str = "") -> str:
@@ -50,19 +56,19 @@ def render_markdown(table: Table, found: Sequence[Finding], scale: str = "paper"
         *map(md, write_introduction(table, found, scale)),
         f"    {format_command(table, scale)}",
     ]
-    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _notes(table, scale)) else []
+    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _list_notes(table, scale)) else []
     for part in make_tables(table, found, scale):
         parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
     return "\n\n".join(parts) + "\n"
 
 
-def _notes(table: Table, scale: str) -> tuple[str, ...]:
+def _list_notes(table: Table, scale: str) -> tuple[str, ...]:
     """Return the table's notes, which are about rows at the paper's scale."""
     return table.notes if scale == "paper" else ()
 
 
 def render_latex(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    told = [*write_introduction(table, found, scale), *_notes(table, scale)]
+    told = [*write_introduction(table, found, scale), *_list_notes(table, scale)]
     return document(
         table.title, [*map(tex, told), *(tabular(part) for part in make_tables(table, found, scale) if part.rows)]
     )
@@ -72,7 +78,7 @@ def render_html(table: Table, found: Sequence[Finding], scale: str = "paper") ->
     """Return a page without scripts, which loads nothing else."""
     here = Environment(loader=PackageLoader("steppe.report"), trim_blocks=True, lstrip_blocks=True, autoescape=True)
     return here.get_template("table.html.jinja").render(
-        title=table.title, introduction=write_introduction(table, found, scale), notes=_notes(table, scale),
+        title=table.title, introduction=write_introduction(table, found, scale), notes=_list_notes(table, scale),
         command=format_command(table, scale), tables=make_tables(table, found, scale))  # fmt: skip
 
 
@@ -85,61 +91,44 @@ def collect_facts(table: Table, found: Sequence[Finding], scale: str = "paper") 
         "cells": [{
             "cell": f.cell.id, "column": f.cell.column, "row": f.cell.row, "recipe": f.cell.hash,
             **({"tried_for": f.cell.of, "why": f.cell.why} if f.cell.of else {}), "statistic": f.cell.statistic,
-            "paper": _published(f.cell.published), "ours": _rounded(f.ours), "std": _rounded(f.std),
-            "difference": _rounded(f.difference), "band": _rounded(f.band), "verdict": f.verdict, "also": f.also,
-            "seeds": f.seeds, "values": [_rounded(v) for v in f.values], "failed": f.failed,
-            "beside": {k: _rounded(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
+            "paper": _list_published(f.cell.published), "ours": _round(f.ours), "std": _round(f.std),
+            "difference": _round(f.difference), "band": _round(f.band), "verdict": f.verdict, "also": f.also,
+            "seeds": f.seeds, "values": [_round(v) for v in f.values], "failed": f.failed,
+            "beside": {k: _round(v) for k, v in f.beside.items()}, "seconds": round(f.seconds, 1),
             "origins": f.origins, "command": format_command(table, scale, f.cell.id),
             "changes": {k: v for k, v in f.cell.config.model_dump(mode="json").items() if v != USUAL[k]},
         } for f in found],
     }  # fmt: skip
 
 
-def _published(paper: Published | None) -> dict[str, Any] | None:
+def _list_published(paper: Published | None) -> dict[str, Any] | None:
     return None if paper is None else {k: v for k, v in asdict(paper).items() if v not in (None, False)}
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
 def render_files(table: Table, found: Sequence[Finding], scale: str = "paper",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
     """Return the table's files by name, of these kinds."""
-    made = {"md": render_markdown, "tex": render_latex, "html": render_html, "json": _json}
+    made = {"md": render_markdown, "tex": render_latex, "html": render_html, "json": _render_json}
     return {f"{table.name}.{kind}": made[kind](table, found, scale) for kind in kinds}
 
 
-def _json(table: Table, found: Sequence[Finding], scale: str) -> str:
+def _render_json(table: Table, found: Sequence[Finding], scale: str) -> str:
     return json.dumps(collect_facts(table, found, scale), indent=1, ensure_ascii=False) + "\n"
 
 
 def render_index(found: dict[str, list[Finding]]) -> str:
-    """Return all tables with their counts; those without any run have no page."""
-    lines = []
-    for name, several in found.items():
-        t, main = named(name), [f for f in several if not f.cell.of]
-        ran = [f for f in main if f.seeds]
-        counts = {v: sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE, FAILED, NOT_JUDGED)}
-        doubtful = sum(f.verdict == OUTSIDE and f.cell.id in t.doubtful for f in main)
-        explained = sum(id_ not in t.doubtful for id_ in find_explanations(t, several))
-        why = {f.cell.id: _unreachable(f) for f in main if not f.seeds and _unreachable(f)}
-        numbers = (
-            len(main),
-            len(ran),
-            *counts.values(),
-            explained,
-            doubtful,
-            len(main) - len(ran) - len(why),
-            len(why),
-        )
-        seeds = " or ".join(map(str, sorted({len(f.seeds) for f in ran})))
-        lines.append([f"[{name}]({name}.md)" if has_page(several) else name, t.title, *map(str, numbers),
-                      ", ".join(dict.fromkeys(why.values())), seeds, f"{sum_seconds(several):.0f}"])  # fmt: skip
-    head = ["table", "what", "cells", "run", INSIDE, OUTSIDE, FAILED, NOT_JUDGED, "explained", "doubtful",
-            "left to run", "not reachable", "why not", "seeds per cell", "GPU seconds"]  # fmt: skip
+    """Return all tables with their counts, those with a run first; the others have no page."""
+    names = sorted(found, key=lambda name: not has_page(found[name]))  # otherwise as they are
+    lines = [_make_index_line(named(name), found[name]) for name in names]
+    head = ["table", "what", "run (seeds)", "inside, of judged", "outside", "no verdict", "not run", "GPU s",
+            "order of the claim"]  # fmt: skip
     table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
-    return (f"# Published tables compared with ours\n\n{table}\n\nExplained and doubtful cells are outside the "
+    return (f"# Published tables compared with ours\n\n{summarize_all(found)}\n\n{table}\n\nExplained and doubtful "
+            "cells are outside the "
             "band. A cell is explained if another recipe, which was chosen after the miss was seen, is inside; it is "
             "doubtful if the paper contradicts its own number. Each table's page says what was found about its misses. "
             "GPU seconds are those of the rows: a run in several tables is counted in each, and runs without a row are "
@@ -148,21 +137,69 @@ def render_index(found: dict[str, list[Finding]]) -> str:
             "[how to read them](../reproductions.md).\n")  # fmt: skip
 
 
+def summarize_all(found: dict[str, list[Finding]]) -> str:
+    """Return a sentence on all cells of accuracy together; costs are traced, and cannot miss by chance."""
+    main = [f for name, several in found.items() if named(name).unit == "%" for f in several
+            if not f.cell.of and f.cell.published]  # fmt: skip
+    inside, outside = (sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE))
+    reach = [f for f in main if f.seeds or not _explain_unreachable(f)]
+    ran = sum(bool(f.seeds) for f in main)
+    return (f"Of {len(main)} printed accuracies, {len(reach)} are in reach, {ran} were run, and {inside} of the "
+            f"{inside + outside} that can be judged are inside their band: cells that share a run count in every "
+            "table.")  # fmt: skip
+
+
+def _make_index_line(t: Table, several: list[Finding]) -> list[str]:
+    main = [f for f in several if not f.cell.of]
+    ran = [f for f in main if f.seeds]
+    inside, outside = (sum(f.verdict == v for f in main) for v in (INSIDE, OUTSIDE))
+    doubtful = sum(f.verdict == OUTSIDE and f.cell.id in t.doubtful for f in main)
+    explained = sum(id_ not in t.doubtful for id_ in find_explanations(t, several))
+    why = [e for f in main if not f.seeds and (e := _explain_unreachable(f))]
+    seeds = " or ".join(map(str, sorted({len(f.seeds) for f in ran})))
+    kinds = {"failed in print": sum(f.verdict == FAILED for f in main),
+             "not judged": sum(f.verdict == NOT_JUDGED for f in main)}  # fmt: skip
+    return [f"[{t.name}]({t.name}.md)" if ran else t.name, t.title.partition(": ")[2] or t.title,
+            f"{len(ran)} of {len(main)}" + f" ({seeds})" * bool(ran),
+            f"{inside} of {inside + outside}" if inside + outside else "",
+            _count(outside, {"explained": explained, "doubtful": doubtful}) if outside else "",
+            ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n),
+            _count(len(main) - len(ran), {_join_reasons(why): len(why)}),
+            f"{sum_seconds(several):.0f}" if any(len(f.seeds) > f.on_cpu for f in ran) else "",
+            summarize_claim(t, several)]  # fmt: skip
+
+
+def _join_reasons(why: Sequence[str]) -> str:
+    return UNDEFINED if UNDEFINED in why else f"without files of {join_words(list(dict.fromkeys(why)))}"
+
+
+def _count(number: int, of_these: dict[str, int]) -> str:
+    """
+    >>> _count(18, {"explained": 9, "doubtful": 0}), _count(64, {"without SVHN": 64}), _count(0, {"": 0})
+    ('18: 9 explained', '64: without SVHN', '')
+    """
+    if not number:
+        return ""
+    kinds = [kind if n == number else f"{n} {kind}" for kind, n in of_these.items() if n]
+    return f"{number}{': ' * bool(kinds)}{', '.join(kinds)}"
+
+
 def renew_index(page: Path, index: str) -> dict[str, str]:
     """Return the page above the folder of tables with the index between its marks; nothing if there is no such page."""
     if not page.exists() or BEGIN not in (text := page.read_text("utf-8")):
         return {}
-    table = "\n".join(line for line in index.splitlines() if line.startswith("|"))
+    _, summary, table, *_ = index.split("\n\n")
     before, rest = text.split(BEGIN)
-    return {page.name: f"{before}{BEGIN}\n{table.replace('](', '](reproductions/')}\n{END}{rest.split(END, 1)[1]}"}
+    made = f"{summary}\n\n{table.replace('](', '](reproductions/')}"
+    return {page.name: f"{before}{BEGIN}\n{made}\n{END}{rest.split(END, 1)[1]}"}
 
 
-def _unreachable(f: Finding) -> str:
-    """Return why a cell cannot be run; an empty text if it can."""
+def _explain_unreachable(f: Finding) -> str:
+    """Return why a cell cannot be run (what is missing, or not defined); an empty text if it can."""
     if f.cell.statistic == UNKNOWN:
-        return "the paper does not define it"
+        return UNDEFINED
     data = f.cell.config.data
-    return f"no files of {NOT_AT_HAND[data]}" if data in NOT_AT_HAND else ""
+    return NOT_AT_HAND.get(data, "")
 
 
 def has_page(found: Sequence[Finding]) -> bool:

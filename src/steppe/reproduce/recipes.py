@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from steppe.reproduce.rows import Row
 
 # Keys on which the trained model does not depend, apart from chance.
-INDEPENDENT = list_keys("seed", "machine", "evaluation", "onlooker")
+INDEPENDENT = list_keys("seed", "machine", "evaluation", "tracking")
 USUAL = Config().model_dump()
 # The same cells on the embedded digits: differences between columns and rows are kept if they make sense there.
 TINY = {"data": "digits", "model": "mlp", "clients": 20, "per_round": 5, "rounds": 6, "epochs": 1, "max_steps": None,
@@ -47,9 +47,11 @@ class Published:
     at_least: bool = False  # printed as 500+
 
     def __str__(self) -> str:
-        text = f"{self.value:g}+" if self.at_least else _printed(self.value)
+        text = f"{self.value:g}+" if self.at_least else format_printed(self.value)
         return (
-            text + (f" ± {_printed(self.std)}" if self.std is not None else "") + (" (failed)" if self.failed else "")
+            text
+            + (f" ± {format_printed(self.std)}" if self.std is not None else "")
+            + (" (failed)" if self.failed else "")
         )
 
 
@@ -94,7 +96,10 @@ class Table:
     doubtful: dict[str, str] = field(default_factory=dict)  # cells whose printed number contradicts the print: why
     claim: str = ""  # the paper's claim about its method, and between which rows: the first above the second
     compared: tuple[tuple[str, str], ...] = ()
+    beware: str = ""  # what a reader of the claim's verdict has to know
+    instead: str = ""  # an alternative recipe with which the claim is also looked at
     draws: tuple[str, ...] = ()  # rows, including tried ones, that differ only in the draw of the partition
+    order: tuple[tuple[str, ...], ...] = ()  # patterns of the cells that are run first, group by group
 
     @property
     def main(self) -> tuple[Cell, ...]:
@@ -116,28 +121,28 @@ def load_table(name: str, scale: str = "paper") -> Table:
     rows = [dict(r) for r in content["row"]]
     by_id = {r["id"]: r for r in rows}
     tried = [{**by_id[of], "id": id_, "of": of, "why": t["why"], "over": t.get("set", {}), "only": t.get("only")}
-             for t in content.get("tried", []) for of, id_ in _tried_for(t)]  # fmt: skip
-    cells = tuple(c for row in (*rows, *tried) for c in _cells(name, content, row, scale))
+             for t in content.get("tried", []) for of, id_ in _list_tried(t)]  # fmt: skip
+    cells = tuple(c for row in (*rows, *tried) for c in _make_cells(name, content, row, scale))
     return Table(
         name, content["title"], content["source"], content["statistic"], content["runs"],
         {c["id"]: c["title"] for c in content["column"]}, {r["id"]: r["title"] for r in (*rows, *tried)},
         {r["id"]: r.get("group", "") for r in (*rows, *tried)}, cells, tuple(content.get("also", [])),
         content.get("band"), content.get("unit", "%"), tuple(content.get("notes", [])),
-        tuple(content.get("explains", [])), content.get("doubtful", {}), *_claim(content.get("claim", {}), rows),
-        tuple(content.get("draws", [])),
+        tuple(content.get("explains", [])), content.get("doubtful", {}), *_read_claim(content.get("claim", {}), rows),
+        tuple(content.get("draws", [])), tuple(tuple(one["cells"]) for one in content.get("order", [])),
     )  # fmt: skip
 
 
-def _claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _read_claim(claim: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, tuple[tuple[str, str], ...], str, str]:
     """Return the listed pairs of rows, and each of the `own` methods with every other one of its group."""
     groups = {r["id"]: r.get("group", "") for r in rows}
     own = claim.get("own", [])
     pairs = [(a, b) for a, b in claim.get("pairs", [])]
     pairs += [(a, b) for a in own for b in groups if groups[a] == groups[b] and b not in own]
-    return claim.get("text", ""), tuple(pairs)
+    return claim.get("text", ""), tuple(pairs), claim.get("beware", ""), claim.get("instead", "")
 
 
-def _tried_for(entry: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_tried(entry: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the rows that a tried recipe is for, and its name for each."""
     of, id_ = entry["of"], entry["id"]
     return [(of, id_)] if isinstance(of, str) else [(row, f"{row}-{id_}") for row in of]
@@ -152,7 +157,7 @@ def read_table_file(name: str) -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "tables" / f"{name}.toml").read_text("utf-8"))
 
 
-def _cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) -> Iterable[Cell]:
+def _make_cells(name: str, content: dict[str, Any], row: dict[str, Any], scale: str) -> Iterable[Cell]:
     columns = content["column"]
     if len(row["published"]) != len(columns):
         raise SteppeError(f"{name}: row {row['id']} has {len(row['published'])} numbers for {len(columns)} columns")
@@ -209,8 +214,9 @@ def parse_number(text: str) -> Published | None:
     return Published(float(number.split()[0].rstrip("+")), float(std) if std else None, "failed" in text, "+" in text)
 
 
-def _printed(value: float) -> str:
-    return f"{value:.2f}" if value < 1000 else f"{value:.1f}"
+def format_printed(value: float) -> str:
+    """Return a number with as many digits as a table shows."""
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
 
 
 def hash_recipe(config: Config) -> str:
@@ -222,15 +228,15 @@ def hash_recipe(config: Config) -> str:
     content = {k: v for k, v in config.model_dump(mode="json").items() if k not in INDEPENDENT and v != USUAL[k]}
     settings = {k: v for k, v in config.settings.items() if v != own.get(k)}
     content |= {"algorithm": config.algorithm, "settings": settings}
-    return hashlib.sha256(json.dumps(_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(_unify_numbers(content), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _numbers(value: Any) -> Any:
+def _unify_numbers(value: Any) -> Any:
     """Treat 1 and 1.0 as the same setting."""
     if isinstance(value, dict):
-        return {k: _numbers(v) for k, v in value.items()}
+        return {k: _unify_numbers(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_numbers(v) for v in value]
+        return [_unify_numbers(v) for v in value]
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -252,7 +258,9 @@ def add_shortened(rows: Iterable[Row], cells: Iterable[Cell]) -> list[Row]:
 def _cut(row: Row, rounds: int) -> Row:
     curve, config = row["accuracy"][:rounds], {**row["config"], "rounds": rounds}
     kept: Row = {
-        k: row[k] for k in ("table", "cell", "seed", "processes", "hardware", "versions", "commit") if k in row
+        k: row[k]
+        for k in ("table", "cell", "seed", "processes", "peak_gpu_mib", "hardware", "versions", "commit")
+        if k in row
     }
     return {**kept, "recipe": hash_recipe(Config.model_validate(config)), "config": config, "accuracy": curve,
             "rounds": rounds, **summarize_curve(curve), "seconds": {"total": 0.0}}  # fmt: skip
@@ -269,8 +277,12 @@ def select_cells(cells: Iterable[Cell], globs: list[str], tried: bool = False) -
     cells = list(cells)
     check_globs(globs, [c.id for c in cells])
     asked = any(glob.startswith("tried/") for glob in globs)
-    return [c for c in cells if (not c.of or tried or asked)
-            and (not globs or any(fnmatchcase(c.id, g) for g in globs))]  # fmt: skip
+    return [c for c in cells if (not c.of or tried or asked) and is_named(globs, c.id)]
+
+
+def is_named(globs: Sequence[str], *ids: str) -> bool:
+    """Return whether a pattern matches one of these names; without patterns, everything is meant."""
+    return not globs or any(fnmatchcase(i, glob) for i in ids for glob in globs)
 
 
 def check_globs(globs: list[str], ids: Iterable[str]) -> None:

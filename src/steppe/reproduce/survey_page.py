@@ -7,45 +7,54 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from steppe.report.formats import capitalize
 from steppe.report.markdown_latex import escape_markdown as md
 from steppe.report.markdown_latex import render_markdown_table as markdown_table
-from steppe.report.report_tables import Table as Printed
+from steppe.report.table import Table as Printed
+from steppe.reproduce.intervals import CHANCE
 from steppe.reproduce.recipes import read_table_file
-from steppe.reproduce.rows import Row
+from steppe.reproduce.rows import CPU, Row, describe_devices
 from steppe.reproduce.survey import rank_entrants
 from steppe.reproduce.verdicts import spearman
 
 CHEAP = {"bytes_x": 1.005, "flops_x": 1.335}  # no more than FedAvg's bytes, and 1.33 times its FLOPs
-CHANCE = 10.0  # % of ten classes
+GUESSING = 10.0  # % of ten classes
+FOREIGN = "† Published without local momentum, which the recipe has: this is not the published method. "
 Standing = dict[str, Any]
 
 
 def make_table(found: Sequence[Standing], column: str, title: str) -> Printed:
     """Return the table: methods that were run, best first; the others by name."""
-    mine = _ranked(found, column)
-    head = ["method", "chosen", "accuracy", "last", "best", "λ1", "trace", "bytes", "FLOPs", "gradients", "seeds",
-            "seconds"]  # fmt: skip
+    mine = _rank(found, column)
+    head = ["method", "chosen", "accuracy, % (seeds)", "last", "best", "λ1", "trace", "bytes", "FLOPs", "seconds"]
     rows = []
     for f in mine:
         spread = f" ± {f['std']:.2f}" if f["std"] is not None else ""
-        passes = f"{f['gradients']}" + (f" + {f['forwards']} fwd" if f["forwards"] else "")
-        rows.append([f["title"] + (" *" if f["composition"] else ""), f["chosen"],
-                     "failed" if f["accuracy"] is None else f"{f['accuracy']:.2f}{spread}",
-                     *("" if f[k] is None else f"{f[k]:.2f}" for k in ("last", "best", "lambda1", "trace")),
-                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×", passes, ", ".join(map(str, f["seeds"])),
-                     f"{f['seconds']:.1f}"])  # fmt: skip
+        broken = len(f["failed"])
+        counted = f"({len(f['seeds']) - broken})" + (f"; failed: {broken}" if broken else "")
+        mark = " *" if f["composition"] else " †" if f["without_momentum"] else ""
+        rows.append([f["title"] + mark, f["chosen"].replace(",", ", "),
+                     "failed" if f["accuracy"] is None else f"{f['accuracy']:.2f}{spread} {counted}",
+                     *("" if f[k] is None else f"{f[k]:.{digits}f}" for k, digits in
+                       (("last", 2), ("best", 2), ("lambda1", 1), ("trace", 0))),
+                     f"{f['bytes_x']:.2f}×", f"{f['flops_x']:.2f}×",
+                     f"{f['seconds']:.1f}" if f["devices"] != [CPU] else ""])  # fmt: skip
     missing = [f["title"] for f in found if f["column"] == column and f not in mine]
-    return Printed(title, head, rows, f"Not run: {', '.join(missing)}." if missing else "")
+    note = FOREIGN if any(f["without_momentum"] for f in mine) else ""
+    devices = {device for f in mine for device in f["devices"]}
+    if len(devices) > 1 or CPU in devices:
+        note += f"{capitalize(describe_devices(devices))}. "
+    return Printed(title, head, rows, note + (f"Not run: {', '.join(missing)}." if missing else ""))
 
 
-def _ranked(found: Sequence[Standing], column: str) -> list[Standing]:
+def _rank(found: Sequence[Standing], column: str) -> list[Standing]:
     ran = [f for f in found if f["column"] == column and f["seeds"]]
     return sorted(ran, key=lambda f: -1.0 if f["accuracy"] is None else f["accuracy"], reverse=True)
 
 
 def write_verdict(found: Sequence[Standing], column: str) -> str:
     """Return sentences on whether a cheap method beats all others."""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    ran = [f for f in _rank(found, column) if f["accuracy"] is not None]
     if not ran:
         return "Nothing was run in this column."
     cheap = [f for f in ran if all(f[k] <= most for k, most in CHEAP.items())]
@@ -53,20 +62,23 @@ def write_verdict(found: Sequence[Standing], column: str) -> str:
     ours = sum(f["composition"] for f in ran)
     told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
             f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
+    near = sum(top["accuracy"] - f["accuracy"] < CHANCE for f in ran[1:])
+    limit = (f" {near} others are less than {CHANCE:g} points below the best, which one seed does not tell apart."
+             if near and max(len(f["seeds"]) for f in ran) == 1 else "")  # fmt: skip
     if not cheap:
-        return told + " No method with FedAvg's bytes and at most 1.33 times its FLOPs was run."
+        return told + " No method with FedAvg's bytes and at most 1.33 times its FLOPs was run." + limit
     best = cheap[0]
     if best is top:
         kind = "a composition of ours" if best["composition"] else "a published method"
-        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs."
+        return told + f" It is {kind}, and needs no more than FedAvg's bytes and at most 1.33 times its FLOPs." + limit
     return told + (f" At no more than FedAvg's bytes and at most 1.33 times its FLOPs the best is {best['title']} "
-                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: no method "
-                   "that cheap beats all others here.")  # fmt: skip
+                   f"({best['accuracy']:.2f} %), {top['accuracy'] - best['accuracy']:.2f} points below: no "
+                   "method at this cost is the best of all here." + limit)  # fmt: skip
 
 
 def write_findings(found: Sequence[Standing], column: str) -> list[str]:
     """Return what else follows from the numbers, and their limits."""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    ran = [f for f in _rank(found, column) if f["accuracy"] is not None]
     told = []
     published = next((f for f in ran if not f["composition"]), None)
     ours = [f for f in ran if f["composition"]]
@@ -75,22 +87,22 @@ def write_findings(found: Sequence[Standing], column: str) -> list[str]:
         told.append(f"The best published method is {published['title']} ({published['accuracy']:.2f} %); {better} of "
                     f"{len(ours)} compositions are above it. They were tuned with the same budget, but the "
                     "best of so many on the test set is a choice by the test set; by held-out data the choice is "
-                    + _held_out(ours) + ".")  # fmt: skip
-    told += _running_mean(ran)
-    measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * CHANCE]
+                    + _choose_held_out(ours) + ".")  # fmt: skip
+    told += _describe_running_mean(ran)
+    measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * GUESSING]
     if len(measured) > 3:
         accuracy = [f["accuracy"] for f in measured]
         of = {k: spearman(accuracy, [f[k] for f in measured]) or 0.0 for k in ("lambda1", "trace")}
-        told.append(f"Among the {len(measured)} with more than {2 * CHANCE:.0f} %, accuracy and sharpness have a rank "
-                    f"correlation of {of['lambda1']:+.2f} (λ1) and {of['trace']:+.2f} (trace); −1 would mean that the "
-                    "flatter of two final models is always the more accurate.")  # fmt: skip
+        told.append(f"Among the {len(measured)} with more than {2 * GUESSING:.0f} %, accuracy and sharpness have a "
+                    f"rank correlation of {of['lambda1']:+.2f} (λ1) and {of['trace']:+.2f} (trace); −1 would mean "
+                    "that the flatter of two final models is always the more accurate.")  # fmt: skip
     if ran and max(len(f["seeds"]) for f in ran) == 1:
-        told.append("One seed each: a difference of a point or two may be chance, especially without EMA, where "
-                    "rounds differ much (compare the best round with the mean of the last ten).")  # fmt: skip
+        told.append(f"One seed each: a difference of up to {CHANCE:g} points may be chance, especially without EMA, "
+                    "where rounds differ much (compare the best round with the mean of the last ten).")  # fmt: skip
     return told
 
 
-def _running_mean(ran: Sequence[Standing]) -> list[str]:
+def _describe_running_mean(ran: Sequence[Standing]) -> list[str]:
     """Return the effect of EMA alone, so that it is not attributed to the method it was added to."""
     by_name = {f["method"]: f for f in ran}
     pairs = [(f, by_name[f["method"] + "+ema"]) for f in ran if f["method"] + "+ema" in by_name]
@@ -101,14 +113,14 @@ def _running_mean(ran: Sequence[Standing]) -> list[str]:
             "This gain is not due to the other parts of a composition; published methods have no EMA."]  # fmt: skip
 
 
-def _held_out(some: Sequence[Standing]) -> str:
+def _choose_held_out(some: Sequence[Standing]) -> str:
     first = max(some, key=lambda f: max(f["tuned"].values()))
     return f"{first['title']} ({first['accuracy']:.2f} %)"
 
 
 def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
     """Return an SVG: for every method the mean of the last ten rounds, the best round, and its cost."""
-    ran = [f for f in _ranked(found, column) if f["accuracy"] is not None]
+    ran = [f for f in _rank(found, column) if f["accuracy"] is not None]
     left, width, line, top = 210, 470, 22, 62
     low = 10 * int(min(f["accuracy"] for f in ran) // 10)
     high = 10 * int(max(f["best"] for f in ran) // 10 + 1)
@@ -133,7 +145,8 @@ def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
         at, best = x(f["accuracy"]), x(f["best"])
         costs = ((50, "" if f["lambda1"] is None else f"{f['lambda1']:.0f}"), (110, f"{f['bytes_x']:.2f}×"),
                  (170, f"{f['flops_x']:.2f}×"))  # fmt: skip
-        parts += [text(left - 10, y + 4, f["title"], "end"), f'<path d="M{at} {y}H{best}" stroke="{colour}"/>',
+        name = f["title"] + " †" * f["without_momentum"]
+        parts += [text(left - 10, y + 4, name, "end"), f'<path d="M{at} {y}H{best}" stroke="{colour}"/>',
                   f'<circle cx="{best}" cy="{y}" r="4" fill="#fff" stroke="{colour}"/>',
                   f'<circle cx="{at}" cy="{y}" r="4.5" fill="{colour}"/>',
                   *(text(left + width + where, y + 4, words, "end") for where, words in costs)]  # fmt: skip
@@ -145,7 +158,9 @@ def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
 def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
     content = read_table_file("survey")
     tuning, final = content["tuning"], content["final"]
-    parts = [f"# {content['title']}", md(
+    short = [f"**{md(c['title'])}:** {md(write_verdict(found, c['id']))}" for c in content["column"]
+             if scale == "paper" and _has_picture(found, c["id"])]  # fmt: skip
+    parts = [f"# {content['title']}", *short, md(
         "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients per round, FedSoL's local recipe, bf16 in the student's "
         "passes. Each method has three candidates (src/steppe/reproduce/tables/survey.toml), tried for "
         f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
@@ -161,22 +176,23 @@ def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str
     for column in content["column"]:
         table = make_table(found, column["id"], column["title"])
         parts.append(f"## {md(table.title)}")
-        if scale == "paper":
-            parts.append(md(write_verdict(found, column["id"])))
-            parts += map(md, write_findings(found, column["id"]) if table.rows else [])
+        if scale == "paper" and table.rows:
+            parts += map(md, write_findings(found, column["id"]))
+        elif scale == "paper":
+            parts.append("Nothing was run in this column.")
         if table.rows:
             parts.append(markdown_table(table))
-        if _pictured(found, column["id"]):
-            parts.append(f"![accuracy of each method, and its cost]({folder}{_file(column['id'])})")
+        if _has_picture(found, column["id"]):
+            parts.append(f"![accuracy of each method, and its cost]({folder}{_name_picture(column['id'])})")
         parts += [md(table.note)] if table.note else []
     return "\n\n".join(parts) + "\n"
 
 
-def _pictured(found: Sequence[Standing], column: str) -> bool:
+def _has_picture(found: Sequence[Standing], column: str) -> bool:
     return any(f["column"] == column and f["accuracy"] is not None for f in found)
 
 
-def _file(column: str) -> str:
+def _name_picture(column: str) -> str:
     return f"survey-{column}.svg"
 
 
@@ -184,7 +200,7 @@ def render_files(rows: Sequence[Row], scale: str = "paper", folder: str = "",
           kinds: Sequence[str] = ("md",)) -> dict[str, str]:  # fmt: skip
     """Return the files: the page, its pictures (in `folder`, relative to the page), and with `json` all data."""
     found = rank_entrants(rows, scale)
-    pictures = {_file(c["id"]): draw_picture(found, c["id"], c["title"]) for c in read_table_file("survey")["column"]
-                if _pictured(found, c["id"])}  # fmt: skip
+    columns = [c for c in read_table_file("survey")["column"] if _has_picture(found, c["id"])]
+    pictures = {_name_picture(c["id"]): draw_picture(found, c["id"], c["title"]) for c in columns}
     facts = {"survey.json": json.dumps(found, indent=1, ensure_ascii=False) + "\n"} if "json" in kinds else {}
     return {"survey.md": render_markdown(found, scale, folder), **pictures, **facts}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,10 +17,12 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from steppe.core.atomic_write import sync_to_disk
 from steppe.core.errors import SteppeError
 from steppe.core.ordinary_files import check_ordinary
 from steppe.core.server import Server
-from steppe.runs.client_store import DiskStore, Store, TornError, flatten_states
+from steppe.core.wire import flatten_states
+from steppe.runs.client_store import DiskStore, Store, TornError
 from steppe.runs.tensor_files import save_file
 
 KEPT = 2
@@ -50,17 +51,16 @@ def save(folder: Path, round_: int, server: Server, store: Store, notes: dict[st
     files = {"server.safetensors": held, CLIENTS: rows}
     digests = {}
     for name, tensors in files.items():
-        # Cloned, because a part may keep x itself as its state, and safetensors refuses shared memory.
-        save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, aside / name)
-        digests[name] = _digest(aside / name)
+        save_file(tensors, aside / name)
+        digests[name] = _hash_file(aside / name)
     parts = {p: list(t) for p, t in server.state.items()}
     manifest = {"format": FORMAT, "round": round_, "parts": parts, "files": digests, "notes": notes}
-    (aside / "manifest.json").write_text(json.dumps({**manifest, "digest": _digest_of(manifest)}))
+    (aside / "manifest.json").write_text(json.dumps({**manifest, "digest": _hash_manifest(manifest)}))
     for path in aside.iterdir():
-        _sync(path)
+        sync_to_disk(path)
     shutil.rmtree(final, ignore_errors=True)
     aside.rename(final)
-    _sync(folder)
+    sync_to_disk(folder)
     for old in sorted(folder.glob("round-*"))[:-KEPT]:
         shutil.rmtree(old)
 
@@ -83,19 +83,19 @@ def load(folder: Path, store: Store) -> tuple[Checkpoint | None, list[str]]:
             continue
         if isinstance(store, DiskStore):  # keep the earlier checkpoint usable until the next one is written
             with suppress(SteppeError, IndexError, OSError, KeyError, SafetensorError):
-                _manifest(paths[place + 1])
-                store.spare(load_file(paths[place + 1] / CLIENTS))
+                _read_manifest(paths[place + 1])
+                store.protect(load_file(paths[place + 1] / CLIENTS))
         return found, complaints
     return None, complaints
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(check_ordinary(path / "manifest.json").read_text())
         if manifest["format"] not in READ:
             raise SteppeError(f"The checkpoint {path} has format {manifest['format']}; this version reads "
                               f"{' and '.join(map(str, READ))}.")  # fmt: skip
-        if manifest.pop("digest") != _digest_of(manifest) or path.name != f"round-{manifest['round']:06d}":
+        if manifest.pop("digest") != _hash_manifest(manifest) or path.name != f"round-{manifest['round']:06d}":
             raise SteppeError(f"The checkpoint {path} is damaged: its manifest was changed.")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SteppeError(f"The checkpoint {path} is damaged or incomplete: its manifest cannot be read "
@@ -104,10 +104,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, store: Store) -> Checkpoint:
-    manifest = _manifest(path)
+    manifest = _read_manifest(path)
     try:
         for name, digest in manifest["files"].items():
-            if _digest(path / name) != digest:
+            if _hash_file(path / name) != digest:
                 raise SteppeError(f"The checkpoint {path} is damaged: {name} does not match its manifest.")
         # Cloned into torch's own memory: the last bit of a matrix product can depend on its operands' alignment.
         held = {k: v.clone() for k, v in load_file(path / "server.safetensors").items()}
@@ -123,16 +123,10 @@ def _read(path: Path, store: Store) -> Checkpoint:
         raise SteppeError(f"The checkpoint {path} is damaged or incomplete ({error}).") from error
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with check_ordinary(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(manifest: dict[str, Any]) -> str:
+def _hash_manifest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)

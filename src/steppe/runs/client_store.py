@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from steppe.core.algorithm import States
+from steppe.core.wire import flatten_states
 
 Fresh = Callable[[], States]
 
@@ -46,13 +47,13 @@ class MemoryStore:
         # depend on the alignment of a row: a resumed run must find its rows aligned as they were here.
         self.rows.update(zip(ids, tree_map(torch.clone, list(states)), strict=True))
 
-    def known(self) -> list[int]:
+    def list_known(self) -> list[int]:
         """Return the clients that have a state."""
         return sorted(self.rows)
 
     def gather_state(self, part: str, name: str) -> Tensor:
         """Return one state of all clients that have one, stacked."""
-        return torch.stack([self.rows[i][part][name] for i in self.known()])
+        return torch.stack([self.rows[i][part][name] for i in self.list_known()])
 
     def commit(self) -> dict[str, Tensor]:
         """Return what a checkpoint must hold."""
@@ -101,7 +102,7 @@ class DiskStore:
 
     def gather(self, ids: Sequence[int]) -> list[States]:
         """Return the states of these clients; a client without one gets a fresh state."""
-        return [unpack(self._raw(i), self.like) if i in self.place else self.fresh() for i in ids]
+        return [unpack(self._read_raw(i), self.like) if i in self.place else self.fresh() for i in ids]
 
     def scatter(self, ids: Sequence[int], states: Sequence[States]) -> None:
         """Write the states of these clients to free slots."""
@@ -130,20 +131,20 @@ class DiskStore:
             done = os.pwrite(self.file.fileno(), raw, at)
             raw, at = raw[done:], at + done
 
-    def _raw(self, client: int) -> bytearray:
+    def _read_raw(self, client: int) -> bytearray:
         place = self.place[client]
         at, raw = (self.SLOTS * place + int(self.current[place])) * self.width, bytearray()
         while more := os.pread(self.file.fileno(), self.width - len(raw), at + len(raw)):
             raw += more
         return raw
 
-    def known(self) -> list[int]:
+    def list_known(self) -> list[int]:
         """Return the clients that have a state."""
         return sorted(self.place)
 
     def gather_state(self, part: str, name: str) -> Tensor:
         """Return one state of all clients that have one, stacked."""
-        return torch.stack([self.gather([i])[0][part][name] for i in self.known()])
+        return torch.stack([self.gather([i])[0][part][name] for i in self.list_known()])
 
     def commit(self) -> dict[str, Tensor]:
         """Return what a checkpoint must hold; from now on its slots are not overwritten."""
@@ -163,11 +164,11 @@ class DiskStore:
         self._make_room(self.ahead)
         self.current[places], self.sums[places] = slots, sums
         for client, place in self.place.items():
-            if zlib.crc32(self._raw(client)) != self.sums[place]:
+            if zlib.crc32(self._read_raw(client)) != self.sums[place]:
                 raise TornError(f"the state of client {client} in {self.path.name} does not match its checksum")
         self.committed = self.current.copy()
 
-    def spare(self, tensors: dict[str, Tensor]) -> None:
+    def protect(self, tensors: dict[str, Tensor]) -> None:
         """Protect the slots of the earlier checkpoint."""
         _, places, slots, _ = _read_tables(tensors)
         self._make_room(int(places.max(initial=-1)) + 1)
@@ -185,11 +186,6 @@ def _read_tables(tensors: dict[str, Tensor]) -> tuple[np.ndarray, ...]:
 
 
 Store = MemoryStore | DiskStore
-
-
-def flatten_states(states: States) -> dict[str, Tensor]:
-    """Return the states with keys `part/name`."""
-    return {f"{part}/{name}": value for part, tensors in states.items() for name, value in tensors.items()}
 
 
 def count_bytes(states: States) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from steppe.core.atomic_write import save_figure
 from steppe.core.errors import SteppeError, quote, suggest_name
 from steppe.core.metric import Metric
-from steppe.runs.folder import Record, tabulate
+from steppe.runs.records import Record, tabulate
 
 # Distinguishable in print and for colour-blind readers; dashes follow when the colours run out.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B"]
@@ -29,14 +29,14 @@ class Curve(NamedTuple):
 
 def list_curves(metrics: Sequence[Metric]) -> list[Curve]:
     """Return what is drawn of a run unless asked otherwise: the main metric, the loss, the further metrics."""
-    main, *others = (_on_data("test", m.name, m) for m in metrics)
+    main, *others = (_make_curve("test", m.name, m) for m in metrics)
     return [main, Curve("loss", "test loss"), *others]
 
 
 def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Metric]) -> list[Curve]:
     """Return recorded numbers by name: a metric, or any column of rounds.csv; refuse what no run has."""
     known = {curve.key: curve for curve in list_curves(metrics)}
-    known |= {f"validation_{m.name}": _on_data("validation", f"validation_{m.name}", m) for m in metrics}
+    known |= {f"validation_{m.name}": _make_curve("validation", f"validation_{m.name}", m) for m in metrics}
     rows = [row for seeds in histories.values() for records in seeds for row in tabulate(records)]
     there = {key for row in rows for key, value in row.items() if isinstance(value, int | float)} - {"round"}
     for name in names:
@@ -45,8 +45,8 @@ def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Me
     return [known.get(name, Curve(name, name)) for name in names]
 
 
-def _on_data(data: str, key: str, metric: Metric) -> Curve:
-    return Curve(key, f"{data} {metric.name}{' (%)' if metric.percent else ''}", metric.percent)
+def _make_curve(data: str, key: str, metric: Metric) -> Curve:
+    return Curve(key, f"{data} {metric.heading}", metric.percent)
 
 
 def plot_histories(axes: Sequence[Any], histories: Histories, shown: Sequence[Curve]) -> None:
@@ -54,7 +54,7 @@ def plot_histories(axes: Sequence[Any], histories: Histories, shown: Sequence[Cu
     for place, (label, seeds) in enumerate(histories.items()):
         style = choose_style(place)
         for axis, one in zip(axes, shown, strict=True):
-            rounds, values = _align_seeds(seeds, one.key)
+            rounds, values = align_seeds([{r["round"]: r.get(one.key) for r in tabulate(several)} for several in seeds])
             values = values * (100 if one.percent else 1)
             if len(rounds) == 0:
                 continue
@@ -81,11 +81,11 @@ def escape_dollars(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _align_seeds(seeds: Sequence[Sequence[Record]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Find the rounds that all seeds have, and their values: (rounds,), (seeds, rounds)."""
-    found = [{r["round"]: r[key] for r in tabulate(records) if r.get(key) is not None} for records in seeds]
-    common = sorted(set.intersection(*(set(f) for f in found))) if found else []
-    return np.array(common), np.array([[f[t] for t in common] for f in found])
+def align_seeds(seeds: Sequence[Mapping[int, float | None]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounds in which all seeds have a value, and the values: (rounds,), (seeds, rounds)."""
+    known = [{t: v for t, v in values.items() if v is not None} for values in seeds]
+    rounds = sorted(set.intersection(*map(set, known))) if known else []
+    return np.array(rounds), np.array([[values[t] for t in rounds] for values in known], float)
 
 
 def plot_curves(histories: Histories, metrics: Sequence[Metric], names: Sequence[str], path: str | Path | None) -> Any:

@@ -1,4 +1,4 @@
-"""What the files of a run's folder contain: the one description, from which the site's page is made.
+"""What the files of a run's folder contain: the only description, from which the site's page is made.
 
 A line is `key  type  meaning`. Nested keys are joined by dots, `[]` is an entry of a list, and names in angle brackets
 stand for any name. Tests compare it with the files of real runs.
@@ -12,25 +12,26 @@ from typing import NamedTuple
 FILES = {
     "config.json": "The configuration, every key with its value; `steppe run --config` reads it.",
     "about.json": "What the configuration does not contain: parts, costs, model, data, loss, metrics, partition.",
-    "versions.json": "Software and hardware that can explain another result.",
-    "partition.json": "Which samples each client holds; `partition = FILE` takes it for another run.",
+    "versions.json": "Versions of software and hardware, which can explain a different result.",
+    "partition.json": "Which samples each client holds; `partition = FILE` uses it in another run.",
     "rounds.jsonl": "One object per round and line, appended and flushed when the round ends.",
     "rounds.csv": "The same as a table, at the end of the run: nested keys are joined by dots, lists are left out.",
     "result.json": "The summary. It exists only if the run has finished.",
     "model.safetensors": "The final model as a state dict, without what is frozen.",
-    "adapter/": "The same in the files that peft loads, if the model is one of peft's.",
-    "analysis.json": "Measures of the final model (`steppe analyze`), analysis-client-3.json of one client's loss.",
+    "adapter/": "The same as files that peft loads, if the model is one of peft's.",
+    "analysis.json": "Measures of the final model (`steppe analyze`); analysis-client-3.json has those of one "
+                     "client's loss.",
     "analysis/": "Arrays of measures, such as landscapes and spectral densities, as .npz files.",
     "checkpoints/round-<number>/": "The last two checkpoints. A damaged one is renamed, and the earlier one is used.",
     "best/round-<number>/": "The server of the best round, with early stopping, in the form of a checkpoint.",
     "clients.bin": "The client states, if they are kept on disk (`store = \"disk\"`); checkpoints hold its index.",
     "curves.png": "Loss and main metric over the rounds.",
-    "log.txt": "What a run of a comparison or sweep said while it ran.",
+    "log.txt": "The messages of a run that belongs to a comparison or sweep.",
     "track.json": "The trackers' IDs of the run.",
     "tensorboard/": "TensorBoard's events, with `track = [\"tensorboard\"]`.",
     "wandb/": "Files of Weights & Biases, with `track = [\"wandb\"]`.",
     "refusals.json": "Of a federation: refused replies per client, and until which round a client is left out.",
-    "status.json": "Of a federation: what its server last said about itself.",
+    "status.json": "Of a federation: the last status of its server.",
     "server.log": "Of a federation: the server's messages, one object with time and text per line.",
     ".lock, server.lock": "Locked while a process writes to the folder, or a server runs in it.",
 }  # fmt: skip
@@ -38,7 +39,7 @@ FILES = {
 TABLES = {
     "rounds.jsonl": """
         round               int     number of the round, from 1
-        lr                  float   learning rate of its first local step
+        lr                  float   learning rate of its first local step, to twelve digits
         clients             int     replies that were counted
         participants        ints    clients whose replies were counted; absent if participation is secret (dp)
         samples             ints    of a federation: their numbers of samples
@@ -54,9 +55,9 @@ TABLES = {
         by_class            floats  accuracy per class on the test set; null for a class without samples
         validation_loss     float   loss on the validation data, if there are any
         validation_<metric>     float   each metric on the validation data
-        seconds.train       float   time until the clients were done
+        seconds.train       float   time until all clients have trained
         seconds.all         float   time of the round with its evaluation
-        seconds.measure     float   time of measures, which `seconds.all` leaves out
+        seconds.measure     float   time of measures, not included in `seconds.all`
         measures.<name>     any     a measure that was due in this round
         sample              text    data on which measures were taken
         dropped             ints    sampled clients that never answered
@@ -65,12 +66,12 @@ TABLES = {
         refused.[].client   int     client whose reply was refused
         refused.[].why      text    reason
         epsilon             float   privacy spent so far (part dp); null if it is infinite
-        delta               float   δ that belongs to it
+        delta               float   δ for which ε was computed
         nodes.asked         int     of a federation: clients that were sampled
         nodes.bytes_down    int     bytes per message to a node
         nodes.bytes_up      int     bytes per reply, on average
         nodes.training      float   seconds of the slowest client's training
-        nodes.overhead      float   the round's other seconds
+        nodes.overhead      float   the remaining seconds of the round
         """,
     "result.json": """
         algorithm           text    name of the algorithm
@@ -78,21 +79,24 @@ TABLES = {
         rounds              int     rounds that were run
         model_of_round      int     round of the final model: the last, or the best with early stopping
         last                float   main metric of the final model; null without test data
-        mean_of_last_ten    float   its mean over the last ten evaluations
+        mean_of_last_ten    float   its mean over the last ten evaluations; over all, if there were fewer
         best                float   best value of all rounds on the test set, for information only
+        evaluations         int     rounds after which the model was evaluated; 0 if only the initial one was
         loss                float   loss of the final model
         metrics.<metric>.last               float   the same for each metric
-        metrics.<metric>.mean_of_last_ten   float   mean over the last ten evaluations
+        metrics.<metric>.mean_of_last_ten   float   mean over the last ten evaluations, or over all
         metrics.<metric>.best               float   best value
         metrics.<metric>.direction          text    whether higher or lower is better
         seconds             float   sum of all rounds' `seconds.all`
+        executor            text    what trained the clients in the end: sequential, workers, batched, captured, nodes
+        notes               texts   what the run said about itself, such as why clients were not batched
         missing             int     replies that were dropped or late
         refused             int     replies that were refused
         simulated_seconds   float   simulated time of all rounds
-        personal.<epochs>.mean  float   mean over clients of their own models' metric, after so many epochs
+        personal.<epochs>.mean  float   mean over clients of their own models' metric, after this many epochs
         personal.<epochs>.std   float   standard deviation over clients
         epsilon             float   privacy spent (part dp)
-        delta               float   δ that belongs to it
+        delta               float   δ for which ε was computed
         nodes.overhead_seconds  float   of a federation: mean of the rounds' `nodes.overhead`
         nodes.training_seconds  float   mean of the rounds' `nodes.training`
         nodes.bytes_down    int     mean bytes per message to a node
@@ -118,13 +122,14 @@ TABLES = {
         cost.bytes_up       int     bytes that a client sends
         cost.bytes_kept     int     bytes that a client keeps
         cost.gradients      int     forward and backward passes per step
-        cost.forwards       int     further forward passes per step
+        cost.forwards       int     additional forward passes per step
         cost.flops          int     FLOPs of a step, of convolutions and matrix products
         parameters          int     number of trained parameters
         model.own           bool    whether the model is your own object
         model.type          text    its class
         model.structure     text    hash of its modules, shapes and types
         model.initial       text    hash of the initial parameters
+        model.head          text    name of the module that is the head
         model.own_head      bool    whether the head was named by you
         model.name          text    name of a model of the library
         model.classes       int     its outputs
@@ -160,7 +165,7 @@ TABLES = {
         hardware            text    name of the GPU, or kind of CPU
         threads             int     PyTorch's threads
         commit              text    git commit of the working directory; `+changes` if files differ
-        <package>           text    versions of torch, numpy, safetensors and pydantic
+        <package>           text    version of torch, numpy, safetensors and pydantic
         """,
     "partition.json": """
         rule                text    rule of the partition
@@ -172,7 +177,7 @@ TABLES = {
         """,
     "analysis.json": """
         sample              text    data on which the measures were taken
-        samples             int     largest number of examples that was asked for
+        samples             int     largest number of examples requested
         seed                int     seed of the sample, probes and directions
         model               text    hash of model.safetensors; measures of another model are replaced
         measures.<name>     any     a measure with its uncertainty, or the name of the file with its arrays

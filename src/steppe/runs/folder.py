@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +28,9 @@ from steppe.core.errors import SteppeError, quote
 from steppe.core.metric import Metric
 from steppe.core.ordinary_files import check_ordinary
 from steppe.data import Partition
+from steppe.runs.records import Record, format_line, replace_non_finite, tabulate
 from steppe.runs.tensor_files import save_file
 
-Record = dict[str, Any]
 OF_EARLIER_RUNS = ("checkpoints", "best", "analysis", "adapter", "tensorboard", "wandb", "rounds.jsonl", "rounds.csv",
                    "result.json", "model.safetensors", "clients.bin", "track.json")  # fmt: skip
 
@@ -79,6 +78,15 @@ class RunFolder:
     def seed_of_several(self) -> bool:
         """Return whether this is one seed of a comparison or sweep; the parent is then the folder of all seeds."""
         return self.path.name.startswith("seed-")
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder; for one of several seeds, it begins with the folder of all seeds.
+
+        >>> RunFolder("runs/mine").name, RunFolder("runs/sweep/rho=0.1/seed-2").name
+        ('mine', 'rho=0.1/seed-2')
+        """
+        return f"{self.path.parent.name}/{self.path.name}" if self.seed_of_several else self.path.name
 
     @property
     def label(self) -> str:
@@ -166,11 +174,12 @@ class RunFolder:
 
     @property
     def own(self) -> list[str]:
-        """Return which of algorithm, model, data and loss are the user's own objects."""
+        """Return which of algorithm, model, data, optimiser, further parts and loss are the user's own objects."""
         about, config = self.about, self.read("config.json")
         if "format" not in about:  # version 0.1.0 recorded only whether the model had a name
             return ["model"] if about.get("model") is None else []
-        named = [key for key in ("algorithm", "model", "data") if str(config[key]).startswith(OWN)]
+        keys = ("algorithm", "model", "data", "optimiser")
+        named = [key for key in keys if str(config.get(key)).startswith(OWN)]
         named += ["add"] if any(text.startswith(OWN) for text in config["add"]) else []
         return named + (["loss"] if about["loss"]["own"] else [])
 
@@ -214,7 +223,7 @@ class RunFolder:
     def make_unfinished_error(self) -> SteppeError:
         return SteppeError(f"{self} has no model yet: let the run finish ({self.how_to_resume}).")
 
-    def model_state(self) -> dict[str, torch.Tensor]:
+    def read_model_state(self) -> dict[str, torch.Tensor]:
         """Return the trained model's state dict."""
         if not self.model_file.exists():
             raise self.make_unfinished_error()
@@ -230,11 +239,11 @@ class RunFolder:
         with self.model_file.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
-    def analysis(self, whose: str = "") -> dict[str, Any] | None:
+    def read_analysis(self, whose: str = "") -> dict[str, Any] | None:
         """Return the stored measures of the final model, on the global loss or on one client's loss (`client-3`)."""
-        if not (self.path / _analysis(whose)).exists():
+        if not (self.path / _name_analysis(whose)).exists():
             return None
-        found = self.read(_analysis(whose))
+        found = self.read(_name_analysis(whose))
         if isinstance(measures := found.get("measures"), dict) and "local_accuracy" in measures:  # its name was wrong
             measures["local_score"] = measures.pop("local_accuracy")  # for a metric that is not accuracy
         return found
@@ -280,19 +289,18 @@ class RunFolder:
         self.write("about.json", about)
         if partition is not None:
             self._replace("partition.json", partition.as_json())
-        self._replace("rounds.jsonl", "".join(_line(r) for r in records))
+        self._replace("rounds.jsonl", "".join(format_line(r) for r in records))
 
     def append(self, record: Record) -> None:
         """Append a round's record and sync it to disk, so that a checkpoint is never newer than the records."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(_line(record))
+            file.write(format_line(record))
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self, state: dict[str, torch.Tensor], records: Sequence[Record], summary: dict[str, Any]) -> None:
         """Write the final model, the table of rounds and, last of all, the summary."""
-        tensors = {k: v.detach().cpu().clone().contiguous() for k, v in state.items()}
-        write_atomically(self.model_file, lambda aside: save_file(tensors, aside))
+        write_atomically(self.model_file, lambda aside: save_file(state, aside))
         vars(self).pop("model_digest", None)
         rows, table = tabulate(records), StringIO(newline="")
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)))
@@ -304,9 +312,9 @@ class RunFolder:
         self.write("result.json", summary)
 
     def write_analysis(self, content: dict[str, Any], whose: str = "") -> None:
-        self.write(_analysis(whose), content)
+        self.write(_name_analysis(whose), content)
 
-    def array_file(self, name: str, whose: str = "") -> Path:
+    def make_array_file(self, name: str, whose: str = "") -> Path:
         """Return the file for a measure's arrays, relative to the folder."""
         file = Path("analysis") / whose / f"{name}.npz"
         (self.path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -314,7 +322,7 @@ class RunFolder:
 
 
 @contextmanager
-def expecting_intact(what: object) -> Iterator[None]:
+def explain_damage(what: object) -> Iterator[None]:
     """Say that a run's files are damaged where reading them fails in a way that intact ones do not."""
     try:
         yield
@@ -336,34 +344,5 @@ def check_place(path: str | Path, what: str = "a run") -> None:
         raise SteppeError(f"{path} cannot be the folder of {what}: choose another, or one that does not exist yet.")
 
 
-def tabulate(records: Sequence[Record]) -> list[Record]:
-    """Return the records as rows of a table: nested keys are joined by dots, and lists are left out.
-
-    >>> tabulate([{"round": 1, "seconds": {"all": 2.0}, "participants": [3, 5]}])
-    [{'round': 1, 'seconds.all': 2.0}]
-    """
-    return [{k: v for k, v in _flat(replace_non_finite(r)).items() if not isinstance(v, list)} for r in records]
-
-
-def _analysis(whose: str) -> str:
+def _name_analysis(whose: str) -> str:
     return f"analysis-{whose}.json" if whose else "analysis.json"
-
-
-def _line(record: Record) -> str:
-    return json.dumps(replace_non_finite(record), allow_nan=False) + "\n"
-
-
-def replace_non_finite(content: Any) -> Any:
-    """Replace every number that JSON cannot hold by None."""
-    if isinstance(content, dict):
-        return {k: replace_non_finite(v) for k, v in content.items()}
-    if isinstance(content, list | tuple):
-        return [replace_non_finite(v) for v in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def _flat(record: Record, prefix: str = "") -> Record:
-    flat: Record = {}
-    for key, value in record.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
-    return flat

@@ -1,4 +1,4 @@
-"""A full disk is the user's to put right: a sentence that names the place, and a run that can be resumed."""
+"""Report a full disk in a sentence that names the place; the run can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_full(error: BaseException) -> bool:
 
 
 @contextmanager
-def telling_full_disk(where: object) -> Iterator[None]:
+def explain_full_disk(where: object) -> Iterator[None]:
     """Turn the error of a full disk, wherever it comes from, into a sentence; `where` if the error names no file."""
     try:
         yield

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name
+from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name, take_first_line
 from steppe.core.inputs import cast, map_tensors, split_arguments
 from steppe.core.metric import Metric
 from steppe.runs.curves import plot_curves
-from steppe.runs.folder import Record, tabulate
+from steppe.runs.records import Record, describe_score, restore_number, tabulate
 from steppe.runs.tensor_files import save_file
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Outcome:
         if self.summary is None:
             raise SteppeError(f"{self.folder} has not finished, so it has no final score; result.history has the "
                               "rounds so far.")  # fmt: skip
-        return float(self.summary["last"])
+        if self.summary["last"] is None and not self.summary.get("metrics"):
+            raise SteppeError("There are no test data, so there is no score; result.history has the training losses.")
+        return restore_number(self.summary["last"])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the trained model's state dict."""
@@ -77,8 +79,7 @@ class Outcome:
 
     # ------------------------------------------------------------------------------------------------------ views
     def __repr__(self) -> str:
-        ended = self.summary is not None and self.summary["last"] is not None
-        said = self.metric.text(self.score) if ended else "not finished"
+        said = "not finished" if self.summary is None else describe_score(self.summary, self.metric)
         rounds = self.summary["rounds"] if self.summary is not None else len(self.history)
         place = f", in {self.folder}" if self.folder else ""
         return f"<{type(self).__name__} of {self.algorithm}: {said} after {rounds} round{'s' * (rounds != 1)}{place}>"
@@ -138,8 +139,10 @@ class Outcome:
         if path.suffix == ".onnx":
             self._export_onnx(path, example)
             return path
-        state = {k: v.detach().cpu().clone().contiguous() for k, v in self.state_dict().items()}
-        torch.save(state, path) if path.suffix == ".pt" else save_file(state, path)
+        if path.suffix == ".pt":
+            torch.save({k: v.detach().cpu().clone().contiguous() for k, v in self.state_dict().items()}, path)
+        else:
+            save_file(self.state_dict(), path)
         return path
 
     @staticmethod
@@ -166,11 +169,22 @@ class Outcome:
         taken = tree_map(self._take_example, given)
         pair = map_tensors(lambda v: v.cpu().expand(max(len(v), 2), *v.shape[1:]), taken)  # a batch of one stays one
         positional, named = split_arguments(pair)
+        device = next(self.model.parameters()).device
+        try:
+            self._write_onnx(self.model.cpu(), path, positional, named)
+        finally:
+            self.model.to(device)
+
+    @staticmethod
+    def _write_onnx(model: nn.Module, path: Path, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        try:
+            with torch.no_grad():
+                model(*positional, **named)
+        except Exception as error:  # a user's model may raise anything
+            raise SteppeError(f"export: the model cannot take these inputs: {error}.") from error
         free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
-            torch.onnx.export(self.model.cpu(), positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
+            torch.onnx.export(model, positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
                               external_data=False, verbose=False)  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
-            raise SteppeError(
-                f"PyTorch cannot export this model to ONNX: {str(error).strip().splitlines()[0]}"
-            ) from error
+            raise SteppeError(f"PyTorch cannot export this model to ONNX: {take_first_line(error)}") from error

@@ -29,11 +29,11 @@ from steppe.runs.trained_parameters import describe_base
 FORMAT = 2  # of about.json; folders of version 0.1.0 have no number
 
 
-def qualified_name(thing: Any) -> str:
+def qualify_name(thing: Any) -> str:
     """Return the qualified name of a class, a function or an object's class.
 
-    >>> qualified_name(nn.Linear(1, 1)), qualified_name(qualified_name)
-    ('torch.nn.modules.linear.Linear', 'steppe.runs.provenance.qualified_name')
+    >>> qualify_name(nn.Linear(1, 1)), qualify_name(qualify_name)
+    ('torch.nn.modules.linear.Linear', 'steppe.runs.provenance.qualify_name')
     """
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
@@ -49,7 +49,7 @@ def hash_structure(model: nn.Module) -> str:
 def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
     """Return every part's name, class and settings."""
     settings = [asdict(p) if is_dataclass(p) else vars(p) for p in algorithm.parts]
-    return [{"part": p.name, "type": qualified_name(p), **{k: _describe_value(v) for k, v in own.items()}}
+    return [{"part": p.name, "type": qualify_name(p), **{k: _describe_value(v) for k, v in own.items()}}
             for p, own in zip(algorithm.parts, settings, strict=True)]  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def _describe_value(value: Any) -> Any:
     """Return a setting as it is, but arrays as a hash and functions by their names: the text of both is ambiguous."""
     if isinstance(value, Tensor | np.ndarray):
         return f"shape {tuple(value.shape)}, hash {hash_tensors({'': torch.as_tensor(value)})}"
-    return qualified_name(value) if callable(value) else value
+    return qualify_name(value) if callable(value) else value
 
 
 def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:
@@ -68,7 +68,7 @@ def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str
             if not type(p).__module__.startswith("steppe."):
                 with suppress(OSError, TypeError):  # typed into an interpreter, for instance
                     text = inspect.getsource(type(p))
-                    sources[qualified_name(p)] = {"file": str(inspect.getsourcefile(type(p))),
+                    sources[qualify_name(p)] = {"file": str(inspect.getsourcefile(type(p))),
                                                   "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
     return sources
 
@@ -86,15 +86,16 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         **({"sources": sources} if (sources := describe_sources(config, experiment.algorithm)) else {}),
         "cost": asdict(experiment.cost),
         "parameters": task.layout.size,
-        "model": {"own": own_model, "type": qualified_name(task.learner), "structure": hash_structure(task.learner),
-                  "initial": hash_tensors({"x0": task.x0}), "own_head": task.own_head, **describe_base(task),
-                  **({} if task.predict is find_prediction else {"predict": qualified_name(task.predict)}),
+        "model": {"own": own_model, "type": qualify_name(task.learner), "structure": hash_structure(task.learner),
+                  "initial": hash_tensors({"x0": task.x0}), "head": task.head, "own_head": task.own_head,
+                  **describe_base(task),
+                  **({} if task.predict is find_prediction else {"predict": qualify_name(task.predict)}),
                   **({} if own_model else {"name": config.model, "classes": data.outputs,
                                            "shape": list(data.shape)})},
         "data": {"own": config.data.startswith(OWN), "name": data.name, "train": len(data.train_targets),
                  "test": len(data.test_targets), "classes": data.classes, "hash": data.hash},
         "inputs": {"mean": list(data.mean), "std": list(data.std)},
-        "loss": {"own": task.own_loss, "type": qualified_name(getattr(task.loss_each, "func", task.loss_each)),
+        "loss": {"own": task.own_loss, "type": qualify_name(getattr(task.loss_each, "func", task.loss_each)),
                  **named},
         "metric": task.metric.record,
         "metrics": [m.record for m in task.metrics],
@@ -110,11 +111,11 @@ def find_versions(device: torch.device) -> dict[str, Any]:
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     )
     return {"steppe": steppe.__version__, "python": platform.python_version(), "device": str(device),
-            "hardware": hardware, "threads": torch.get_num_threads(), "commit": _commit(),
+            "hardware": hardware, "threads": torch.get_num_threads(), "commit": _find_commit(),
             **{name: metadata.version(name) for name in packages}}  # fmt: skip
 
 
-def _commit() -> str | None:
+def _find_commit() -> str | None:
     """Return the git commit of the working directory, with a mark if files differ; $STEPPE_COMMIT replaces it."""
     if named := os.environ.get("STEPPE_COMMIT"):
         return named

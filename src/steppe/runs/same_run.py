@@ -10,9 +10,9 @@ from typing import Any
 
 from steppe.config import OWN, Config, list_keys
 from steppe.core.errors import SteppeError
-from steppe.core.schedules import OF_ALL_ROUNDS
+from steppe.core.schedules import OF_ALL_ROUNDS, look_up
 from steppe.registry import find_sources
-from steppe.runs.folder import RunFolder, expecting_intact
+from steppe.runs.folder import RunFolder, explain_damage
 from steppe.runs.provenance import FORMAT
 from steppe.settings import parse_schedule
 
@@ -23,8 +23,12 @@ RECORDED = {"parts": "parts", "parameters": "number of parameters", "partition":
 def find_differences(folder: RunFolder, config: Config) -> list[str]:
     """List the differences between this configuration and the folder's, apart from the number of rounds."""
     before, now = folder.stored, config.model_dump(mode="json")
-    free = {"rounds", *list_keys("onlooker"), *_find_own_by_version_0_1_0(folder, now)}
+    free = {"rounds", *list_keys("tracking"), *_find_own_by_version_0_1_0(folder, now)}
     free |= {"loss", "metrics"} - set(folder.read("config.json"))  # they were no keys once; about.json has the loss
+    if isinstance(was := before["lr_schedule"], list) and isinstance(is_ := now["lr_schedule"], list):
+        # A function of the round has a factor for every round that was asked for: with more rounds, more factors.
+        same = all(look_up(was, t) == look_up(is_, t) for t in range(before["rounds"]))
+        free |= {"lr_schedule"} if same else set()
     changed = [k for k in now if _leave_out_modules(before.get(k)) != _leave_out_modules(now[k]) and k not in free]
     return [*(f"{k} was {before.get(k)!r} and is {now[k]!r}" for k in changed), *find_changed_sources(folder, config)]
 
@@ -51,7 +55,7 @@ def _find_own_by_version_0_1_0(folder: RunFolder, now: dict[str, Any]) -> list[s
 
 def check_resumable(folder: RunFolder, config: Config, about: dict[str, Any]) -> None:
     """Refuse to resume with other settings, parts, data or another model. More rounds are allowed."""
-    with expecting_intact(folder):
+    with explain_damage(folder):
         changed = find_differences(folder, config)
         if not changed and (folder.path / "about.json").exists():
             changed = find_other_things(folder, about)
@@ -79,19 +83,24 @@ def find_other_things(folder: RunFolder, about: dict[str, Any]) -> list[str]:
     pairs = {k: (leave_out_places(was.get(k)), leave_out_places(now[k])) for k in RECORDED}
     changed = [_say_change(k, *pair) for k, pair in pairs.items() if pair[0] != pair[1]]
     changed += _compare_sources(folder, now.get("sources", {}))
+    if "metrics" in was and was["metrics"] != now["metrics"]:
+        changed.append(f"metrics were {_name_metrics(was['metrics'])} and are {_name_metrics(now['metrics'])}")
     if "format" in was:
         for key, part, name in (("data", "hash", "content of the data"), ("model", "structure", "model"),
                                 ("loss", "type", "loss")):  # fmt: skip
-            if was[key][part] != now[key][part] and not _same_by_name(key, was[key], now[key]):
+            if was[key][part] != now[key][part] and not _is_same_by_name(key, was[key], now[key]):
                 same_name = was[key].get("type") == now[key].get("type") and key != "loss"
                 what = (
                     f"{name} differs from the run's"
                     if same_name
-                    else f"{name} was {_name(was[key])} and is {_name(now[key])}"
+                    else f"{name} was {_name_thing(was[key])} and is {_name_thing(now[key])}"
                 )
                 changed.append(f"the {what} ({part} {was[key][part]}, now {now[key][part]})")
         if "base" in was["model"] and was["model"]["base"] != now["model"].get("base"):
             changed.append("the frozen parameters are not the run's")
+        head = was["model"].get("head", now["model"]["head"])  # earlier versions did not record it
+        if head != now["model"]["head"]:
+            changed.append(f"head was {head!r} and is {now['model']['head']!r}")
         predicts = {_name_class(str(one["model"].get("predict"))) for one in (was, now)}
         if len(predicts) > 1:
             changed.append(f"predict was {was['model'].get('predict')} and is {now['model'].get('predict')}")
@@ -108,7 +117,7 @@ def _say_change(key: str, was: Any, now: Any) -> str:
 
 
 def _leave_out_new_fields(part: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
-    """The description of a part without what an earlier version did not record: new fields that have their defaults."""
+    """Describe a part without what an earlier version did not record: new fields that have their defaults."""
     kind = locate(part["type"]) if part["type"].startswith("steppe.") else None
     defaults = {f.name: f.default for f in fields(kind)} if isinstance(kind, type) and is_dataclass(kind) else {}
     new = {k for k, v in part.items() if k not in recorded and (k == "type" or (k in defaults and v == defaults[k]))}
@@ -123,7 +132,7 @@ def leave_out_places(recorded: Any) -> Any:
     return {k: v for k, v in recorded.items() if k != "rule"} if isinstance(recorded, dict) else recorded
 
 
-def _same_by_name(key: str, was: dict[str, Any], now: dict[str, Any]) -> bool:
+def _is_same_by_name(key: str, was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether both are the loss of one name, which has moved from one module to another."""
     ends = {_name_class(str(one.get("type"))) for one in (was, now)}
     return key == "loss" and len(ends) == 1 and was.get("own") == now.get("own")
@@ -153,5 +162,9 @@ def _find_moved(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, 
     return [(was.removeprefix(OWN), is_.removeprefix(OWN)) for was, is_ in pairs]
 
 
-def _name(described: dict[str, Any]) -> str:
+def _name_metrics(records: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{m['name']} ({m['direction']} is better)" for m in records)
+
+
+def _name_thing(described: dict[str, Any]) -> str:
     return str(described.get("type") or described.get("name"))

@@ -36,7 +36,7 @@ def put_together(model: nn.Module, state: dict[str, Tensor], about: dict[str, An
     if base is None or dtype == torch.float64:
         model = model.to(dtype)
     if base is not None:
-        model = _with_adapter(model, where)
+        model = _add_adapter(model, where)
         frozen = {k: p for k, p in model.named_parameters() if k not in state}
         if len(frozen) != base["tensors"] or hash_tensors(frozen) != base["hash"]:
             raise SteppeError(f"The frozen parameters of this module are not those on which {where} was trained: pass "
@@ -51,7 +51,7 @@ def put_together(model: nn.Module, state: dict[str, Tensor], about: dict[str, An
     return model.eval()
 
 
-def _with_adapter(model: nn.Module, where: Path) -> nn.Module:
+def _add_adapter(model: nn.Module, where: Path) -> nn.Module:
     """Return the model with the run's adapter if the bare base was given."""
     if not (where / ADAPTER).exists() or hasattr(model, "peft_config"):
         return model

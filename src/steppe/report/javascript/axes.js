@@ -70,7 +70,7 @@ function frame(place, chart, xLimits, yLimits, options = {}) {
   const titled = (axis) => (axis.title && axis.title.text) || "";
   const yTicks = ticks(yaxis, yLimits, Math.max(2, (height - 50) / 45));
   const widest = Math.max(10, ...yTicks.map((t) => textWidth(t.text)));
-  const left = Math.min(widest, width * 0.4) + 8 + (titled(yaxis) ? 20 : 0), right = (options.right || 0) + (small ? 6 : 12);
+  const left = Math.min(widest, width * 0.4) + 8 + (titled(yaxis) ? 20 : 0), right = (options.right || 0) + 12;
   const bottom = 20 + (titled(xaxis) ? 20 : 0), top = 8;
   const area = { x: left, y: top, width: Math.max(20, width - left - right), height: Math.max(20, height - top - bottom) };
   if (options.square) {

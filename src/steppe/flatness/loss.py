@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from math import ceil, inf
@@ -33,14 +34,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from steppe.core.errors import SteppeError, quote, suggest_name
-from steppe.core.inputs import Inputs, cast, split, take
-from steppe.core.layout import Layout, Tensors
+from steppe.core.errors import SteppeError
+from steppe.core.inputs import Inputs, cast, split
+from steppe.core.layout import Tensors
 from steppe.core.losses import reduce_to_examples
 from steppe.core.metric import Each
 from steppe.core.task import Task
 from steppe.core.widest_float import find_widest, widen
 from steppe.flatness import free_memory
+from steppe.flatness.blocks import block
 from steppe.flatness.estimate import Estimate
 from steppe.flatness.random_vectors import PROBE, rademacher
 from steppe.flatness.sample import Sample, of_training_data
@@ -81,13 +83,13 @@ class Loss:
 
     def outputs(self, w: Tensor) -> Tensor:
         """Return the model's outputs for the whole sample."""
-        with torch.no_grad(), _exact():
-            return torch.cat([self._forward(w, x) for x, _ in self._chunks(w, self.chunk)])
+        with torch.no_grad(), _compute_exactly():
+            return torch.cat([self._forward(w, x) for x, _ in self._chunk(w, self.chunk)])
 
     def each(self, w: Tensor) -> Tensor:
         """Return one loss per example, (n,)."""
-        with torch.no_grad(), _exact():
-            return torch.cat([self._one_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk)])
+        with torch.no_grad(), _compute_exactly():
+            return torch.cat([self._score_each(self._forward(w, x), y) for x, y in self._chunk(w, self.chunk)])
 
     def value(self, w: Tensor) -> float:
         """Return f(w)."""
@@ -103,26 +105,30 @@ class Loss:
             return torch.tensor([self.value(w) for w in points], dtype=torch.float64)
         self._check(points)
         total = torch.zeros(len(points), dtype=find_widest(points.device), device=points.device)
-        side_by_side = max(1, min(len(points), self.memory_limit // (self._bytes(points[0]) * self._size)))
-        with torch.no_grad(), _exact():
-            for x, y in self._chunks(points[0], self.chunk):
-                total += torch.func.vmap(self._part, (0, None, None), chunk_size=side_by_side)(points, x, y)
+        side_by_side = max(1, min(len(points), self.memory_limit // (self._measure_bytes(points[0]) * self._size)))
+        with torch.no_grad(), _compute_exactly():
+            for x, y in self._chunk(points[0], self.chunk):
+                total += torch.func.vmap(self._add_up, (0, None, None), chunk_size=side_by_side)(points, x, y)
         return total.cpu().double()
 
     def gradient(self, w: Tensor) -> Tensor:
         """Return ∇f(w)."""
         total = torch.zeros_like(w)
-        with _exact():
-            for x, y in self._chunks(w, self._fitting(w)):
-                total += self._slope(w, x, y, create_graph=False)[1]
-        return _finite(total, "The gradient")
+        with _compute_exactly():
+            for x, y in self._chunk(w, self._choose_chunk(w)):
+                total += self._differentiate(w, x, y, create_graph=False)[1]
+        return _check_finite(total, "The gradient")
 
     def split(self, parts: int) -> list[Loss]:
         """Return the same loss on equal, consecutive parts of the sample."""
         of = self.sample
         pieces = zip(split(of.inputs, parts), of.targets.tensor_split(parts), strict=True)
-        samples = [Sample(f"{of.name}, part {i + 1} of {parts}", x, y, of.plain) for i, (x, y) in enumerate(pieces)]
-        return [Loss(self.task, s, self.buffers, self.loss_each, self.chunk, self.memory_limit) for s in samples]
+        return [self.with_sample(replace(of, name=f"{of.name}, part {i + 1} of {parts}", inputs=x, targets=y))
+                for i, (x, y) in enumerate(pieces)]  # fmt: skip
+
+    def with_sample(self, sample: Sample, each: Each | None = None) -> Loss:
+        """Return the same loss, or another one per example, on another sample."""
+        return Loss(self.task, sample, self.buffers, each or self.loss_each, self.chunk, self.memory_limit)
 
     def hessian(self, w: Tensor, on: str = "all") -> Hessian:
         """Return the Hessian at w; `on` restricts it to the head, the body, or a module or tensor by name."""
@@ -135,17 +141,17 @@ class Loss:
     def _forward(self, w: Tensor, x: Inputs) -> Tensor:
         return self.task.forward(w, x, self.buffers, learning=False).logits
 
-    def _slope(self, w: Tensor, x: Inputs, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+    def _differentiate(self, w: Tensor, x: Inputs, y: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
         """Return a leaf at w, and the gradient of this chunk's part of f there."""
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
-            return leaf, torch.autograd.grad(self._part(leaf, x, y), leaf, create_graph=create_graph)[0]
+            return leaf, torch.autograd.grad(self._add_up(leaf, x, y), leaf, create_graph=create_graph)[0]
 
-    def _part(self, w: Tensor, x: Inputs, y: Tensor) -> Tensor:
+    def _add_up(self, w: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Return what this chunk adds to f."""
-        return self._one_each(self._forward(w, x), y).sum() / len(self.sample)
+        return self._score_each(self._forward(w, x), y).sum() / len(self.sample)
 
-    def _one_each(self, outputs: Tensor, y: Tensor) -> Tensor:
+    def _score_each(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return one value per example, whose mean is f: where tokens are counted, its share of their mean."""
         sums, weights = reduce_to_examples(self.loss_each(outputs, y))
         return sums if weights is None else sums / self._weight
@@ -155,13 +161,13 @@ class Loss:
         """Return the mean weight of an example, such as its number of tokens; it does not depend on the model."""
         w = self.task.x0
         with torch.no_grad():
-            each = (self.loss_each(self._forward(w, x), y) for x, y in self._chunks(w, self.chunk))
+            each = (self.loss_each(self._forward(w, x), y) for x, y in self._chunk(w, self.chunk))
             total = sum(
                 float(widen(weights).sum()) for _, weights in map(reduce_to_examples, each) if weights is not None
             )
         return (total or 1.0) / len(self.sample)
 
-    def _chunks(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+    def _chunk(self, w: Tensor, size: int) -> Iterator[tuple[Inputs, Tensor]]:
         self._check(w)
         pieces = ceil(len(self.sample) / size)
         parts = zip(split(self.sample.inputs, pieces), self.sample.targets.tensor_split(pieces), strict=True)
@@ -171,28 +177,28 @@ class Loss:
     def _check(self, w: Tensor) -> None:
         if w.shape[-1] != self.layout.size:
             raise SteppeError(f"The vector has {w.shape[-1]} numbers, but the model has {self.layout.size} parameters.")
-        _finite(w, "The model")
+        _check_finite(w, "The model")
 
     @cached_property
     def _size(self) -> int:
         return min(self.chunk, len(self.sample))
 
-    def _fitting(self, w: Tensor) -> int:
+    def _choose_chunk(self, w: Tensor) -> int:
         """Return a chunk size that suits the cache of a CPU, halved until the graph of a gradient fits into memory."""
         size = self._size
         if self.device.type == "cpu" and not self.by_batch:
-            size = min(size, max(PIECE // self._bytes(w), FEWEST))
-        while size > 1 and size * self._bytes(w) > self.memory_limit:
+            size = min(size, max(PIECE // self._measure_bytes(w), FEWEST))
+        while size > 1 and size * self._measure_bytes(w) > self.memory_limit:
             if self.by_batch:
                 raise SteppeError(f"A chunk of {self.chunk} examples does not fit into memory, and it cannot be split "
                                   "because this model uses batch statistics: choose a smaller chunk.")  # fmt: skip
             size = (size + 1) // 2
-        free_memory.require(size * self._bytes(w), self.device,
+        free_memory.require(size * self._measure_bytes(w), self.device,
                             f"A gradient's graph of {size} example{'s'[: size > 1]}",
                             "use a larger machine")  # fmt: skip
         return size
 
-    def _bytes(self, w: Tensor) -> int:
+    def _measure_bytes(self, w: Tensor) -> int:
         """Measure the bytes per example of a gradient's graph, with working memory of the same size.
 
         Four examples save as much more than two as two examples need: one share for the graph, one for the work.
@@ -206,13 +212,10 @@ class Loss:
                     store[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
                     return t
 
-                same = [0] * count
-                few = Sample(
-                    self.sample.name, take(self.sample.inputs, same), self.sample.targets[same], self.sample.plain
-                )
-                small = Loss(self.task, few, self.buffers, self.loss_each, memory_limit=0)
-                with torch.autograd.graph.saved_tensors_hooks(seen, lambda t: t), _exact():
-                    graphs = [small._slope(w, x, y, create_graph=True) for x, y in small._chunks(w, count)]
+                same = self.sample.take([0] * count)
+                small = Loss(self.task, same, self.buffers, self.loss_each, memory_limit=0)
+                with torch.autograd.graph.saved_tensors_hooks(seen, lambda t: t), _compute_exactly():
+                    graphs = [small._differentiate(w, x, y, create_graph=True) for x, y in small._chunk(w, count)]
                 saved.append(sum(store.values()))
                 del graphs
             self._measured = max(saved[1] - saved[0], 1)
@@ -230,7 +233,7 @@ class Hessian:
         self.products, self.seconds = 0, 0.0  # number of products so far, and their time
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}  # the graphs of each thread's pieces
         self._one_at_a_time = Lock()  # threads share the model, whose parameters are replaced during a forward pass
-        _finite(w, "The model")
+        _check_finite(w, "The model")
 
     def __call__(self, v: Tensor) -> Tensor:
         began, rows = time.perf_counter(), v if v.ndim == 2 else v[None]  # (k, n)
@@ -238,9 +241,9 @@ class Hessian:
             full = torch.zeros(len(rows), self.loss.layout.size, dtype=v.dtype, device=v.device)
             rows = full.index_copy(1, self.keep, rows)
         total = self.by_forward_mode(rows) if self._forward_mode else self.by_two_backwards(rows)
-        total = _finite(total if self.keep is None else total[:, self.keep], "A product with the Hessian")
+        total = _check_finite(total if self.keep is None else total[:, self.keep], "A product with the Hessian")
         self.products += len(rows)
-        self.seconds += time.perf_counter() - began  # a GPU has finished, because `_finite` has read its result
+        self.seconds += time.perf_counter() - began  # a GPU has finished, because `_check_finite` has read its result
         return total if v.ndim == 2 else total[0]
 
     def by_two_backwards(self, rows: Tensor) -> Tensor:
@@ -248,13 +251,13 @@ class Hessian:
 
         def share(i: int) -> Tensor:
             total = torch.zeros_like(rows)
-            for leaf, g in self._graphs(i):
+            for leaf, g in self._get_graphs(i):
                 if g.requires_grad:  # a loss that is linear in w has zero curvature and no graph
                     for row, sum_ in zip(rows, total, strict=True):
                         sum_ += torch.autograd.grad(g, leaf, row, retain_graph=True, materialize_grads=True)[0]
             return total
 
-        with _exact():
+        with _compute_exactly():
             first, *others = run_in_threads(share, self._threads)
         for total in others:
             first += total
@@ -262,11 +265,11 @@ class Hessian:
 
     def by_forward_mode(self, rows: Tensor) -> Tensor:
         """Compute products by forward-mode differentiation of the gradient."""
-        total, size = torch.zeros_like(rows), self.loss._fitting(self.w)
-        at_once = max(1, self.loss.memory_limit // (size * self.loss._bytes(self.w)))
-        with _exact():
-            for x, y in self.loss._chunks(self.w, size):
-                slope = torch.func.grad(partial(self.loss._part, x=x, y=y))
+        total, size = torch.zeros_like(rows), self.loss._choose_chunk(self.w)
+        at_once = max(1, self.loss.memory_limit // (size * self.loss._measure_bytes(self.w)))
+        with _compute_exactly():
+            for x, y in self.loss._chunk(self.w, size):
+                slope = torch.func.grad(partial(self.loss._add_up, x=x, y=y))
 
                 def product(row: Tensor, slope: Callable[[Tensor], Tensor] = slope) -> Tensor:
                     tangent: Tensor = torch.func.jvp(slope, (self.w,), (row,))[1]
@@ -285,8 +288,7 @@ class Hessian:
     def forward_mode_agrees(self) -> bool:
         """Return whether both ways agree on a few examples."""
         loss = self.loss
-        few = Sample("few", take(loss.sample.inputs, slice(8)), loss.sample.targets[:8], loss.sample.plain)
-        small = Hessian(Loss(loss.task, few, loss.buffers, loss.loss_each), self.w)
+        small = Hessian(Loss(loss.task, loss.sample.take(slice(8)), loss.buffers, loss.loss_each), self.w)
         rows = torch.stack([rademacher(self.w, len(self.w), PROBE, i) for i in range(2)])
         try:
             found = torch.cat([small.by_forward_mode(rows), small.by_forward_mode(rows[:1])])  # batched, and single
@@ -295,19 +297,19 @@ class Hessian:
         wanted = small.by_two_backwards(torch.cat([rows, rows[:1]]))
         return bool(torch.linalg.vector_norm(found - wanted) <= 1e-3 * torch.linalg.vector_norm(wanted))
 
-    def _graphs(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _get_graphs(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return the graphs of one thread's pieces, kept if they fit into memory."""
         if not self._fits:
-            return self._made(share)
+            return self._make_graphs(share)
         if share not in self._kept:
-            self._kept[share] = list(self._made(share))
+            self._kept[share] = list(self._make_graphs(share))
         return iter(self._kept[share])
 
-    def _made(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
-        chunks = self.loss._chunks(self.w, self.loss._fitting(self.w))
+    def _make_graphs(self, share: int) -> Iterator[tuple[Tensor, Tensor]]:
+        chunks = self.loss._chunk(self.w, self.loss._choose_chunk(self.w))
         for x, y in islice(chunks, share, None, self._threads):
             with self._one_at_a_time:
-                graph = self.loss._slope(self.w, x, y, create_graph=True)
+                graph = self.loss._differentiate(self.w, x, y, create_graph=True)
             yield graph
 
     @cached_property
@@ -315,8 +317,8 @@ class Hessian:
         """Return the number of threads: on a CPU those of PyTorch, limited by the pieces and the memory."""
         if self.w.device.type != "cpu":
             return 1
-        size, fits = self.loss._fitting(self.w), self._fits
-        room = self.loss.memory_limit // (size * self.loss._bytes(self.w)) if not fits else inf
+        size, fits = self.loss._choose_chunk(self.w), self._fits
+        room = self.loss.memory_limit // (size * self.loss._measure_bytes(self.w)) if not fits else inf
         return int(max(1, min(torch.get_num_threads(), ceil(len(self.loss.sample) / size), room)))
 
     @cached_property
@@ -325,33 +327,12 @@ class Hessian:
 
         All pieces keep what they saved. Only the pieces in work, one per thread, need the same amount again.
         """
-        loss, size = self.loss, self.loss._fitting(self.w)
+        loss, size = self.loss, self.loss._choose_chunk(self.w)
         in_work = size * (torch.get_num_threads() if self.w.device.type == "cpu" else 1)
-        return (len(loss.sample) + in_work) * loss._bytes(self.w) // 2 <= loss.memory_limit
+        return (len(loss.sample) + in_work) * loss._measure_bytes(self.w) // 2 <= loss.memory_limit
 
 
-def block(layout: Layout, on: str) -> Tensor:
-    """Return a mask of the coordinates of `all`, the `head`, the `body`, or a module or tensor by its full name."""
-    if on in ("all", "head", "body"):
-        return layout.mask(on)
-    inside = [name == on or name.startswith(on + ".") for name in layout.names]
-    if not any(inside):
-        raise SteppeError(
-            f"The model has no part {quote(on)}{suggest_name(on, ['all', 'head', 'body', *layers(layout)])}"
-        )
-    return torch.cat([torch.full((n,), k) for n, k in zip(layout.sizes, inside, strict=True)])
-
-
-def layers(layout: Layout) -> list[str]:
-    """Return the modules that own parameters, in order; weight and bias count as one layer.
-
-    >>> layers(Layout({"a.weight": (2,), "a.bias": (1,), "b.c.weight": (3,), "token": (1,)}, head="b"))
-    ['a', 'b.c', 'token']
-    """
-    return list(dict.fromkeys(name.rpartition(".")[0] or name for name in layout.names))
-
-
-def _finite(t: Tensor, what: str) -> Tensor:
+def _check_finite(t: Tensor, what: str) -> Tensor:
     if not bool(t.isfinite().all()):
         raise SteppeError(f"{what} has values that are not finite, so nothing can be measured. The run diverged: "
                           "train again with a smaller learning rate or with clipping.")  # fmt: skip
@@ -359,7 +340,7 @@ def _finite(t: Tensor, what: str) -> Tensor:
 
 
 @contextmanager
-def _exact() -> Iterator[None]:
+def _compute_exactly() -> Iterator[None]:
     """Use full float32 precision, deterministic algorithms, and attention that can be differentiated twice."""
     products = torch.backends.cuda.matmul  # a run may have allowed tensor cores for these
     before, products.allow_tf32 = products.allow_tf32, False
