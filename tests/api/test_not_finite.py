@@ -51,7 +51,7 @@ def test_a_run_that_diverged_can_be_loaded_resumed_and_is_no_damaged_one(tmp_pat
     assert (here / "result.json").read_text() == before
     longer = steppe.run("fedavg", Linear(), REGRESSION, out=here, resume=True, lr=TOO_FAST, **KEYS | {"rounds": 4})
     assert longer.summary["rounds"] == 4
-    with pytest.raises(SteppeError, match=r"^The final mse of .*run is not finite"):
+    with pytest.raises(SteppeError, match="run: the final mse is not finite"):
         steppe.write_report([here], tmp_path / "page.md")
 
 
@@ -61,7 +61,7 @@ def test_a_metric_that_is_not_finite_makes_no_failure_of_a_run_but_of_a_comparis
     longer = steppe.run("fedavg", TwoClasses(), ONE_CLASS, metric="auc", out=here, resume=True, lr=0.01,
                         **KEYS | {"rounds": 4})  # fmt: skip
     assert math.isnan(longer.score)
-    with pytest.raises(RunFailed, match="auc not finite, so there is nothing to compare"):
+    with pytest.raises(RunFailed, match=r"The auc of the final model is not finite, although its loss is\.$"):
         steppe.compare(["fedavg", "fedsam"], TwoClasses, ONE_CLASS, metric="auc", lr=0.01, **KEYS)
 
 

@@ -123,13 +123,15 @@ def _summarize_metric(metric: Metric, records: list[Record], judged: Record) -> 
             "direction": metric.record["direction"]}  # fmt: skip
 
 
-def check_converged(summary: dict[str, Any], where: object) -> None:
-    """End a command with an error if its run ended with a loss or a main metric that is not a number."""
+def check_converged(summary: dict[str, Any], where: object = None) -> None:
+    """Raise an error if a run ended with a loss or a main metric that is not finite. `where` has its records."""
     if summary.get("last") is None and not summary.get("metrics"):  # there are no test data
         return
+    kept = f" What was recorded is in {where}." if where else ""
     if not math.isfinite(restore_number(summary.get("loss"))):
-        raise RunFailed("The loss of the final model is not finite: the run has diverged. Lower lr, or set clip = 10; "
-                        f"what was recorded is in {where}.")  # fmt: skip
+        raise RunFailed(
+            f"The loss of the final model is not finite: the run has diverged. Lower lr, or set clip = 10.{kept}"
+        )
     if not math.isfinite(restore_number(summary.get("last"))):
-        raise RunFailed(f"The {summary.get('metric', 'metric')} of the final model is not finite, although its loss "
-                        f"is; what was recorded is in {where}.")  # fmt: skip
+        metric = summary.get("metric", "metric")
+        raise RunFailed(f"The {metric} of the final model is not finite, although its loss is.{kept}")

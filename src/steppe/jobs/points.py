@@ -62,7 +62,7 @@ class Point:
         self.metric, *self.others = run.metrics
         summary, key = run.read("result.json"), f"validation_{self.metric.name}"
         try:
-            check_converged(summary, run)
+            check_converged(summary)
         except RunFailed as error:
             self.failed[seed] = str(error)
             return
