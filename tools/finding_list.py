@@ -129,7 +129,7 @@ UNDO = [Finding(*row) for row in [
      [f"{INPUT}::test_run"]),
     ("classes", 3, "`cost --classes 10**12` asked for all memory", [("cli/cost.py", "min=2, max=10**6", "min=2")],
      [f"{INPUT}::test_other_commands"]),
-    ("seeds", 3, "`reproduce --seeds 2147483648` did not end", [("cli/reproduce.py", "min=1, max=10_000", "min=1")],
+    ("seeds", 3, "`reproduce --seeds 2147483648` did not end", [("cli/reproduce.py", "\"--seeds\", max=10_000", "\"--seeds\"")],
      [f"{INPUT}::test_other_commands"]),
     ("device-files", 3, "`dp:secret=/dev/full` never ended or caused a traceback",
      [("parts/differential_privacy.py", "        if not path.is_file():", "        if False:")], [f"{INPUT}::test_run"]),

@@ -155,7 +155,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     with handle_logs(Heard()):
         again = steppe.compare(algorithms, Net, blobs(), seeds=2, rho=0.15, out=tmp_path / "c", **keys)
-    assert sum("used again" in line for line in lines) == 10
+    assert sum("already finished" in line for line in lines) == 10
     assert again.records == found.records
     with pytest.raises(SteppeError, match="holds a run with other settings: rho of look_back was"):
         steppe.compare({labels[2]: LookBack(0.2)}, Net, blobs(), out=tmp_path / "c", **keys)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,9 @@ def test_a_state_dict_comes_back_without_steppe(result: steppe.Result, loaded: s
         result.export(tmp_path / "model.h5")
 
 
-def test_onnx_gives_the_models_outputs(result: steppe.Result, loaded: steppe.Run, tmp_path: Path) -> None:
+def test_onnx_gives_the_models_outputs(
+    result: steppe.Result, loaded: steppe.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference = pytest.importorskip("onnx.reference")
     pytest.importorskip("onnxscript")
     inputs = result.example()[:1].repeat(5, 1, 1, 1)  # another batch size than the example's
@@ -137,6 +141,12 @@ def test_onnx_gives_the_models_outputs(result: steppe.Result, loaded: steppe.Run
     again = loaded.export(tmp_path / "again.onnx", example=inputs.double().numpy())
     (same,) = reference.ReferenceEvaluator(str(again)).run(None, {program.input_names[0]: inputs.numpy()})
     assert (same == got).all()
+    with warnings.catch_warnings(), monkeypatch.context() as patch:
+        warnings.simplefilter("error")
+        heard: list[logging.LogRecord] = []
+        patch.setattr(logging.Logger, "handle", lambda self, record: heard.append(record))
+        loaded.export(tmp_path / "quiet.onnx")
+    assert not [record.getMessage() for record in heard if record.levelno >= logging.WARNING]
     with pytest.raises(SteppeError, match=r"export: example has 0\.5 in it: pass a tensor or a NumPy array"):
         loaded.export(tmp_path / "never.onnx", example=[0.5, 1.0])
     with pytest.raises(SteppeError, match=r"export: the model cannot take these inputs: .*shapes cannot be multiplied"):

@@ -73,6 +73,7 @@ def refused(steppe: Steppe, *words: Any, code: int = 2) -> str:
         (["fedavg", "-s", "validation=1.5"], ["validation is 1.5"]),
         (["fedavg", "-s", "recipe=fedsoll"], ["recipe is 'fedsoll'", "fedsol"]),
         (["fedavg", "--rounds", "-1"], ["rounds is -1"]),
+        (["fedavg", "--data", "mine.csv"], ["mine.csv is a table", "steppe.from_dataset(train, test, target=", ".npz"]),
         (["fedavg", "-s", "data=mnist"], ["mnist is expected in", "does not exist", "train-images-idx3-ubyte"]),
         (["fedavg", "-s", "data=lost.npz"], ["lost.npz does not exist"]),
         (["fedavg", "-s", "data=folder:nowhere"], ["nowhere"]),

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
+import typer
 
 from steppe.cli import analyze, terminal
+from steppe.cli.app import app
 from tests.cli.conftest import Steppe
 
 
@@ -52,7 +56,24 @@ def test_a_narrow_table_says_what_it_leaves_out(
         monkeypatch.undo()
         return capsys.readouterr().out
 
-    assert "too narrow" not in print_at(40)
+    assert "left out" not in print_at(40)
     narrow = print_at(15)
     assert "95.37" not in narrow
-    assert narrow.endswith("too narrow for: best\n")
+    assert narrow.endswith("left out at this width: best\n")
+
+
+def list_commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield names, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from list_commands(one, *names, name)
+
+
+def test_a_help_screen_shows_all_of_its_words_at_80_columns(steppe: Steppe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for names, command in list_commands(typer.main.get_command(app)):
+        shown = steppe(*names, "--help").out
+        assert max(map(len, shown.splitlines())) <= 80
+        helps = [getattr(one, "help", None) or "" for one in command.params]
+        assert [word for text in helps for word in text.split() if word not in shown] == [], names
+        _, *paragraphs = (command.help or "").split("\n\n")
+        assert not [text for text in paragraphs if "\n" in text], names  # it would be broken there and at the edge

@@ -242,7 +242,7 @@ def test_compare_tests_against_the_first(steppe: Steppe) -> None:
     assert mean == pytest.approx(sum(norms) / 3)
     assert deviation == pytest.approx(stats.tstd(norms))
     again = steppe(*words)
-    assert again.err.count("used again") == 6
+    assert again.err.count("already finished") == 6
     assert "gradient_norm," not in again.err
     for text in ("− first", "p: paired t-test", "‖g‖", "2.00×"):
         assert text in again.out

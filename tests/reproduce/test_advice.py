@@ -10,7 +10,7 @@ import pytest
 
 from steppe.cli.advise import format_number
 from steppe.reproduce.advice import CAVEATS, Wish, advise, describe_evidence, is_dominated, is_level, rank_methods
-from steppe.reproduce.choose_page import QUESTIONS, format_gain, list_commands, make_answers
+from steppe.reproduce.choose_page import QUESTIONS, format_distance, format_gain, list_commands, make_answers
 from steppe.reproduce.intervals import CHANCE, Interval
 from steppe.reproduce.league import list_arms
 from steppe.reproduce.method_results import Evidence, Setting, collect_evidence, spell_title
@@ -120,7 +120,7 @@ def test_a_level_method_has_its_distance_and_an_open_question_is_told():
     told = advise(Wish(max_flops=1.4, stateless=True), [replace(SOME[0], remark="Open."), *SOME[1:]])
     (level,) = told["level"]
     assert (level["method"], level["below"], level["below_half_width"]) == ("D", 0.03, 0.52)
-    assert format_number(level).startswith("60.97 ± 2.88 %, 0.03 ± 0.52 points below it")
+    assert format_distance(level) == "0.03 ± 0.52 below"
     assert "Open." in told["gaps"]
     (takyr,) = {e.remark for e in collect_evidence(read_folders([find_ours()])) if e.title == "Takyr"}
     assert takyr.startswith("Whether Takyr needs its ")
@@ -140,7 +140,7 @@ def test_blocks_that_a_method_lacks_do_not_make_it_the_best():
     told = advise(Wish(), [once, a, method("D", (49.0, 61.0, 63.5, 58.0))])
     assert told["advice"]["method"] == "A"
     assert (told["level"][0]["method"], told["level"][0]["below"]) == ("C", -3.0)
-    assert format_number(told["level"][0]).endswith("3.00 points above it")
+    assert format_distance(told["level"][0]) == "3.00 above"
     assert [e.title for e in rank_methods([method("C", (65.0,)), method("F", (60.0, 61.0, 62.0))])] == ["C", "F"]
 
 

@@ -9,14 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.options import Debug, Json, app
+from steppe.cli.options import Debug, Json, app, take_number
 from steppe.core.errors import SteppeError
+
+LEGEND = ("undecided: the runs do not show which is better; behind: less accurate; beyond limits: more accurate, but "
+          "it costs more than you allow; bytes and FLOPs: multiples of FedAvg's; kept: vectors of the model's size "
+          "that a client keeps")  # fmt: skip
 
 
 @app.command()
 def advise(
-    clients: Annotated[int | None, typer.Option("--clients", min=1, help="Total number of clients.")] = None,
-    per_round: Annotated[int | None, typer.Option("--per-round", min=1, help="Clients per round.")] = None,
+    clients: Annotated[int | None, take_number("--clients", help="Total number of clients.")] = None,
+    per_round: Annotated[int | None, take_number("--per-round", help="Clients per round.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Partition nearest to the clients' data, such as "
                          "'lda(0.1)'.")] = None,
     data: Annotated[str | None, typer.Option("--data", help="Data set nearest to the clients' data, such as "
@@ -50,48 +54,49 @@ def advise(
 
 
 def _show(told: dict[str, Any]) -> None:
-    if told["advice"] is not None:
-        best = told["advice"]
-        terminal.show(terminal.escape(f"{best['method']}: {format_number(best)}, {_format_costs(best)}"))
-        terminal.show(terminal.escape(f"  {best['run']}"))
-        for e in told["others"]:  # one number each is enough for what is behind
-            e |= {"over_fedavg": None, "over_fedavg_ema": None}
-        counts = [e["seeds"] for e in (best, *told["level"], *told["others"])]
-        runs = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
-        unit = "block" if told["source"] == "league" else "seed"
-        units = f"{unit}{'s' if max(counts) > 1 else ''} per method"
-        terminal.show(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {runs} {units}; the best of "
-                                      f"{told['compared']} there, so its lead is probably "
-                                      "a little too large"))  # fmt: skip
+    from steppe.reproduce.choose_page import format_distance
+
+    if (best := told["advice"]) is None:
         for gap in told["gaps"]:
-            terminal.show(terminal.escape(f"  but: {gap}"))
-        for name, several in (("not told apart from it", told["level"]), ("behind it", told["others"]),
-                              ("better, beyond the limits", told["beyond_limits"])):  # fmt: skip
-            if several:
-                each = "; ".join(f"{e['method']} ({format_number(e)}, {_format_costs(e)})" for e in several)
-                terminal.show(terminal.escape(f"{name}: {each}"))
-        if told["dominated"]:
-            terminal.show(
-                terminal.escape(f"less accurate there than a method that costs no more: {', '.join(told['dominated'])}")
-            )
-    for gap in told["gaps"] if told["advice"] is None else []:
-        terminal.show(terminal.escape(f"no evidence: {gap}"))
+            terminal.show_text(terminal.escape(f"no evidence: {gap}"))
+        return
+    terminal.show_text(f"[bold]{terminal.escape(best['method'])}[/]: {format_number(best)}; {_format_costs(best)}")
+    terminal.show(terminal.escape(f"  {best['run']}"))
+    terminal.show("  (add your own --data, --model, --partition and --clients)\n")
+    counts = [e["seeds"] for e in (best, *told["level"], *told["others"])]
+    runs = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+    unit = "block" if told["source"] == "league" else "seed"
+    terminal.show_text(terminal.escape(f"evidence: {told['source']}, {told['setting']}, {runs} "
+                                       f"{unit}{'s' if max(counts) > 1 else ''} per method; the best of "
+                                       f"{told['compared']} there, so its lead is probably a little too "
+                                       "large"))  # fmt: skip
+    for gap in told["gaps"]:
+        terminal.show_text(terminal.escape(f"- {gap}"))
+    verdicts = {"undecided": told["level"], "behind": told["others"], "beyond limits": told["beyond_limits"]}
+    rows = [[e["method"], _format_accuracy(e), verdict, f"{e['bytes']:g}×", f"{e['flops']:g}×", f"{e['kept']:g}",
+             format_distance(e) if verdict == "undecided" else ""]
+            for verdict, several in verdicts.items() for e in several]  # fmt: skip
+    if rows:
+        terminal.show("")
+        head = ["method", "accuracy, %", "verdict", "bytes", "FLOPs", "kept", "points from the answer"]
+        terminal.print_table("other methods in this setting", head, rows, spare=(head[-1],))
+        terminal.show_text(LEGEND)
 
 
 def format_number(e: dict[str, Any]) -> str:
     """Return an accuracy, and how far it is from FedAvg's."""
-    width = f" ± {e['half_width']:.2f}" if e["half_width"] is not None else ""
     gains = ""
-    if (below := e.get("below")) is not None:
-        half = f" ± {e['below_half_width']:.2f}" if e["below_half_width"] is not None else ""
-        gains += f", {abs(below):.2f}{half} points {'below' if below >= 0 else 'above'} it"
     for name, key in (("FedAvg", "over_fedavg"), ("FedAvg + EMA", "over_fedavg_ema")):
         if (over := e[key]) is not None:
             half = f" ± {e[f'{key}_half_width']:.2f}" if e[f"{key}_half_width"] is not None else ""
             gains += f", {abs(over):.2f}{half} points {'above' if over >= 0 else 'below'} {name}"
-    return f"{e['accuracy']:.2f}{width} %{gains}"
+    return f"{_format_accuracy(e)} %{gains}"
+
+
+def _format_accuracy(e: dict[str, Any]) -> str:
+    return f"{e['accuracy']:.2f}" + (f" ± {e['half_width']:.2f}" if e["half_width"] is not None else "")
 
 
 def _format_costs(e: dict[str, Any]) -> str:
-    kept = f"{e['kept']:g} vector{'' if e['kept'] == 1 else 's'} kept" if e["kept"] >= 0.005 else "nothing kept"
-    return f"{e['bytes']:g}× bytes, {e['flops']:g}× FLOPs, {kept}"
+    kept = f"{e['kept']:g} vector{'' if e['kept'] == 1 else 's'}" if e["kept"] >= 0.005 else "nothing"
+    return f"{e['bytes']:g}× bytes, {e['flops']:g}× FLOPs, {kept} kept by each client"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.options import Debug, Json, app
+from steppe.cli.options import Debug, Json, app, take_number
 from steppe.core.errors import SteppeError
 
 if TYPE_CHECKING:
     from steppe.analysis import Options
 
 Target = tuple[Path, int | None]  # a run, and the client whose loss is measured; None: the global loss
-Samples = Annotated[int, typer.Option("--samples", min=1, help="Largest number of training examples to measure on.")]
+Samples = Annotated[int, take_number("--samples", help="Largest number of training examples to measure on.")]
 
 
 @app.command()
@@ -25,13 +25,13 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
             measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures, or groups "
                                 "(usual, hessian, clients, numbers, drawn, all); see steppe list measures.")] = "usual",
             samples: Samples = 5000,
-            clients: Annotated[int | None, typer.Option("--clients", min=1, help="Number of clients in the "
+            clients: Annotated[int | None, take_number("--clients", help="Number of clients in the "
                                "extra round for measures of clients (default: those of the run's next round).")] = None,
             client: Annotated[str | None, typer.Option("--client", metavar="I,…", help="Measure the loss of these "
                               "clients instead of the global one: 3, or 0,4,7, or all.")] = None,
             landscape: Annotated[int | None, typer.Option("--landscape", min=2, metavar="POINTS", help="Also compute "
                                  "the landscape, with this many points per side.")] = None,
-            seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample, probes and directions.")] = 0,
+            seed: Annotated[int, take_number("--seed", min=0, help="Seed of the sample, probes and directions.")] = 0,
             device: Annotated[str | None, typer.Option("--device", help="Device to measure on (default: the "
                                                                         "run's).")] = None,
             as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
@@ -66,8 +66,9 @@ def analyze(runs: Annotated[list[Path], typer.Argument(help="Folders of finished
         for table in [*measure_tables.make_tables(rows), *measure_tables.make_profile_tables(contents, names)]:
             print_measures(table)
         on = sorted({str(content["sample"]) for content in found.values()})
-        terminal.show(f"± is the standard error. Measured on {'; '.join(on)}; stored in each run's analysis.json, "
-                      "arrays in its folder analysis/")  # fmt: skip
+        terminal.show_text("± is the standard error unless a table says otherwise. Measured on "
+                           f"{'; '.join(on)}; stored in each run's analysis.json, arrays in its folder "
+                           "analysis/")  # fmt: skip
     if failed:
         raise SteppeError("\n".join(dict.fromkeys(failed.values())))
 
@@ -115,5 +116,5 @@ def print_measures(table: Any) -> None:
     for piece in split_to_width(table, terminal.make_console().width):
         terminal.print_table(piece.title, piece.columns, piece.rows)
     if table.note:
-        terminal.show(f"[dim]{terminal.escape(table.note)}[/]")
+        terminal.show_text(f"[dim]{terminal.escape(table.note)}[/]")
     terminal.show("")

@@ -11,7 +11,7 @@ import typer
 
 from steppe.cli import arguments, terminal
 from steppe.cli.analyze import Samples, measure_runs, print_measures
-from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app, take_number
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -24,18 +24,17 @@ def compare(algorithms: Annotated[list[str] | None, typer.Argument(help="Algorit
             everything: Annotated[bool, typer.Option("--all", help="Compare every algorithm of the "
                                                                    "catalogue.")] = False,
             config: ConfigFile = None, sets: Set = [], add: Add = [], rounds: Rounds = None,  # noqa: B006
-            seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per algorithm, with seeds "
+            seeds: Annotated[int, take_number("--seeds", max=10_000, help="Runs per algorithm, with seeds "
                              "seed, seed+1, …")] = 1,
             measures: Annotated[str, typer.Option("--measures", "-m", metavar="NAME,…", help="Measures of the final "
                                 "models, such as lambda1,trace or usual; or none.")] = "lambda1,sharpness",
             samples: Samples = 1000,
-            jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
+            jobs: Annotated[int, take_number("--jobs", "-j", help="Number of parallel runs, each in its own "
                             "process; with 1, they run in this process.")] = 1,
             on: On = None, out: Out = None, as_json: Json = False, debug: Debug = False) -> None:  # fmt: skip
     """Compare algorithms under one protocol: mean ± deviation, a test against the first, costs, flatness, a plot.
 
-    A name may have its own parts and settings: fedsam+man, fedsam:rho=0.5, fedsmoo:rho=0.1+ema.
-    --add adds a part to all of them.
+    A name may have its own settings and parts, such as fedsam:rho=0.5+man; --add adds a part to all of them.
     """
     from steppe.algorithms import CATALOGUE
     from steppe.cli.sweep import report_failures
@@ -113,7 +112,7 @@ def _say_what_was_found(points: list[Any], flat: dict[str, Any] | None) -> None:
 
     found = read([p.run(seed).path for p in points for seed in sorted(p.results)])
     flattest = find_flattest(found) if flat else ""
-    terminal.show(f"\n[bold]{terminal.escape(write_headline(found))}[/] {terminal.escape(write_summary(found))}"
+    terminal.show_text(f"\n[bold]{terminal.escape(write_headline(found))}[/] {terminal.escape(write_summary(found))}"
                   f"{' ' * bool(flattest)}{terminal.escape(flattest)}\n")  # fmt: skip
 
 
@@ -122,7 +121,7 @@ def _show_comparison(runs: ComparedRuns, flat: dict[str, Any] | None) -> None:
     from steppe.report.compare_table import SPARE
 
     terminal.print_table(runs.title, *runs.cells(), SPARE)
-    terminal.show(runs.legend)
+    terminal.show_text(runs.legend)
     if flat and flat["rows"]:
         over = "standard deviation over seeds" if max(one.seeds for one in runs.lines) > 1 else "standard error"
         terminal.show(f"\nfinal models, ± {over}, measured on {flat['sample']}\n")

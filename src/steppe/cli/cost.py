@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.options import Add, Debug, Json, Set, app
+from steppe.cli.options import Add, Debug, Json, Set, app, take_number
 from steppe.core.errors import SteppeError
 
 
@@ -20,8 +20,8 @@ def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Algorithms
          data: Annotated[str | None, typer.Option("--data", help="Data set from which the model gets a batch, "
                                                                  "instead of --shape and --classes.")] = None,
          shape: Annotated[str, typer.Option("--shape", help="Input shape, channels×height×width.")] = "3x32x32",
-         classes: Annotated[int, typer.Option("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
-         batch: Annotated[int, typer.Option("--batch", min=1, max=10**6, help="Batch size of a step.")] = 50,
+         classes: Annotated[int, take_number("--classes", min=2, max=10**6, help="Number of classes.")] = 10,
+         batch: Annotated[int, take_number("--batch", max=10**6, help="Batch size of a step.")] = 50,
          sets: Set = [], add: Add = [], as_json: Json = False, debug: Debug = False) -> None:  # noqa: B006  # fmt: skip
     """Show what algorithms cost: vectors, bytes, gradients, forward passes and FLOPs, measured by tracing."""
     from steppe.algorithms import CATALOGUE
@@ -44,8 +44,9 @@ def cost(algorithms: Annotated[list[str] | None, typer.Argument(help="Algorithms
     terminal.print_table(f"one client's round; {model}, {parameters:,} parameters, batch {batch}",
            ["algorithm", "down", "up", "kept", "traffic", "×avg", "grad", "fwd", "GFLOP", "×avg "], cells,
            spare=("×avg", "×avg "))  # fmt: skip
-    terminal.show("down, up and kept: multiples of the model; traffic: bytes down and up; grad: gradients (a forward "
-                  "and a backward pass); fwd: additional forward passes; ×avg: compared with FedAvg")  # fmt: skip
+    terminal.show_text("down, up and kept: multiples of the model; traffic: bytes down and up; grad: gradients (a "
+                       "forward and a backward pass); fwd: additional forward passes; ×avg: compared with "
+                       "FedAvg")  # fmt: skip
 
 
 @app.command()

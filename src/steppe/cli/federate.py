@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.options import Add, ConfigFile, Debug, Json, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, Rounds, Set, app, take_number
 from steppe.core.errors import SteppeError
 from steppe.core.metric import show_loss
 from steppe.engine.progress import Progress
@@ -28,9 +28,7 @@ federate = typer.Typer(no_args_is_help=True, help="Set up, run, inspect and resu
 app.add_typer(federate, name="federate")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")]
-Nodes = Annotated[
-    int | None, typer.Option("--nodes", "-n", min=1, help="Number of nodes, one per client (default: 3).")
-]
+Nodes = Annotated[int | None, take_number("--nodes", "-n", help="Number of nodes, one per client (default: 3).")]
 Algorithm = Annotated[str | None, typer.Option("--algorithm", "-a", help="Algorithm, as for steppe run.")]
 Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Use TLS and one key per node (default: on, except on "
                                           "loopback).")]  # fmt: skip
@@ -92,7 +90,7 @@ def pin(folder: Folder = Path("federation"), debug: Debug = False) -> None:
 
 @federate.command()
 def register(folder: Folder = Path("federation"),
-             client: Annotated[int | None, typer.Option("--client", min=0, help="Register only this client.")] = None,
+             client: Annotated[int | None, take_number("--client", min=0, help="Register only this client.")] = None,
              debug: Debug = False) -> None:  # fmt: skip
     """Bind each client to the key in nodes/<client>/key.pub, and register the keys with the running SuperLink."""
     from steppe.flower import launch

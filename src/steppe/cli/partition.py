@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.options import Debug, Json, app
+from steppe.cli.options import Debug, Json, app, take_number
 from steppe.core.errors import SteppeError
 
 
 @app.command()
 def partition(data: Annotated[str, typer.Option("--data", help="Data set (steppe list data).")] = "digits",
               rule: Annotated[str, typer.Option("--partition", help="Rule (steppe list partitions).")] = "lda(0.3)",
-              clients: Annotated[int, typer.Option("--clients", min=1, help="Number of clients.")] = 20,
+              clients: Annotated[int, take_number("--clients", help="Number of clients.")] = 20,
               seed: Annotated[int | None, typer.Option("--seed", help="Seed (default: that of the rule).")] = None,
               save: Annotated[Path | None, typer.Option("--save", help="Write the partition to a JSON file.")] = None,
               picture: Annotated[Path | None, typer.Option("--plot", help="Draw samples per client and class.")] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import terminal
-from steppe.cli.options import Debug, Json, On, Out, app
+from steppe.cli.options import Debug, Json, On, Out, app, take_number
 from steppe.core.errors import SteppeError, quote, suggest_name
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def reproduce(
                       "(show all tables), tables (write all from the rows), check (compare tables with rows).")],
     cells: Annotated[list[str], typer.Option("--cells", metavar="GLOB", help="Cells to run, such as "
                      "'cifar10/lda-0.1/*'; may be repeated, in the order in which they should run.")] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per cell, with seeds 0, 1, …")] = 1,
+    seeds: Annotated[int, take_number("--seeds", max=10_000, help="Runs per cell, with seeds 0, 1, …")] = 1,
     scale: Annotated[str, typer.Option("--scale", help="Scale: paper, or tiny (embedded digits, a minute).")] = "paper",
     device: Annotated[str, typer.Option("--device", help="Device: cpu, cuda or auto.")] = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its own "
+    jobs: Annotated[int, take_number("--jobs", "-j", help="Number of parallel runs, each in its own "
                     "process; several may share one GPU. With 1, they run in this process.")] = 1,
     sharing: Annotated[int, typer.Option("--sharing", min=0, metavar="PROCESSES", help="Total number of processes on "
                        "this device, if other commands use it too; recorded device seconds are divided by it.")] = 0,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steppe.cli import arguments, terminal
-from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app
+from steppe.cli.options import Add, ConfigFile, Debug, Json, On, Out, Rounds, Set, app, take_number
 from steppe.core.errors import SteppeError
 from steppe.settings import split_algorithm
 
@@ -24,13 +24,13 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="Algorithm, as fo
           config: ConfigFile = None,
           grid: Annotated[list[str], typer.Option("--grid", "-g", metavar="KEY=V,V,…", help="Values of a key or "
                           "setting; may be repeated.")] = [],  # noqa: B006
-          seeds: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="Runs per point, with seeds seed, "
+          seeds: Annotated[int, take_number("--seeds", max=10_000, help="Runs per point, with seeds seed, "
                            "seed+1, …")] = 1,
           search: Annotated[int | None, typer.Option("--search", min=1, metavar="TRIALS", help="Instead of a whole "
                             "grid, run this many points; Optuna chooses them by the validation metric.")] = None,
           ranges: Annotated[list[str], typer.Option("--range", metavar="KEY=LOW..HIGH[:log]", help="Range to search; "
                             "--grid gives choices.")] = [],  # noqa: B006
-          jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Number of parallel runs, each in its "
+          jobs: Annotated[int | None, take_number("--jobs", "-j", help="Number of parallel runs, each in its "
                                                                                "own "
                           "process; with 1, they run in this process (default: one per GPU, or per core).")] = None,
           sets: Set = [], add: Add = [], rounds: Rounds = None, on: On = None, out: Out = None,  # noqa: B006
@@ -86,7 +86,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="Algorithm, as fo
         print(json.dumps(found))
     else:
         terminal.print_table(title, *runs.cells(), ("test, last", "test loss"))
-        terminal.show(runs.legend)
+        terminal.show_text(runs.legend)
         terminal.show(f"runs and sweep.json are in {where}")
     report_failures(points)
 

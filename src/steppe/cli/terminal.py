@@ -58,7 +58,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], spare: tu
     gone = [name.strip() for i, name in enumerate(columns) if i not in shown]
     print_trimmed(table, width=max(needed, here.width), height=25)  # without a height, rich may override the width
     if gone:
-        show(f"[dim]too narrow for: {escape(', '.join(gone))}[/]")
+        show(f"[dim]left out at this width: {escape(', '.join(gone))}[/]")
 
 
 @contextmanager
@@ -73,4 +73,11 @@ def explain_interrupt(how: str) -> Iterator[None]:
 
 
 def show(text: str) -> None:
+    """Print a line as it is, however long, so that a command or path in it can be copied."""
     make_console().print(show_codes(text, "\n"), highlight=False, soft_wrap=True)
+
+
+def show_text(text: str) -> None:
+    """Print sentences: on a terminal, broken between words."""
+    console = make_console()
+    console.print(show_codes(text, "\n"), highlight=False, soft_wrap=not console.is_terminal)

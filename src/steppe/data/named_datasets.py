@@ -114,6 +114,10 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Data:
         if not Path(name).is_file():
             raise SteppeError(f"The file {name} does not exist; give the path of a MedMNIST .npz file.")
         return from_arrays(*medmnist.read(Path(name), **options), name=Path(name).stem)
+    if name.endswith((".csv", ".tsv", ".parquet")):
+        raise SteppeError(f"{name} is a table, whose target must be named: in Python, read it with pandas and call "
+                          "steppe.from_dataset(train, test, target=…), or write its arrays to an .npz "
+                          "file.")  # fmt: skip
     if name not in DATASETS:
         forms = [*DATASETS, "hub:<name>", "folder:<path>", "<file>.npz"]
         raise SteppeError(f"The data set {quote(name)} is unknown{suggest_name(name, forms)}")

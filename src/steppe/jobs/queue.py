@@ -116,7 +116,7 @@ class Queue:
         self.added += len(jobs)
         for job in jobs:
             if job.finished:
-                self._hand_back(Ended(job), "used again")
+                self._hand_back(Ended(job), "already finished")
             else:
                 self.waiting.append(job)
 

@@ -80,7 +80,7 @@ def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "")
         "missing": "missing: replies that never came, or came too late",
     }
     told = "; ".join(legend[column] for column in columns if column in legend)
-    return f"{told}\n{variation}; at one seed, all rows have the same" if variation else told
+    return f"{told}\n{variation}; runs with the same seed share all of these" if variation else told
 
 
 def make_cells(lines: Sequence[Line], metric: Metric,

@@ -80,7 +80,7 @@ def make_answers(
         if (best := told["advice"]) is None:
             rows.append([question, "no evidence", *[""] * 6])
             continue
-        level = ", ".join(f"{e['method']} ({_tell_distance(e)})" for e in told["level"]) or "nothing"
+        level = ", ".join(f"{e['method']} ({format_distance(e)})" for e in told["level"]) or "nothing"
         costs = f"{best['bytes']:.2f}×, {best['flops']:.2f}×, {best['kept']:.2g}"
         rows.append([question, best["method"], _format(best["accuracy"], best["half_width"], best["seeds"]),
                      *(format_gain(best, key) for key in ("over_fedavg", "over_fedavg_ema")), costs,
@@ -90,7 +90,8 @@ def make_answers(
     return Table("Answers", head, rows), gaps
 
 
-def _tell_distance(told: dict[str, Any]) -> str:
+def format_distance(told: dict[str, Any]) -> str:
+    """Return how far a method is from the answer, in points."""
     half = told["below_half_width"]
     width = f" ± {half:.2f}" if half is not None else ""
     return f"{abs(told['below']):.2f}{width} {'below' if told['below'] >= 0 else 'above'}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -184,7 +187,22 @@ class Outcome:
             raise SteppeError(f"export: the model cannot take these inputs: {error}.") from error
         free = tree_map(lambda _: {0: torch.export.Dim("batch")}, named or positional)
         try:
-            torch.onnx.export(model, positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
-                              external_data=False, verbose=False)  # fmt: skip
+            with _silence_exporter():
+                torch.onnx.export(model, positional, path, kwargs=named, dynamo=True, dynamic_shapes=free,
+                                  external_data=False, verbose=False)  # fmt: skip
         except torch.onnx.OnnxExporterError as error:
             raise SteppeError(f"PyTorch cannot export this model to ONNX: {take_first_line(error)}") from error
+
+
+@contextmanager
+def _silence_exporter() -> Iterator[None]:
+    """Hide what PyTorch's exporter says about itself: packages that the model does not use, its own old functions."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
