@@ -18,7 +18,7 @@ from steppe.reproduce.verdicts import INSIDE, OUTSIDE
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- evidence: begin -->", "<!-- evidence: end -->"
-CHOSEN = "chosen when results were known"  # said by a table whose recipe was not fixed before its runs
+CHOSEN = "chosen after results were known"  # said by a table whose recipe was not fixed before its runs
 ABLATIONS = "fedsol_ablation"  # one entry of the catalogue, counted apart
 
 

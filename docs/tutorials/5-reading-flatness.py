@@ -2,7 +2,7 @@
 # # 5. Reading flatness
 #
 # "FedSAM finds flatter minima, and flat minima generalise better." Papers support this with a number, λ1, and a picture, the loss
-# landscape. This page measures both, and then shows how they can mislead. Afterwards you know what they show and what they do not.
+# landscape. This page measures both, and then shows how they can mislead. You will then know what they show and what they do not.
 #
 # **You will learn**
 #
@@ -371,7 +371,7 @@ assert normal < 0.02 and plain > 10 * normal, (plain, normal)
 #
 # | | |
 # |---|---|
-# | λ1, trace, sharpness **show** | how the loss reacts to small changes of *these* parameters, on *this* sample; whether an optimiser that penalises it succeeds |
+# | λ1, trace, sharpness **show** | how the loss reacts to small changes of *these* parameters, on *this* sample; whether an optimiser that penalises them succeeds |
 # | they **do not show** | how well the model generalises; anything across architectures, scalings or losses |
 # | a landscape **shows** | what two chosen directions look like |
 # | it **does not show** | what the other directions look like; which model is better |

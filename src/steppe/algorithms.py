@@ -602,9 +602,9 @@ def takyr(rho: Amount = 1.0, alpha: Positive = 0.041, weight: Amount = 0.15, kee
     Limits: a client keeps its dual, one vector. The ascent is as long for a small w − x as for a large one, so ρ has to
     fit the model. It was tuned for a local momentum of 0.9: with 0 and ten times the rate it was much worse. With two
     classes per client, sharding(2), FedGMT with a running mean is better, and its minima are flatter (λ1 and trace) in
-    both federations that were compared. FedNSAM with a running mean, at twice the FLOPs and without a state on clients,
-    was not told apart from it on LDA(0.1) over six draws. That each part is needed is not shown: on the two draws where
-    the dual and the curved pull were run without MAN, they had more. It was tuned and tested on one network and
+    both federations that were compared. Against FedNSAM with a running mean, at twice the FLOPs and without a state on
+    clients, the result on LDA(0.1) over six draws is undecided. That each part is needed is not shown: on the two draws
+    where the dual and the curved pull were run without MAN, they had more. It was tuned and tested on one network and
     CIFAR-10 only: the league says what was run, and what was not.
     """
     man = (ActivationNorm(weight),) if weight else ()

@@ -68,7 +68,7 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
     progress   show rounds, time left and messages on standard error
     partition  a rule such as "lda(0.3)", a file, or the indices of each client's training samples
     groups     instead of a partition: the client of each training sample, any id
-    by         what a rule of labels divides by instead: one value, id or text per training sample
+    by         what a label rule divides by instead of the labels: one value, id or text per training sample
     lr_schedule  a name such as "warmup(5)+cosine", factors of lr per round, or a function of the round
     optimiser  "sgd", "adamw", a part, a function (gradient, w, memory, k) -> direction, torch.optim.SGD or AdamW
     options    any key of the configuration (rounds, clients, lr, …) or setting of the algorithm (rho, …)
@@ -216,7 +216,7 @@ class Run(Outcome):
 def load(path: str | Path, model: nn.Module | type[nn.Module] | None = None) -> Run:
     """Load a run's records and its trained module, ready to predict.
 
-    A run that has not finished has records, but no module. The same holds for your own module, if you do not pass it.
+    A run has records, but no module, if it has not finished, or if it trained your own module and you do not pass it.
 
     path   the run's folder
     model  a new instance of your own nn.Module, if the run trained one; its weights are replaced. What was frozen is

@@ -139,7 +139,7 @@ def cost(algorithms: Asked | Several, model: str | nn.Module | type[nn.Module] =
     model       a name, a module, or its class
     data        as in `steppe.run`: the model is given a batch of them
     shape       without data: the shape of one input
-    classes     without data: the number of classes, for a model by name
+    classes     without data: the number of classes, for a built-in model
     batch       batch size of a step
     example     instead of data: a batch {"x": inputs, "y": targets}
     add         further parts

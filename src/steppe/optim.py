@@ -28,7 +28,7 @@ LOCAL = {"gradient", "round_state", "stride", "local_steps", "objection"}  # hoo
 
 
 def optimiser(algorithm: Asked, params: Any, lr: float, *, add: Added = (), **options: Any) -> Optimiser:
-    """Make an optimiser from an algorithm that is local only, such as "fedsam:rho=0.05" or your own part.
+    """Make an optimiser from an algorithm that needs no server, such as "fedsam:rho=0.05" or your own part.
 
     params   as torch.optim takes them: tensors, or pairs of name and tensor
     options  settings of the algorithm, and the run's keys of the local optimiser: momentum, weight_decay, clip,

@@ -139,7 +139,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": IDS, "partition": [[0], [1]]}, "by needs a rule"),
     ({"by": IDS, "partition": "iid"}, "iid does not read it: leave it out"),
     ({"by": np.full((90, 2), 0.5), "partition": "lda(1)"}, "or whole numbers"),
-    ({"partition": "natural"}, "needs data that name their clients"),
+    ({"partition": "natural"}, "needs data that say whose each sample is"),
     ({"partition": [[0], [1]], "validation": 0.5}, "every client keeps at least one"),
 ]
 

@@ -44,7 +44,7 @@ def test_what_is_written_runs_and_passes_its_test(
     text = Path(f"{name}.py").read_text()
     assert not any(len(line) > 120 for line in text.splitlines())
     said = steppe("new", kind, name)
-    assert (said.code, f"{name}.py exists already" in said.err) == (2, True)
+    assert (said.code, f"{name}.py already exists" in said.err) == (2, True)
     assert Path(f"{name}.py").read_text() == text
 
 

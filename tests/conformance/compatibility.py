@@ -186,7 +186,7 @@ def page() -> str:
         "|---|---|",
         *(f"| {name} | {why} |" for name, why in sorted(SHIFTS.items())),
         *(f"| {name} | {why}; no effect if a part makes clients agree |" for name, why in sorted(UNAGREED.items())),
-        "\n## Refused (×), and what to take instead\n",
+        "\n## Refused (×), and what to use instead\n",
         *(f"- {', '.join(where)}: {why}." for why, where in sorted(reasons.items())),
         NOTES,
         *coverage(),

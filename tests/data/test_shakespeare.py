@@ -116,7 +116,7 @@ def test_roles_are_clients_with_tests_of_their_own(tmp_path: Path) -> None:
             right = result.model(data.test_inputs[mine]).argmax(-1) == data.test_targets[mine]  # type: ignore[index]
         found.append(float(right.double().mean()))
     assert result.summary["personal"]["0"]["mean"] == pytest.approx(np.mean(found))
-    with pytest.raises(SteppeError, match="name 4 clients, but clients is 5"):
+    with pytest.raises(SteppeError, match="have 4 clients, but clients is 5"):
         steppe.run("fedavg", "gpt", **{**given, "clients": 5})
     with pytest.raises(SteppeError, match="reads sequences"):
         steppe.run("fedavg", "lstm", "digits", **FEW)

@@ -205,7 +205,7 @@ def test_bad_replies_and_a_straggler(trial):
     first, second = ({r["client"]: r["why"] for r in record["refused"]} for record in trial.history(out)[:2])
     assert "not finite" in first[1]
     assert "has shape (27605, 2) and type 'float32'" in first[2]
-    assert "is for round 0, but 1 was asked for" in second[1]
+    assert "is for round 0, but 1 was requested" in second[1]
     assert "is for fingerprint '0000000000000000'" in second[2]
     third, fourth = trial.history(out)[2:]
     assert (third.get("dropped"), third.get("refused")) == ([1], None)

@@ -29,7 +29,7 @@ def test_a_claim_holds_where_all_its_comparisons_do(row_for):
     assert "FedSoL is above the other methods. In our runs the order holds: 2 of 2" in told
     assert "by 9.00 points on average where the paper has 9.99, 0.9 times its margin" in told
     assert judged_table.write_introduction(T1, here, "paper")[0] == told
-    assert "FedSoL's setting here, the head alone with ρ = 1.5, was chosen when results were known." in told
+    assert "FedSoL's setting here, the head alone with ρ = 1.5, was chosen after results were known." in told
     both = found(row_for, {**rows, "tried/" + LDA + "fedsol-released": 0.55})
     assert "With fedsol-released instead it does not hold: 1 of 2, by 0.00 points" in judged_table.judge_claim(T1, both)
 

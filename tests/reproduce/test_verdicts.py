@@ -275,7 +275,9 @@ def test_the_surveys_sentence(row_for):
     told = survey_page.write_verdict(found, "lda-0.1")
     assert "The best is FedSAM (60.00 %)" in told
     assert "FedDyn + MAN (58.00 %), 2.00 points below" in told
-    assert "1 others are less than 3 points below the best, which one seed does not tell apart" in told  # 58, not 55
+    assert (
+        "1 others are less than 3 points below the best, a difference that one seed cannot decide" in told
+    )  # 58, not 55
     assert survey_page.write_verdict(found, "sharding-2") == "Nothing was run in this column."
     line = next(f for f in found if f["method"] == "fedsam" and f["column"] == "lda-0.1")
     assert (line["chosen"], line["lambda1"], line["flops_x"], line["bytes_x"]) == ("rho=0.1", 5.0, 2.0, 1.0)

@@ -33,7 +33,7 @@ LIKE = reply(torch.zeros(0, 3), c=torch.zeros(0, 2))
     (reply(torch.ones(3), c=torch.ones(2).half()), "its part.c has type torch.float16 where torch.float32 is expected"),
     (reply(torch.ones(3).long(), c=torch.ones(2)), "its update has type torch.int64 where torch.float32 is expected"),
     (reply(torch.ones(3)), "it lacks part.c"),
-    (reply(torch.ones(3), c=torch.ones(2), d=torch.ones(2)), "it has part.d, which was not asked for"),
+    (reply(torch.ones(3), c=torch.ones(2), d=torch.ones(2)), "it has part.d, which was not requested"),
     (reply([1.0, 2.0, 3.0], c=torch.ones(2)), "its update is not a tensor"),
 ])  # fmt: skip
 def test_a_reply_of_another_kind(sent: Reply, why: str) -> None:

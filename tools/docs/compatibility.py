@@ -43,7 +43,7 @@ def read_compatibility() -> Compatibility:
     optimisers = {row[0]: dict(zip(singles[0][1:], row[1:], strict=True)) for row in singles[1:]}
     changes = {row[0]: row[1] for row in _cells(sections["What is optimised instead (≠)"])}
     refusals = {}
-    for line in sections["Refused (×), and what to take instead"].splitlines():
+    for line in sections["Refused (×), and what to use instead"].splitlines():
         if line.startswith("- "):
             places, _, why = line[2:].partition(": ")
             refusals |= {frozenset(place.split(" + ")): why for place in places.split(", ")}

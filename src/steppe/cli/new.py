@@ -33,7 +33,7 @@ def new(kind: Annotated[str, typer.Argument(help="What to write: part or algorit
     paths = {out / f"{name}.py": kind, out / f"test_{name}.py": f"test_{kind}"}
     for path in paths:
         if path.exists():
-            raise SteppeError(f"{path} exists already: choose another name, or another folder with --out.")
+            raise SteppeError(f"{path} already exists: choose another name, or another folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
     for path, draft in paths.items():
         text = (files("steppe.cli") / "drafts" / f"{draft}.txt").read_text("utf-8")

@@ -38,7 +38,7 @@ def find_misfit(reply: Reply, like: Reply) -> str:
     for name in expected.keys() - sent.keys():
         return f"it lacks {name}"
     for name in sent.keys() - expected.keys():
-        return f"it has {name}, which was not asked for"
+        return f"it has {name}, which was not requested"
     for name, wanted in expected.items():
         value = sent[name]
         if not isinstance(value, Tensor):

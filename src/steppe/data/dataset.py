@@ -151,7 +151,7 @@ class Data:
 
     @property
     def outputs(self) -> int | None:
-        """Return how many outputs a model by name needs: one per class or token; None for regression."""
+        """Return how many outputs a built-in model needs: one per class or token; None for regression."""
         return self.tokens if self.classes is None else self.classes
 
     @property
@@ -159,7 +159,7 @@ class Data:
         """Return the shape of one input; several inputs per sample have no single shape."""
         if not isinstance(self.train_inputs, Tensor):
             raise SteppeError(f"{self.name} has several inputs per sample ({show_shape(self.train_inputs)}), which no "
-                              "model by name takes: give your own nn.Module.")  # fmt: skip
+                              "built-in model takes: give your own nn.Module.")  # fmt: skip
         return tuple(self.train_inputs.shape[1:])
 
     @property
@@ -232,9 +232,9 @@ def from_arrays(
     mean         of each channel, for images (default: that of the training images)
     std          standard deviation of each channel
     class_names  by label
-    tokens       number of different tokens, for models by name
+    tokens       number of different tokens, for built-in models
     groups       the client of each training sample, which makes a natural federation
-    by           what rules of labels divide by instead
+    by           what label rules divide by instead of the labels
     """
     check_columns(x, test_x, "train inputs", "test inputs")
     inputs = as_inputs(x, "train inputs")

@@ -74,7 +74,7 @@ def take_division(data: Data | None, named: str, options: dict[str, Any]) -> tup
         options["partition"] = str(rule)
     if by is not None:
         if isinstance(rule, str | Path) and (str(rule).strip() in ("iid", "natural") or is_file(str(rule))):
-            raise SteppeError(f"by is what a rule of labels divides by, such as partition='lda(0.3)'; {rule} does not "
+            raise SteppeError(f"by is what a label rule divides by, such as partition='lda(0.3)'; {rule} does not "
                               "read it: leave it out.")  # fmt: skip
         data = data if data is not None else load(named, options.get("data_folder"))
         as_labels(by, len(data.train_targets))  # a mistake is found here
@@ -108,8 +108,8 @@ def _find_fixed(data: Data, rule: str, clients: int) -> Partition | None:
     if rule.strip() != "natural":
         return None
     if data.groups is None:
-        raise SteppeError(f"partition = natural needs data that name their clients, which {data.name} do not: use "
-                          "steppe.from_clients or groups=, or a rule such as lda(0.3).")  # fmt: skip
+        raise SteppeError(f"partition = natural needs data that say whose each sample is, which {data.name} do not: "
+                          "use steppe.from_clients or groups=, or a rule such as lda(0.3).")  # fmt: skip
     return make(rule, data.groups, clients)
 
 

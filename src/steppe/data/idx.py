@@ -45,5 +45,5 @@ def read(folder: Path) -> tuple[np.ndarray, ...]:
             path = find(folder, names, inside=("raw", "MNIST/raw", "FashionMNIST/raw"))
             arrays.append(read_array(path))
             if arrays[-1].ndim != int(kind[-7]):
-                raise SteppeError(f"{path} has {arrays[-1].ndim} axes; are images and labels in each other's place?")
+                raise SteppeError(f"{path} has {arrays[-1].ndim} axes; are images and labels swapped?")
     return tuple(arrays)

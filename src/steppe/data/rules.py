@@ -105,7 +105,7 @@ def natural(rng: RandomState, groups: np.ndarray, clients: int) -> Clients:
     sizes = np.bincount(groups)
     present = int((sizes > 0).sum())
     if clients > present:
-        raise SteppeError(f"The data name {present} clients, but clients is {clients}: set clients to at most "
+        raise SteppeError(f"The data have {present} clients, but clients is {clients}: set clients to at most "
                           f"{present}.")  # fmt: skip
     largest = np.sort(np.argsort(-sizes, kind="stable")[:clients])
     own = np.split(np.argsort(groups, kind="stable"), np.cumsum(sizes)[:-1])  # not a search per client

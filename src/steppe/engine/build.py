@@ -209,9 +209,9 @@ def _is_place(data: str) -> bool:
 
 
 def build_model(name: str, data: Data) -> nn.Module:
-    """Build a model by name for the shape and the classes of some data."""
+    """Build a built-in model for the shape and the classes of some data."""
     if data.outputs is None:
-        raise SteppeError("A model by name needs class labels; for regression, give your own nn.Module."
+        raise SteppeError("A built-in model needs class labels; for regression, give your own nn.Module."
                           + explain_labels(data))  # fmt: skip
     return models.build(name, data.outputs, data.shape)
 

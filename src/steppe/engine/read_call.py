@@ -23,7 +23,7 @@ Added = str | Part | Sequence[str | Part]  # further parts: names with settings,
 
 
 class Call(NamedTuple):
-    """What was asked for."""
+    """What the call requests."""
 
     config: Config
     algorithm: Any  # the caller's own; None: the configuration names it

@@ -21,7 +21,7 @@ DEFAULT = [1, 5]  # epochs of fine-tuning, as in FedSoL's Table 5
 
 
 def evaluate_clients(experiment: Experiment, x: Tensor, buffers: Tensors, store: Store) -> dict[str, Any]:
-    """Return mean and standard deviation over all clients for each number of epochs; {} if not asked for."""
+    """Return mean and standard deviation over all clients for each number of epochs; {} if none is requested."""
     config, federation, algorithm = experiment.config, experiment.federation, experiment.algorithm
     epochs = _choose_epochs(experiment)
     data, split = federation.data, federation.partition

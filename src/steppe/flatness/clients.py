@@ -36,7 +36,7 @@ class Consistency(NamedTuple):
 
 
 def consistency(local: Tensor, after: Tensor) -> Consistency:
-    """Compute the mean squared distances of the clients' models."""
+    """Compute the mean squared distances of the clients' models from their mean and from the new global model."""
     return Consistency(*(Estimate.of(widen(local - w).square().sum(1)) for w in (local.mean(0), after)))
 
 
@@ -48,7 +48,7 @@ class Divergence(NamedTuple):
 
 
 def divergence(x: Tensor, local: Tensor) -> Divergence:
-    """Compute the mean distances of the clients' models."""
+    """Compute the mean distances of the clients' models from x, and between pairs of them."""
     apart = torch.stack([torch.linalg.vector_norm(local - w, dim=1) for w in local])
     return Divergence(Estimate.of(torch.linalg.vector_norm(local - x, dim=1)), Estimate.of_pairs(apart))
 
@@ -133,7 +133,7 @@ class FlatnessDistance(NamedTuple):
 
 def flatness_distance(clients: Sequence[Loss], everyone: Loss, after: Tensor, local: Tensor,
                       rho: float) -> FlatnessDistance:  # fmt: skip
-    """Compute the three substitutes."""
+    """Compute our three substitutes for FedNSAM's flatness distance, whose definition is not public."""
     g = everyone.gradient(after)
     there = after + rho * unit(g)
     each = [w + rho * unit(f.gradient(w)) for f, w in zip(clients, local, strict=True)]

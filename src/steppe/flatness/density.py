@@ -43,7 +43,7 @@ class Density:
 
 def density(hessian: Operator, probes: int = 10, steps: int = 80, sigma: float | None = None, points: int = 1000,
             seed: int = 0) -> Density:  # fmt: skip
-    """Estimate the density. `sigma` is 1 % of the range of eigenvalues unless given."""
+    """Estimate the density of all eigenvalues; `sigma` is 1 % of their range unless given."""
     n, like = hessian.size, hessian.w
     if probes < 2 or steps < 1:
         raise SteppeError("A density with standard errors needs at least 2 probes and 1 step.")

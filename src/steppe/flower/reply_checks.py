@@ -70,7 +70,7 @@ def read_facts(message: Message, wanted: set[str], limit: int) -> dict[str, Any]
     if REFUSAL in content:
         raise SteppeError(explain_refusal(_record(content, REFUSAL, ConfigRecord).get("code")))
     if set(content) != wanted:
-        raise SteppeError("it comes from a different program: its records are not those that were asked for")
+        raise SteppeError("it comes from a different program: its records are not the ones that were requested")
     return dict(_record(content, FACTS, ConfigRecord))
 
 
@@ -96,7 +96,7 @@ def check_reply(message: Message, expected: dict[str, Any], like: Tensors) -> tu
     told = read_facts(message, {ARRAYS, FACTS}, find_largest_size(like))
     for key, value in expected.items():
         if type(told.get(key)) is not type(value) or told[key] != value:
-            raise SteppeError(f"the reply is for {key} {shorten(told.get(key))}, but {value!r} was asked for")
+            raise SteppeError(f"the reply is for {key} {shorten(told.get(key))}, but {value!r} was requested")
     for key in ("loss", "drift", "seconds"):
         if type(told.get(key)) is not float or not math.isfinite(told[key]):
             raise SteppeError(f"its {key} is {shorten(told.get(key))}, which is not a finite number")

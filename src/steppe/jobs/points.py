@@ -47,7 +47,7 @@ class Point:
         return RunFolder(self.folder / f"seed-{seed}")
 
     def jobs(self, seeds: int, out: Path) -> list[Job]:
-        """Return its runs. All that is random follows from the seed, unless the user asked for less."""
+        """Return its runs. All that is random follows from the seed, unless the user chose otherwise."""
         self.folder, self.config = out / self.name, vary_all(self.config)
         return [Job(self.config.model_copy(update={"seed": seed}), f"{self.label}, seed {seed}", self.run(seed).path,
                     own=self.own) for seed in range(self.config.seed, self.config.seed + seeds)]  # fmt: skip

@@ -163,7 +163,7 @@ def find_defeats(wish: Wish, best: Evidence, places: Mapping[Setting, Sequence[E
             continue
         if better := [e for e in rank_methods(found) if wish.allows(e) and is_better(e, here)]:
             told.append(f"{setting.data}, {setting.partition}: {better[0].title} by {_compare(better[0], here)}")
-    return [f"Elsewhere {best.title} is behind, in points with the number of runs in brackets: {'; '.join(told)}."] * (
+    return [f"Elsewhere {best.title} is behind (points, with the number of runs in brackets): {'; '.join(told)}."] * (
         bool(told)
     )
 

@@ -29,8 +29,8 @@ QUESTIONS: dict[str, Wish] = {
 }  # fmt: skip
 INTRODUCTION = """# Which method should I use?
 
-Each answer is the most accurate method within the limits, in the nearest setting in which methods were compared. Nearly
-all of them come from CIFAR-10, a small network, and ten of a hundred clients per round: [read what they do not
+Each answer is the most accurate method within the limits, in the nearest setting for which there is a comparison.
+Nearly all of them come from CIFAR-10, a small network, and ten of a hundred clients per round: [read what they do not
 cover](#where-the-evidence-ends). For your own federation (`--json` prints it for programs):
 
     steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4"""
@@ -44,7 +44,7 @@ Every answer is made from the committed rows of [the league](../league.md), [the
   difference of up to {CHANCE:g} points may be chance.**
 - **Gains** are paired by seed: over FedAvg, and over FedAvg whose running mean is evaluated, which costs nothing and is
   the fairer comparison for every method that has one.
-- **Not told apart:** the rows do not show that the answer is better. The interval of the paired difference contains 0,
+- **Undecided:** the rows do not show that the answer is better. The interval of the paired difference contains 0,
   or one or two runs are less than {CHANCE:g} points below. It does not mean that both are equally good.
 - The answer is the best of several methods, and intervals are not corrected for their number: its lead is probably a
   little too large.
@@ -60,11 +60,11 @@ does not repeat the table's run: data, model, partition and so on are your feder
 ([all keys](../reference/config.md)). A rate that suits that network may not suit yours. In Python, the text after
 `run` is the first argument of `steppe.run`, and what follows `--set` are keywords. All rows of man-accuracy evaluate
 the mean of the clients' latest models ([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
-WORTH = f"""The last column has the methods for which another one there is more accurate and costs no more in bytes,
-FLOPs and vectors kept: by an interval without 0 or, of one or two runs, by at least {CHANCE:g} points. In the survey,
-SCAFFOLD and FedNSAM have a local momentum that their papers do not have, so their results there say little about
-them. FedAvg's own accuracy depends on that momentum, too: compare momentum 0 with 0.9 in [the league's
-tuning](../league.md) before you expect the survey's gains over FedAvg in your own federation."""
+WORTH = f"""The last column lists the methods that another method in the same setting beats at no higher cost in bytes,
+FLOPs or vectors kept: the interval of the difference excludes 0 or, with one or two runs, the difference is at least
+{CHANCE:g} points. In the survey, SCAFFOLD and FedNSAM have a local momentum that their papers do not have, so their
+results there say little about them. FedAvg's own accuracy depends on that momentum, too: compare momentum 0 with 0.9 in
+[the league's tuning](../league.md) before you expect the survey's gains over FedAvg in your own federation."""
 
 
 def make_answers(
@@ -86,7 +86,7 @@ def make_answers(
                      *(format_gain(best, key) for key in ("over_fedavg", "over_fedavg_ema")), costs,
                      level, f"{told['source']}: {told['setting']}"])  # fmt: skip
     head = ["question", "method", "accuracy, %", "over FedAvg, points", "over FedAvg + EMA",
-            "bytes, FLOPs, vectors kept", "not told apart from it", "evidence"]  # fmt: skip
+            "bytes, FLOPs, vectors kept", "undecided against it", "evidence"]  # fmt: skip
     return Table("Answers", head, rows), gaps
 
 
@@ -127,7 +127,7 @@ def make_settings(evidence: Sequence[Evidence]) -> Table:
         seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
         bad = ", ".join(e.title for e in found if is_dominated(e, found)) or "–"
         rows.append([str(setting), setting.source, str(len(found)), seeds, bad])
-    return Table("Evidence", ["setting", "source", "methods", "runs of each", "less accurate at no less cost"], rows)
+    return Table("Evidence", ["setting", "source", "methods", "runs of each", "less accurate, and not cheaper"], rows)
 
 
 def render_markdown(rows: Sequence[Row]) -> str:
@@ -137,7 +137,7 @@ def render_markdown(rows: Sequence[Row]) -> str:
     commands = [COMMANDS, "```bash\n" + "\n".join(lines) + "\n```"] if lines else []
     ends = "\n".join(f"- {md(gap)}\n    *{md('; '.join(asked))}*" for gap, asked in gaps.items())
     parts = [INTRODUCTION, render_markdown_table(answers), HOW_TO_READ, *commands, "## Where the evidence ends",
-             "The answers that a sentence concerns are in italics.", ends, "## All settings", WORTH,
+             "Each sentence is followed by the answers that it concerns.", ends, "## All settings", WORTH,
              render_markdown_table(make_settings(evidence))]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 

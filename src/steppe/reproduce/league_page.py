@@ -128,8 +128,8 @@ def describe(rows: Sequence[Row], scale: str = "paper") -> list[str]:
         f"Every run also evaluates the running mean of the global models (keep = {league['keep']:g}): + EMA.",
         "Each arm has six candidates: three on its own axis, one with local momentum 0 (with a clip, if the paper has "
         "no momentum), and two that depend on their results, so that the chosen value lies between others. Up to two "
-        "more follow if it is still at the edge. At first five were planned: the sixth was added when 31 runs of "
-        "tuning and one of a block (FedAvg's) were known, the further two when the first results were.",
+        "more follow if it is still at the edge. Five were planned at first: the sixth was added after 31 runs "
+        "of tuning and one of a block (FedAvg's) were known, the further two after the first results were.",
         f"Candidates are trained on {100 - 100 * tuning['set']['validation']:.0f} % of the training data of "
         f"{find_column(tuning['column'])['title']}, on a separate partition, for as many rounds as in the final runs, "
         "and chosen by the running mean's accuracy on the rest. The test set is not used. All columns use the "
@@ -141,15 +141,15 @@ def describe(rows: Sequence[Row], scale: str = "paper") -> list[str]:
         "differences have a normal distribution, which 3 or 6 blocks cannot show: fewer than 95 % of such intervals "
         "may contain the true difference. With fewer blocks than planned, a verdict is preliminary.",
         f"Named in commit {league['named_in']}, before the commit of every row: {contrasts}. A win is at least "
-        f"{league['worth']:g} points and an interval without 0. That it takes {ENOUGH} blocks was added later. "
-        "Only these contrasts are corrected for their number; all other intervals are not.",
-        "Ours were composed when the survey was known, which has the same test set with another seed. * marks them.",
+        f"{league['worth']:g} points and an interval without 0. The rule that it takes {ENOUGH} blocks was added "
+        "later. Only these contrasts are corrected for their number; all other intervals are not.",
+        "Ours were composed with knowledge of the survey, which has the same test set with another seed. * marks them.",
         "λ1 and trace are the global model's after the last round, on at most 5,000 training samples; bytes and FLOPs "
         f"are multiples of FedAvg's, traced{'; ' + describe_devices(devices) if devices else ''}.",
-        f"The effect of each part is computed from all combinations of the parts of {whole}. They have the settings "
-        "and the local rate that were chosen for it ('like it' in the table) and are not tuned; the same holds for the "
-        "dual of the head, which is the CNN's last 5,130 numbers. Three blocks were planned for each; "
-        f"{_list_more_blocks(titles)}, which was decided when two were known.",
+        f"The effect of each part is computed from all combinations of the parts of {whole}. They, and the dual of "
+        "the head (the CNN's last 5,130 numbers), have the settings and the local rate that were chosen for it ('like "
+        "it' in the table) and are not tuned. Three blocks were planned for each; "
+        f"{_list_more_blocks(titles)}, which was decided after two were known.",
     ]
 
 

@@ -63,7 +63,7 @@ def write_verdict(found: Sequence[Standing], column: str) -> str:
     told = (f"{len(ran)} of {of} were run: {len(ran) - ours} published methods and {ours} compositions. The best is "
             f"{top['title']} ({top['accuracy']:.2f} %).")  # fmt: skip
     near = sum(top["accuracy"] - f["accuracy"] < CHANCE for f in ran[1:])
-    limit = (f" {near} others are less than {CHANCE:g} points below the best, which one seed does not tell apart."
+    limit = (f" {near} others are less than {CHANCE:g} points below the best, a difference that one seed cannot decide."
              if near and max(len(f["seeds"]) for f in ran) == 1 else "")  # fmt: skip
     if not cheap:
         return told + " No method with FedAvg's bytes and at most 1.33 times its FLOPs was run." + limit

@@ -163,7 +163,7 @@ def compare_claimed(table: Table, found: Sequence[Finding], instead: str = "") -
     """Return the paper's margin and ours wherever it has the first row of its claim above the second and both were run.
 
     Differences of accuracies, ratios of anything else. Training of ours that came to nothing confirms no claim, and
-    its comparisons are left out. `instead`: an alternative recipe, in the place of its row.
+    its comparisons are left out. `instead`: an alternative recipe, in place of its row.
     """
     if table.unit != "%":
         return [(p / q, a.ours / b.ours) for a, b, p, q in _list_claimed(table, found, instead) if a.ours and b.ours]

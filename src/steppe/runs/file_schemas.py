@@ -156,7 +156,7 @@ TABLES = {
         metrics.[].percent      bool    whether it is a share
         partition.rule      text    rule of the partition
         partition.hash      text    hash of the samples' clients
-        partition.by        text    what a rule of labels divided by instead, if that was given
+        partition.by        text    what a label rule divided by instead of the labels, if given
         """,
     "versions.json": """
         steppe              text    version of Steppe

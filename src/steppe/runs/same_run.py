@@ -1,4 +1,4 @@
-"""Is what is asked for the run that a folder holds? What differs is named."""
+"""Check that the requested run is the one that a folder holds, and name what differs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_differences(folder: RunFolder, config: Config) -> list[str]:
     free = {"rounds", *list_keys("tracking"), *_find_own_by_version_0_1_0(folder, now)}
     free |= {"loss", "metrics"} - set(folder.read("config.json"))  # they were no keys once; about.json has the loss
     if isinstance(was := before["lr_schedule"], list) and isinstance(is_ := now["lr_schedule"], list):
-        # A function of the round has a factor for every round that was asked for: with more rounds, more factors.
+        # A function of the round has a factor for every requested round: with more rounds, more factors.
         same = all(look_up(was, t) == look_up(is_, t) for t in range(before["rounds"]))
         free |= {"lr_schedule"} if same else set()
     changed = [k for k in now if _leave_out_modules(before.get(k)) != _leave_out_modules(now[k]) and k not in free]
