@@ -51,16 +51,16 @@ def describe(parameter: click.Parameter) -> list[str]:
     names = [*parameter.opts, *parameter.secondary_opts] if option else [(parameter.name or "").upper()]
     flag = option and parameter.is_flag  # type: ignore[attr-defined]
     default = "" if flag or parameter.default in (None, [], ()) else f"`{show(parameter.default)}`"
-    kind = "" if flag else parameter.metavar or say_kind(parameter.type)
+    kind = "" if flag else say_kind(parameter.type, parameter.metavar)
     meaning = str(getattr(parameter, "help", None) or "")
     return [", ".join(f"`{name}`" for name in names), re.sub(r"(?<![\w`])([$]\w+|--[\w-]+)", r"`\1`", meaning),
             kind and f"`{kind}`", default or ("required" if parameter.required else "")]  # fmt: skip
 
 
-def say_kind(kind: click.ParamType) -> str:
-    """Return the type of a value, with its range."""
+def say_kind(kind: click.ParamType, name: str | None = None) -> str:
+    """Return the type of a value, or the name that the help gives it, with its range."""
     if isinstance(kind, click.IntRange | click.FloatRange):
         low = "" if kind.min is None else f"{show(kind.min)} ≤ "
         high = "" if kind.max is None else f" ≤ {show(kind.max)}"
-        return f"{low}number{high}"
-    return {"integer": "number", "float": "number", "path": "path", "text": "text"}.get(kind.name, kind.name)
+        return f"{low}{name or 'number'}{high}"
+    return name or {"integer": "number", "float": "number", "path": "path", "text": "text"}.get(kind.name, kind.name)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 LIMITS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "max_length": "at most {} entries", "pattern": "`{}`"}
-NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "NoneType": "none"}
+NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "NoneType": "none",
+         "Input": "input"}  # fmt: skip
 
 
 def make_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -40,7 +41,7 @@ def say_type(hint: Any) -> str:
     """Return a type in words.
 
     >>> say_type(int | None), say_type(Literal["keep", "drop"]), say_type(list[str])
-    ('whole number or none', '`keep`, `drop`', 'list of text')
+    ('whole number or none', '`keep`, `drop`', 'list of texts')
     """
     kind, inside = get_origin(hint), get_args(hint)
     if kind is Annotated:
@@ -50,9 +51,9 @@ def say_type(hint: Any) -> str:
     if kind in (Union, types.UnionType):
         return " or ".join(map(say_type, inside))
     if kind is list:
-        return f"list of {say_type(inside[0])}"
+        return f"list of {say_type(inside[0])}s"
     if kind is dict:
-        return f"table of {say_type(inside[1])}" if inside[1] is not Any else "table"
+        return f"table of {say_type(inside[1])}s" if inside[1] is not Any else "table"
     return NAMES.get(getattr(hint, "__name__", ""), getattr(hint, "__name__", str(hint)))
 
 
