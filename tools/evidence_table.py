@@ -88,7 +88,7 @@ def describe_league(rows: list[Row]) -> list[list[str]]:
     name = ours.title.partition(" ")[0]
     limits = (
         f"{name} has FedAvg's bytes and FLOPs, but {times.mean:.1f} times its GPU seconds and a vector kept per "
-        f"client; it is the best of {len(mine)} of ours by held-out data. "
+        f"client; it is the best of {len(mine)} of ours on held-out data. "
         f"Open: {'; '.join(_list_open(rows, found, name))}"
     )
     return [*told, ["limits of these two rows", limits, "[league](docs/league.md), [survey](docs/survey.md)"]]

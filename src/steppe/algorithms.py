@@ -597,7 +597,7 @@ def takyr(rho: Amount = 1.0, alpha: Positive = 0.041, weight: Amount = 0.15, kee
     `weight`   ζ, the weight of MAN's penalty; 0 leaves it out.
     `keep`     the share of the old running mean; 0 evaluates the global model.
 
-    Defaults: rho, weight, keep: chosen here, as in the league; alpha: chosen here, by the league's held-out data.
+    Defaults: rho, weight, keep: chosen here, as in the league; alpha: chosen here, on the league's held-out data.
 
     Limits: a client keeps its dual, one vector. The ascent is as long for a small w − x as for a large one, so ρ has to
     fit the model. It was tuned for a local momentum of 0.9: with 0 and ten times the rate it was much worse. With two

@@ -321,14 +321,14 @@ def test_the_page_and_the_command_say_what_won_and_what_was_not_run(capsys):
             wobble = 0.001 * block * (1 if a.id == "feddyn" else -1)
             known.append(row_of(a, a.choose(known), block, level[a.id] + wobble, "lda-0.1"))
     told = "\n".join(league_outcome.write_outcome(known))
-    assert "ours is dual + server ascent + MAN" in told
+    assert "Ours, chosen on held-out data, is dual + server ascent + MAN" in told
     assert (
         "ours − (FedDyn + EMA) = +1.60 points, interval +1.10 to +2.10, 3 blocks, p = 0.005, corrected = 0.005: "
         in told
     )
     assert "corrected = 0.005: ours wins." in told
     assert "ours − (FedSoL + EMA) = -2.00 points" in told
-    assert "ours − (FedGMT + EMA) = +0.00 points, interval +0.00 to +0.00, 3 blocks: not decided" in told
+    assert "ours − (FedGMT + EMA) = +0.00 points, interval +0.00 to +0.00, 3 blocks: undecided" in told
     assert "For all 30 that are planned, Bonferroni's would leave none of them decided" in told
     (few,) = [s for s in league_outcome.write_outcome([r for r in known if r["seed"] != 3]) if "(FedDyn + EMA)" in s]
     assert few.endswith("too few blocks to decide.")

@@ -325,7 +325,7 @@ def test_seeds_that_failed_are_not_counted_in_the_surveys_means(row_for):
 
 
 def test_cheap_is_in_bytes_and_in_flops(row_for):
-    """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best by held-out data is named,
+    """FedScar needs FedAvg's FLOPs and half as many bytes more; the composition that is best on held-out data is named,
     whatever it has on the test set."""
     made = {e.id: e for e in survey.list_entrants()}
     rows = []
@@ -339,7 +339,7 @@ def test_cheap_is_in_bytes_and_in_flops(row_for):
         rows += [*candidates(row_for, entrant, (0.1, 0.15, tuned)), row_for(entrant.final[2], final, best=final + 0.04)]
     found = survey.rank_entrants(rows)
     assert "the best is FedDyn + EMA (60.00 %), 10.00 points below" in survey_page.write_verdict(found, "lda-0.1")
-    assert "by held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(
+    assert "on held-out data the choice is FedDyn + MAN (55.00 %)" in " ".join(
         survey_page.write_findings(found, "lda-0.1")
     )
     expected = [("FedScar", 70, 74, False), ("FedDyn + EMA", 60, 64, True), ("FedDyn + MAN", 55, 59, True),

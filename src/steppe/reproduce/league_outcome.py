@@ -50,8 +50,8 @@ def write_sections(rows: Sequence[Row], scale: str = "paper") -> dict[str, list[
         return {"Outcome": write_progress(rows, scale)}
     arms = list_arms(scale)
     chosen = (
-        f"By held-out data, ours is {ours.title}: the best of {sum(a.ours for a in arms)} arms of ours with "
-        f"{CANDIDATES} candidates each. A method that it is compared with has {CANDIDATES}, or up to {MOST} if the "
+        f"Ours, chosen on held-out data, is {ours.title}: the best of {sum(a.ours for a in arms)} arms of ours with "
+        f"{CANDIDATES} candidates each. A method with which it is compared has {CANDIDATES}, or up to {MOST} if the "
         "best is at the edge."
     )
     found = find_standings(rows, scale)
@@ -81,7 +81,7 @@ def format_costs(f: Standing) -> str:
 
 
 def _summarize(found: Sequence[Standing], ours: Arm, scale: str) -> list[str]:
-    """Say in a sentence for each column what ours is ahead of, what it is behind, and what is not decided."""
+    """Say in a sentence for each column what ours is ahead of, what it is behind, and what is undecided."""
     told = []
     for column in read_league()["column"]:
         costs = {f["arm"]: format_costs(f) for f in found if f["column"] == column["id"]}
@@ -116,15 +116,15 @@ def _compare_seconds(found: Sequence[Standing], ours: Arm) -> list[str]:
 def sort_comparisons(
     found: Sequence[Standing], column: str, ours: Arm, scale: str = "paper"
 ) -> dict[str, dict[Arm, Interval]]:
-    """Return what ours is ahead of in a column, what it is behind, and what is not decided, over enough blocks.
+    """Return what ours is ahead of in a column, what it is behind, and what is undecided, over enough blocks.
 
     All tuned methods of others, whether the contrast was named beforehand or not.
     """
     others = {a.id: a for a in list_arms(scale) if not (a.ours or a.like)}
-    kinds: dict[str, dict[Arm, Interval]] = {"ahead of": {}, "behind": {}, "not decided against": {}}
+    kinds: dict[str, dict[Arm, Interval]] = {"ahead of": {}, "behind": {}, "undecided against": {}}
     for other, pair in compare_arms(found, column, ours.id, list(others)).items():
         if pair.count >= ENOUGH:
-            kind = "not decided against" if not pair.excludes_zero else "ahead of" if pair.mean > 0 else "behind"
+            kind = "undecided against" if not pair.excludes_zero else "ahead of" if pair.mean > 0 else "behind"
             kinds[kind][others[other]] = pair
     return kinds
 
@@ -161,7 +161,7 @@ def _write_contrasts(rows: Sequence[Row], found: Sequence[Standing], ours: Arm, 
             told.append(f"{start}){say((column, other))}{edge * (at_edge and pairs[column, other].count >= ENOUGH)}.")
         for key in (k for k in names if k in pairs and k[0] == column and k[1].startswith(f"{other}/")):
             now = f"{arm.name(chosen)}{', at the edge of those tried' * at_edge}" if chosen else "not known"
-            told.append(f"{start}, {names[key]}){say(key)}. This is no longer the choice of {arm.title}: by "
+            told.append(f"{start}, {names[key]}){say(key)}. This is no longer the choice of {arm.title}: on "
                         f"held-out data it is now {now}, and the contrast is open until that is run.")  # fmt: skip
     if chances:
         planned = len(league["column"]) * len(league["contrasts"])
@@ -279,7 +279,7 @@ def _judge(pair: Interval, named: bool = True) -> str:
     if pair.count < ENOUGH:
         return "too few blocks to decide"
     if not pair.excludes_zero:
-        return "not decided"
+        return "undecided"
     if pair.mean < 0:
         return "ours loses" if named else "ours is behind"
     if not named:

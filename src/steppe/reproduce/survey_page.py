@@ -86,7 +86,7 @@ def write_findings(found: Sequence[Standing], column: str) -> list[str]:
         better = sum(f["accuracy"] > published["accuracy"] for f in ours)
         told.append(f"The best published method is {published['title']} ({published['accuracy']:.2f} %); {better} of "
                     f"{len(ours)} compositions are above it. They were tuned with the same budget, but the "
-                    "best of so many on the test set is a choice by the test set; by held-out data the choice is "
+                    "best of so many on the test set is a choice by the test set; on held-out data the choice is "
                     + _choose_held_out(ours) + ".")  # fmt: skip
     told += _describe_running_mean(ran)
     measured = [f for f in ran if f["lambda1"] is not None and f["trace"] is not None and f["accuracy"] > 2 * GUESSING]
