@@ -83,7 +83,8 @@ def run(algorithm: Asked = "fedavg", model: str | nn.Module | type[nn.Module] = 
         if isinstance(tracker, type) or not all(hasattr(tracker, name) for name in ("begin", "round", "end")):
             raise SettingError(f"track: {quote(tracker)} is neither the name of a tracker nor an object with begin, "
                                "round and end (an instance of a steppe.Tracker)")  # fmt: skip
-    watchers = [Callback(one) for one in (watch if isinstance(watch, Iterable) else [watch]) if one is not None]
+    several: Any = watch if isinstance(watch, Iterable) and not isinstance(watch, str) else [watch]
+    watchers = [Callback(one) for one in several if one is not None]
     call = read_call(algorithm, add, options)
     config = call.config
     if out is not None:

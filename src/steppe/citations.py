@@ -7,8 +7,12 @@ from inspect import cleandoc, getdoc
 
 from steppe import __version__
 from steppe.algorithms import CATALOGUE
-from steppe.core.errors import SteppeError, suggest_name, take_first_line
-from steppe.registry import PARTS
+from steppe.core.algorithm import Algorithm
+from steppe.core.errors import SteppeError, quote, suggest_name, take_first_line
+from steppe.references import ALGORITHMS, locate
+from steppe.references import PARTS as PARTS_OF_PACKAGES
+from steppe.registry import PARTS, call_with_settings, check_parts, find_entry, find_part
+from steppe.settings import parse_assignment, split, split_algorithm, split_name
 
 SOFTWARE = f"""@software{{steppe,
   title = {{{{Steppe}}: flatness-aware federated learning}},
@@ -25,25 +29,34 @@ def cite(name: str) -> str:
     >>> cite("fedprox").splitlines()[0]
     '@inproceedings{fedprox,'
     """
-    return "\n\n".join(
-        dict.fromkeys(entry for one in name.split("+") for entry in _list_entries(one.partition(":")[0]))
-    )
+    algorithm, settings, add = split_algorithm(name)
+    named = [(algorithm, settings), *((one, split(rest, ",")) for one, rest in map(split_name, add))]
+    return "\n\n".join(dict.fromkeys(entry for one, own in named for entry in _list_entries(one, own)))
 
 
-def _list_entries(name: str) -> list[str]:
+def _list_entries(name: str, settings: list[str]) -> list[str]:
     if name == "steppe":
         return [SOFTWARE]
     if name in CATALOGUE:
         entry = CATALOGUE[name]
         ours = [SOFTWARE] if name in OUR_OWN else []
         texts = [*ours, getattr(entry, "citation", ""), *(part.citation for part in entry())]
+        about = take_first_line(getdoc(entry))
     elif name in PARTS:
-        texts = [PARTS[name].citation]
+        texts, about = [PARTS[name].citation], take_first_line(getdoc(PARTS[name]))
     else:
-        known = suggest_name(name, {*CATALOGUE, *PARTS, "steppe"})
-        raise SteppeError(f"there is no algorithm or part {name!r} to cite{known}")
+        texts, about = _find_own(name, settings), "Its part has no text `citation`."
     entries = [paper for text in texts for paper in re.split(r"\n\s*\n", cleandoc(text)) if paper]
-    if not entries:
-        about = take_first_line(getdoc(CATALOGUE[name] if name in CATALOGUE else PARTS[name]))
-        return [f"% {name} is not from a paper, so there is nothing to cite. {about}"]
-    return entries
+    return entries or [f"% {name} is not from a paper, so there is nothing to cite. {about}"]
+
+
+def _find_own(name: str, settings: list[str]) -> list[str]:
+    """Return the citations of the user's own algorithm and its parts, or of a part."""
+    if not any(locate(name, group) for group in (ALGORITHMS, PARTS_OF_PACKAGES)):
+        known = suggest_name(name, {*CATALOGUE, *PARTS, "steppe"})
+        raise SteppeError(f"there is no algorithm or part {quote(name)} to cite{known}")
+    find = find_entry if locate(name, ALGORITHMS) else find_part
+    function = find(name)
+    found = call_with_settings(function, f"algorithm {name!r}", dict(map(parse_assignment, settings)))
+    parts = check_parts(found.parts if isinstance(found, Algorithm) else found)
+    return [str(getattr(function, "citation", "")), *(part.citation for part in parts)]

@@ -82,8 +82,11 @@ def _build(algorithm: Asked, model: nn.Module, add: Added, loss: str | Each, hea
     check_head(model, head)
     check_predict(predict)
     call = read_call(algorithm, add, options)
-    dtype = getattr(torch, call.config.dtype) if "dtype" in options else first.dtype
+    dtype = getattr(torch, call.config.dtype)
+    if "dtype" not in options and first.dtype == torch.float64:
+        dtype = first.dtype
     task = Task(model, read_loss(loss), None, head, predict=predict).to(first.device, dtype)
+    task.pieces = call.config.accumulate
     if task.buffers and call.config.buffers != "average":
         raise SteppeError(f"buffers is {call.config.buffers}, but running statistics are averaged here: leave it out, "
                           "or use a model with group norm.")  # fmt: skip
@@ -107,7 +110,7 @@ class Client:
 
         It is that of the last `end`. If that reply was lost or refused, assign the state from before the round.
         """
-        return {} if self._state is None else flatten_states(self._state)
+        return {} if self._state is None else _separate(flatten_states(self._state))
 
     @state.setter
     def state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -174,7 +177,7 @@ class Client:
             reply = end(self.algorithm, self.task, sent, live, count)
         self._state, self._round = reply.state, None
         told = {"samples": torch.tensor(float(samples)), "loss": reply.loss, "drift": reply.drift}
-        return {**list_reply(reply), **told}
+        return _separate({**list_reply(reply), **told})
 
     @property
     def model(self) -> nn.Module:
@@ -211,7 +214,7 @@ class Server:
                                         x0.new_tensor(float(self.round)), None, self.config.clients)  # fmt: skip
         sent = self._prepared[1]
         first = {"x0": x0} if self._needs_x0 and self.round else {}
-        return {**list_work(sent), **first, "lr": sent.lr, "round": sent.round}
+        return _separate({**list_work(sent), **first, "lr": sent.lr, "round": sent.round})
 
     def aggregate(self, replies: Iterable[Mapping[str, Tensor]]) -> None:
         """Take the clients' replies, and continue with the next round. Without any, the model stays as it is."""
@@ -262,7 +265,7 @@ class Server:
         """Return everything that the server keeps, as plain tensors. Save it, and assign it to continue from it."""
         held = self._held
         buffers = {f"buffers/{k}": v for k, v in held.buffers.items()}
-        return {"x": held.x, **flatten_states(held.state), **buffers, "round": torch.tensor(self.round)}
+        return _separate({"x": held.x, **flatten_states(held.state), **buffers, "round": torch.tensor(self.round)})
 
     @state.setter
     def state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -308,6 +311,17 @@ def _read_state(tensors: Mapping[str, Tensor], wanted: Tensors, whose: str) -> T
         if not bool(value.isfinite().all()):
             raise SteppeError(f"The state has values in {name} that are not finite.")
     return read
+
+
+def _separate(tensors: Tensors) -> Tensors:
+    """Return tensors of which no two share memory, as safetensors needs them."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        shared = (place := tensor.untyped_storage().data_ptr()) in seen
+        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if shared else tensor.contiguous()
+        seen.add(place)
+    return apart
 
 
 def _check_samples(samples: Any, whose: str) -> None:

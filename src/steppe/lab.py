@@ -38,6 +38,7 @@ from steppe.report.formats import pluralize
 from steppe.report.result_objects import ComparedRuns, Costs, ManyRuns, SweptRuns, Trace
 from steppe.report.write import write
 from steppe.runs.folder import check_place
+from steppe.runs.provenance import describe_part, describe_value
 from steppe.settings import split_algorithm, tell_where
 
 Several = Sequence[Asked] | Mapping[str, Asked]  # algorithms; a dictionary gives them names
@@ -109,10 +110,15 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         raise SteppeError("ranges are for a search: give the number of points, such as search=20.")
     own = _take(model, data, loss, choose_given(metric, metrics), head, predict, options)
 
+    for key, values in choices.items():
+        _check_distinct(key, values)
+
     def point(values: dict[str, Any]) -> Point:
-        label = ",".join(f"{k}={v}" for k, v in values.items())
+        shown = {key: _show(value) for key, value in values.items()}
+        label = ",".join(f"{k}={v}" for k, v in shown.items())
         given = {**options, **values}
-        return _make_point(label, read_call(algorithm, add, given), own, values, given)
+        parts = given.pop("add", add)
+        return _make_point(label, read_call(algorithm, parts, given), own, shown, given)
 
     points = make_points(point, choices, spans)
     first = points[0].config
@@ -251,6 +257,22 @@ def _label(algorithm: Asked) -> str:
 def _format_settings(algorithm: Asked) -> str:
     parts = algorithm.parts if isinstance(algorithm, Algorithm) else algorithm
     return "+".join(repr(p) for p in (parts if isinstance(parts, tuple | list) else (parts,)))
+
+
+def _show(value: Any) -> Any:
+    """Return a value of a grid as tables and names of folders show it: objects by what they are, not by an address."""
+    if isinstance(value, Part):
+        own = {k: v for k, v in describe_part(value).items() if k not in ("part", "type")}
+        return f"{type(value).__name__}({', '.join(f'{k}={v}' for k, v in own.items())})"
+    return [_show(v) for v in value] if isinstance(value, list | tuple) else describe_value(value)
+
+
+def _check_distinct(key: str, values: list[Any]) -> None:
+    """Refuse functions that nothing but their addresses tells apart: one of them would not be run."""
+    named: dict[str, Any] = {}
+    for value in values:
+        if callable(value) and named.setdefault(text := str(_show(value)), value) is not value:
+            raise SettingError(f"two values of {key} are called {text}: give each function a name of its own", key)
 
 
 def _share(named: Mapping[str, Asked], options: dict[str, Any]) -> list[tuple[str, Asked, dict[str, Any]]]:

@@ -35,7 +35,13 @@ def is_reference(name: str) -> bool:
 
 def locate(name: str, group: str) -> str | None:
     """Return the reference of a name: itself, or what an installed package registered under it."""
-    return name if is_reference(name) else found.value if (found := list_installed(group).get(name)) else None
+    if is_reference(name) or name not in list_installed(group):
+        return name if is_reference(name) else None
+    same = {point.value: point for point in metadata.entry_points(group=group, name=name)}
+    if len(same) > 1:
+        places = " or ".join(f"{value} (of {point.dist.name if point.dist else '?'})" for value, point in same.items())
+        raise SettingError(f"several packages register {quote(name)}: write the one that you mean, {places}")
+    return list_installed(group)[name].value
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -25,7 +26,15 @@ Given = Part | Sequence[Part] | Algorithm
 def make_algorithm(name: str, optimiser: Part, settings: dict[str, Any] | None = None, add: Parts = ()) -> Algorithm:
     """Build a catalogue entry, or a user's own, from its settings, with further parts and the local optimiser."""
     found = call_with_settings(find_entry(name), f"algorithm {name!r}", settings or {})
+    check_returned(found, f"algorithm {name!r}")
     return complete_algorithm(found, optimiser, add, shorten(name))
+
+
+def check_returned(found: Any, what: str) -> None:
+    """Refuse what a function of the user's own returns if it cannot be parts."""
+    if not isinstance(found, Part | Algorithm | tuple | list):
+        raise SettingError(f"{what} returns {quote(found)}, but must return a part, several parts, or a "
+                           "steppe.Algorithm")  # fmt: skip
 
 
 def find_entry(name: str) -> Callable[..., Any]:
@@ -47,9 +56,7 @@ def _find_own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]
         raise SettingError(f"{quote(rest)} is not a setting: write it as key=value", kind)
     reference = references.locate(name, group)
     if reference is None:
-        known = suggest_name(name, {*ours, *references.list_installed(group)})
-        if name.endswith(".py"):
-            known = f"; to name what a file defines, write {name}:NAME"
+        known = _say_how_to_name(name) or suggest_name(name, {*ours, *references.list_installed(group)})
         raise SettingError(f"there is no {kind} {quote(name)}{' to add' if kind == 'part' else ''}{known}", kind)
     try:
         thing = references.load(reference)
@@ -63,6 +70,15 @@ def _find_own_function(name: str, kind: str, group: str, ours: Mapping[str, Any]
                            "returns parts, or a steppe.Algorithm", kind)  # fmt: skip
     function: Callable[..., Any] = thing
     return function
+
+
+def _say_how_to_name(name: str) -> str:
+    """Return how to name an object of the user's own if this looks like its file or module; otherwise nothing."""
+    if name.endswith(".py") or references.find_file(f"{name}.py:"):
+        file = name if name.endswith(".py") else f"{name}.py"
+        return f"; to name what a file defines, write {file}:NAME, with settings {file}:NAME:key=value,key=value"
+    module, _, last = name.rpartition(".")
+    return f"; to name what a module defines, write {module}:{last}" if re.fullmatch(r"[\w.]+", module) else ""
 
 
 def complete_algorithm(given: Given, optimiser: Part, add: Parts, name: str = "") -> Algorithm:
@@ -103,6 +119,10 @@ def call_with_settings(function: Callable[..., Any], what: str, settings: dict[s
     for key in settings:
         if key not in defaults:
             known = suggest_name(key, defaults) if defaults else "; it has none"
+            if isinstance(function, type) and issubclass(function, Part) and key in vars(function):
+                known = (
+                    f": {key} has no type in the class, so it is not a field of the dataclass; write {key}: TYPE = …"
+                )
             raise SettingError(f"{what} has no setting {quote(key)}{known}", key)
     for key, default in defaults.items():
         if default is inspect.Parameter.empty and key not in settings:
@@ -111,7 +131,7 @@ def call_with_settings(function: Callable[..., Any], what: str, settings: dict[s
     given = {key: check_setting(what, key, value, hints.get(key, Any)) for key, value in settings.items()}
     try:
         return function(**given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, SteppeError) or function.__module__.startswith("steppe."):
             raise
         raise references.explain_failure(f"{what} cannot be made", error) from error

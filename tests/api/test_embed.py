@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load, save
 from torch import Tensor
 
 import steppe
@@ -55,6 +56,49 @@ def test_the_same_numbers_as_the_simulator(name: str) -> None:
     assert torch.equal(x, result.server.x)
     for key, value in model.state_dict().items():
         assert torch.equal(value, result.model.state_dict()[key])
+
+
+class Sends(steppe.Part):
+    """What it sends and keeps is the update itself."""
+
+    name = "sends"
+
+    def client_state(self, x: Tensor) -> dict[str, Tensor]:
+        return {"last": x, "first": x}
+
+    def finish(self, delta: Tensor, s: steppe.ClientRound) -> Tensor:
+        s.up["delta"] = s.state["last"] = s.state["first"] = delta
+        return delta
+
+
+def test_messages_and_states_share_no_memory_as_safetensors_asks() -> None:
+    server, client = steppe.server(Sends(), seeded(), clients=2), steppe.client(Sends(), seeded())
+    client.begin(load(save(server.send())), steps=1)
+    client.step(torch.randn(4, 6), torch.arange(4) % 3)
+    reply = client.end()
+    assert load(save(reply)).keys() == reply.keys()
+    client.state = load(save(client.state))
+    server.aggregate([reply])
+    server.state = load(save(server.state))
+
+
+def test_a_narrow_model_is_trained_in_float32_as_in_a_run() -> None:
+    server, client = (make("fedavg", seeded().bfloat16(), **more)
+                      for make, more in ((steppe.server, {"clients": 2}), (steppe.client, {})))  # fmt: skip
+    client.begin(server.send(), steps=301)  # a number of steps that bfloat16 rounds
+    for _ in range(301):
+        client.step(torch.ones(1, 6), torch.zeros(1, dtype=torch.int64))
+    assert {v.dtype for v in client.end().values()} == {torch.float32}
+
+
+def test_a_batch_is_run_in_pieces_if_asked() -> None:
+    calls: list[int] = []
+    model = seeded()
+    model.register_forward_hook(lambda *_: calls.append(0))
+    client = steppe.client("fedavg", model, accumulate=2)
+    client.begin(steppe.server("fedavg", seeded(), clients=2).send(), steps=1)
+    client.step(torch.randn(4, 6), torch.arange(4) % 3)
+    assert len(calls) == 2
 
 
 def test_wrong_use_is_a_sentence() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,74 @@ def test_arrays_and_functions_in_a_part_are_recorded_by_what_they_are(tmp_path: 
     other[2500] = 1  # not seen in the text of so long a tensor
     with pytest.raises(SteppeError, match="by of shifts was 'shape"):
         steppe.run(Shifts(other, double), seeded(), blobs(), out=tmp_path / "a", resume=True, **{**FEW, "rounds": 3})
+
+
+class Holds(steppe.Part):
+    """Its settings are anything, and one has the name of what is recorded about every part."""
+
+    name = "holds"
+
+    def __init__(self, what: Any, type: str = "l2") -> None:
+        self.what, self.type = what, type
+
+
+class Inner(Holds):
+    name = "inner"
+
+
+def test_what_a_part_holds_is_recorded_and_compared_on_resume(tmp_path: Path) -> None:
+    """Two values that differ have different texts, also if they are inside others; the same one has the same text."""
+    long, other = torch.zeros(5000), torch.zeros(5000)
+    other[2500] = 1
+    teacher, another = (torch.nn.Linear(2, 2) for _ in range(2))
+    pairs = [((long,), (other,)), ({"a": long}, {"a": other}), (teacher, another), (Holds(1), Inner(1)),
+             (partial(double, 1), partial(double, 2)), ({1: 2, (1, 2): np.float64(3)}, {}), (object(), teacher),
+             (float("nan"), 1.0), ({"b", "a"}, {"a"}), (lambda v: v, double)]  # fmt: skip
+    for k, (one, two) in enumerate(pairs):
+        again = {"model": seeded(), "data": blobs(), "out": tmp_path / str(k), "resume": True, **FEW, "rounds": 2}
+        steppe.run(Holds(one), **{**again, "rounds": 1, "resume": False})
+        with pytest.raises(SteppeError, match=r"what of holds was .* and is"):
+            steppe.run(Holds(two), **again)
+        steppe.run(Holds(one), **again)
+    recorded = steppe.load(tmp_path / "0").about["parts"][0]
+    assert (recorded["part"], recorded["type"], recorded["type_"]) == ("holds", "tests.api.test_lab.Holds", "l2")
+    page = steppe.write_report(tmp_path / "1", tmp_path / "page.md").read_text()
+    assert r"Holds(what={'a': 'shape (5000,), hash " in page
+    assert "type='l2')" in page
+    assert "data=" not in page.partition("repeat the run")[2]
+    steppe.run(LookBack(0.1), "mlp", "digits", out=tmp_path / "named", **FEW)
+    page = steppe.write_report(tmp_path / "named", tmp_path / "page.md").read_text()
+    assert "data='digits', model='mlp', " in page.partition("repeat the run")[2]
+
+
+def test_the_code_of_a_base_class_is_part_of_a_parts_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import steppe\nclass Base(steppe.Part):\n    name = 'b'\n"
+    text += "    def finish(self, delta, s):\n        return delta\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    given: dict[str, Any] = {"model": seeded(), "data": blobs(), "out": tmp_path / "run", **FEW}
+    for k, line in enumerate(("return delta", "return 2 * delta")):
+        path = tmp_path / f"ideas_{k}.py"
+        path.write_text(text.replace("return delta", line) + "class Heir(Base):\n    pass\n")
+        heir = importlib.import_module(f"ideas_{k}").Heir()
+        if not k:
+            steppe.run(heir, **given)
+    with pytest.raises(SteppeError, match=r"the code of ideas_1\.Heir .* is not what it was"):
+        steppe.run(heir, resume=True, **{**given, "rounds": 3})
+
+
+def test_a_grid_of_objects_has_a_run_for_each(tmp_path: Path) -> None:
+    long, other = torch.zeros(5000), torch.zeros(5000)
+    other[2500] = 9
+    given: dict[str, Any] = {"model": seeded(), "data": blobs(), **{**FEW, "rounds": 1}}
+    found = steppe.sweep(Shifts, {"by": [long, other], "of": [double]}, out=tmp_path / "a", **given)
+    assert len(found.records) == len({r["by"] for r in found.records}) == 2
+    folders = sorted(p.name for p in (tmp_path / "a").glob("by=*"))
+    steppe.sweep(Shifts, {"by": [other.clone(), long.clone()], "of": [double]}, out=tmp_path / "a", **given)
+    assert folders == sorted(p.name for p in (tmp_path / "a").glob("by=*"))  # the same ones, not new ones
+    found = steppe.sweep("fedavg", {"add": [[], [LookBack(0.1)], [LookBack(0.9)]]}, **given)
+    assert [r["add"] for r in found.records] == [[], ["LookBack(rho=0.1)"], ["LookBack(rho=0.9)"]]
+    with pytest.raises(SteppeError, match=r"two values of of are called .*: give each function a name of its own"):
+        steppe.sweep(Shifts, {"of": [lambda v, k=k: k * v for k in (1, 2)], "by": [long]}, **given)
 
 
 def test_a_run_of_an_own_function_is_measured_and_reported(tmp_path: Path) -> None:

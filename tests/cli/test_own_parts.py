@@ -15,6 +15,8 @@ from tests.cli.conftest import Steppe
 LOOKBACK = (
     (Path(__file__).parents[1] / "lookback.py").read_text()
     + """
+from functools import partial
+
 
 @dataclass(frozen=True)
 class Eager(LookBack):
@@ -27,6 +29,15 @@ def failing(rho=0.1):
     return LookBack(rho / 0)
 
 
+def leaves():
+    raise SystemExit(3)
+
+
+def returns_nothing():
+    LookBack(0.1)
+
+
+halved = partial(mine, rho=0.7)
 whole = steppe.Algorithm((LookBack(0.3),), "whole")
 pair = (SAM(0.1), LookBack(0.1))
 """
@@ -106,6 +117,11 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     said = steppe("sweep", "lookback.py:mine", "--grid", "rho=0.1,0.2", "--jobs", "1", "--out", "s", "--json", *SMALL)
     assert said.code == 0, said.err
     assert [p["settings"]["rho"] for p in json.loads(said.out)["points"]] == [0.1, 0.2]
+    said = steppe("run", "lookback.py:halved", "--radius", "0.2", "--out", "h", *SMALL)
+    assert said.code == 0, said.err
+    assert json.loads(Path("h/about.json").read_text())["parts"][1]["rho"] == 0.7
+    said = steppe("run", "lookback.py:returns_nothing", *SMALL)
+    assert "algorithm 'lookback.py:returns_nothing' returns None, but must return a part" in said.err
     said = steppe("cost", "lookback.py:pair+man", "--model", "mlp", "--json")
     assert json.loads(said.out)["rows"][0]["gradients"] == 4
     problem = {"clients": [{"A": [[1.0]], "b": [1.0]}], "x0": [0.0], "rounds": [[0]], "steps": 2, "lr": 0.5}
@@ -132,6 +148,10 @@ def test_an_algorithm_in_a_file_works_in_compare_sweep_cost_and_trace(steppe: St
     (["--add", "failing_module:LookBack"], "ZeroDivisionError: division by zero"),
     (["--add", "man:weight"], "'weight' is not a setting: write it as key=value"),
     (["--add", "lookback.py:LookBack", "--add", "lookback.py:LookBack"], "two parts are named 'look_back'"),
+    (["--add", "lookback"], "to name what a file defines, write lookback.py:NAME, with settings lookback.py:NAME:key="),
+    (["--add", "ideas_of_mine.back.LookBack"], "to name what a module defines, write ideas_of_mine.back:LookBack"),
+    (["--add", "lookback.py:LookBack(rho=0.1)"], "with settings lookback.py:NAME:key=value,key=value"),
+    (["--add", "lookback.py:leaves"], "part 'lookback.py:leaves' cannot be made: line"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_file_is_a_sentence(steppe: Steppe, words: list[str], sentence: str) -> None:
     Path("broken.py").write_text("import steppe\n\nsteppe.nothing_of_this_name\n")
@@ -172,5 +192,26 @@ def test_installed_packages_register_names(steppe: Steppe, monkeypatch: pytest.M
         assert about["sources"]["mine"]["package"] == "ideas-of-mine 1.2"
         assert about["parts"][1]["rho"] == 0.1
         assert "did you mean 'mine'" in steppe("run", "minee").err
+        (tmp_path / "others-1.dist-info").mkdir()
+        (tmp_path / "others-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1\n")
+        entries_of_others = tmp_path / "others-1.dist-info" / "entry_points.txt"
+        entries_of_others.write_text("[steppe.algorithms]\nmine = others:mine\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        references.list_installed.cache_clear()
+        said = steppe("run", "mine", *SMALL, "--out", "b")
+        assert "several packages register 'mine': write the one that you mean, " in said.err
+        assert "ideas_of_mine.back:mine (of ideas-of-mine)" in said.err
     finally:
         references.list_installed.cache_clear()
+
+
+def test_papers_of_own_parts_are_cited(steppe: Steppe) -> None:
+    cited = LOOKBACK.replace('    name = "look_back"\n', '    name = "look_back"\n    citation = "@misc{look}"\n')
+    Path("lookback.py").write_text(cited)
+    assert steppe("cite", "lookback.py:LookBack").out == "@misc{look}\n"
+    said = steppe("cite", "fedprox+lookback.py:LookBack:rho=0.2").out
+    assert said.startswith("@inproceedings{fedprox,")
+    assert said.endswith("@misc{look}\n")
+    assert "@misc{look}" in steppe("cite", "lookback.py:mine:rho=0.2").out
+    assert "is not from a paper" in steppe("cite", "ideas_of_mine.back:LookBack").out
+    assert "needs a value for much" in steppe("cite", "lookback.py:Eager").err

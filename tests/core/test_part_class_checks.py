@@ -1,7 +1,8 @@
 """Mistakes in parts that Python accepts."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from steppe.core.part_class_checks import check_class, explain_missing_states
 from steppe.parts.sam import SAM
 from steppe.parts.sgd import SGD
 from steppe.registry import PARTS, call_with_settings, check_parts, complete_algorithm, make_algorithm
+from tests.scene import blobs, seeded
 
 
 class Misspelt(Part):
@@ -192,3 +194,77 @@ def test_a_state_keeps_the_shape_that_was_declared():
 
     with pytest.raises(SteppeError, match=r"Shrinks\.finish writes a tensor of shape \(2,\) to s\.state\['c'\]"):
         steppe.run(Shrinks(), "mlp", clients=2, per_round=1, rounds=1, max_steps=1, workers=0, progress=False)
+
+
+class Remembers(Part):
+    """Keeps what belongs to a client, or to the run, in itself."""
+
+    name = "remembers"
+
+    def __init__(self, how):
+        self.how, self.last, self.seen, self.sum = how, None, [], torch.zeros(())
+
+    @cached_property
+    def factor(self):  # computed once from its settings, which is no state
+        return 2.0
+
+    def finish(self, delta, s):
+        if self.how == "last":
+            self.last = delta
+        if self.how == "seen":
+            self.seen.append(delta)
+        if self.how == "sum":
+            self.sum += 1
+        if self.how == "new":
+            self.new = delta
+        return self.factor * delta
+
+
+@pytest.mark.parametrize("how", ["last", "seen", "sum", "new"])
+def test_a_part_does_not_keep_state_in_itself(how):
+    with pytest.raises(SteppeError, match=rf"Remembers\.finish changes self\.{how}, which all clients share and no"):
+        steppe.run(Remembers(how), seeded(), blobs(), clients=2, per_round=2, rounds=1, progress=False)
+    steppe.cost(Remembers("nothing"), seeded(), blobs())
+
+
+def test_a_state_is_not_changed_in_place():
+    class Adds(Part):
+        name = "adds"
+
+        def client_state(self, x):
+            return {"sum": x * 0}
+
+        def finish(self, delta, s):
+            s.state["sum"].add_(delta)
+            return delta
+
+    with pytest.raises(SteppeError, match=r"Adds\.finish changes s\.state\['sum'\] in place: write to a new tensor"):
+        steppe.cost(Adds(), seeded(), blobs())
+
+
+def test_a_reduction_has_the_name_of_its_upload():
+    class Averages(Part):
+        name = "averages"
+        reduction: ClassVar[dict[str, str]] = {"squares": "mean", "rarely": "sum"}  # the second in some settings only
+
+        def finish(self, delta, s):
+            s.up["square"] = delta.dot(delta)
+            return delta
+
+    with pytest.raises(SteppeError, match=r"reduction names 'squares', but finish writes s\.up\['square'\]"):
+        steppe.cost(Averages(), seeded(), blobs())
+
+
+def test_settings_of_any_type_are_taken():
+    @dataclass(frozen=True)
+    class Typed(Part):
+        name: ClassVar[str] = "typed"
+        rates: list[float] = ()
+        order: Literal[1, 2] = 1
+        plain = 0.5
+
+    assert call_with_settings(Typed, "part", {"rates": [0.1, 0.2], "order": 2}).rates == [0.1, 0.2]
+    with pytest.raises(SettingError, match="order of part is 3; known: 1, 2"):
+        call_with_settings(Typed, "part", {"order": 3})
+    with pytest.raises(SettingError, match=r"plain has no type .*, so it is not a field .* write plain: TYPE"):
+        call_with_settings(Typed, "part", {"plain": 0.1})

@@ -82,6 +82,17 @@ def test_what_a_callback_changes_is_its_own() -> None:
     assert seen.pages[1] == ("round", result.history[0])
 
 
+def test_what_is_no_callback_or_tracker_is_a_sentence() -> None:
+    for wrong, sentence in (({"watch": 3}, "watch: 3 is not a function"),
+                            ({"watch": "print"}, "watch: 'print' is not a function"),
+                            ({"watch": [None, "log"]}, "watch: 'log' is not a function"),
+                            ({"track": object()}, "neither the name of a tracker nor an object with begin"),
+                            ({"track": [Notebook]}, "an instance of a steppe.Tracker"),
+                            ({"track": "tensorbord"}, "did you mean 'tensorboard'")):  # fmt: skip
+        with pytest.raises(SteppeError, match=sentence):
+            launch(**wrong)
+
+
 def test_a_run_that_fails_ends_its_trackers() -> None:
     book = Notebook()
     with pytest.raises(RunFailed):

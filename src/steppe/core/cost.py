@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steppe.core.algorithm import Algorithm, States
 from steppe.core.client import Meter, begin, end, step
 from steppe.core.errors import SettingError, SteppeError
-from steppe.core.hook_checks import watch
+from steppe.core.hook_checks import check_reduction, watch
 from steppe.core.layout import Tensors
 from steppe.core.part_class_checks import HookFailed, PartSlip, explain_missing_states
 from steppe.core.server import Server, aggregate, broadcast, choose_evaluated
@@ -92,6 +92,8 @@ def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.
     with counter, torch.no_grad():
         live = step(algorithm, task, sent, live, batches, scalar, scalar, meter=meter)
     reply = end(algorithm, task, sent, live, scalar)
+    for p in algorithm.parts:
+        check_reduction(p, reply.up[p.name])
     if not algorithm.guards:  # these act on several clients, or draw from a secret
         replies = tree_map(lambda v: v[None], reply)
         with suppress(SettingError):  # of a setting that only a run fills in, such as the number of rounds

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
@@ -53,6 +55,8 @@ def _watch_hook(part: Part, name: str, once: bool) -> Callable[..., Any]:
         if scope is not None:
             seen |= {"s.x": scope.x} | {f"s.down[{k!r}]": v for k, v in getattr(scope, "down", {}).items()}
             states = dict(scope.state)
+            seen |= {f"s.state[{k!r}]": v for k, v in states.items()}
+        kept = _take_attributes(part)
         versions = {n: v._version for n, v in seen.items()}
         try:
             value = own(*given) if oracle is None else own(oracle, *given[1:])
@@ -62,6 +66,9 @@ def _watch_hook(part: Part, name: str, once: bool) -> Callable[..., Any]:
             if oracle is not None and error is oracle.error:
                 raise
             raise _explain_failure(part, name, own, scope, error) from error
+        if own_state := [n for n, v in _take_attributes(part).items() if not _are_same(kept.get(n, []), v)]:
+            raise PartSlip(f"{where} changes self.{own_state[0]}, which all clients share and no checkpoint holds: "
+                           "declare it in client_state, round_state or server_state, and write s.state.")  # fmt: skip
         if changed := [n for n, v in seen.items() if v._version != versions[n]]:
             raise PartSlip(f"{where} changes {' and '.join(changed)} in place: write to a new tensor, because others "
                            "read this one.")  # fmt: skip
@@ -124,6 +131,24 @@ def _explain_failure(part: Part, hook: str, own: Callable[..., Any], scope: Any,
     return HookFailed(f"{where} fails{place}: {type(error).__name__}: {error}.{known}")
 
 
+def _take_attributes(part: Part) -> dict[str, list[Any]]:
+    """Return every attribute of a part, with what a list, set or dictionary holds, and the version of a tensor."""
+    caches = {name for name in vars(part) if isinstance(getattr(type(part), name, None), cached_property)}
+    return {name: [value, *_list_content(value)] for name, value in vars(part).items() if name not in caches}
+
+
+def _list_content(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return list(value) if isinstance(value, list | set) else [value._version] if isinstance(value, Tensor) else []
+
+
+def _are_same(one: list[Any], two: list[Any]) -> bool:
+    return len(one) == len(two) and all(
+        a is b or (type(a) is type(b) is int and a == b) for a, b in zip(one, two, strict=True)
+    )
+
+
 def _check_states(where: str, before: dict[str, Tensor], scope: Any) -> None:
     server = isinstance(scope, ServerTurn)
     for state, value in scope.state.items():
@@ -144,6 +169,17 @@ def _check_uploads(where: str, uploads: dict[str, Any]) -> None:
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise PartSlip(f"{where} writes {_describe(value)} to s.up[{name!r}], but must write a tensor of "
                            "floating-point numbers, such as delta.new_tensor(1.0).")  # fmt: skip
+
+
+def check_reduction(part: Part, uploads: dict[str, Any]) -> None:
+    """Refuse a reduction whose name is almost that of an upload, which would be averaged by samples instead.
+
+    Other names may be those of uploads that only some settings have.
+    """
+    for name in part.reduction.keys() - uploads.keys():
+        if meant := get_close_matches(name, uploads.keys() - part.reduction.keys(), 1, 0.8):
+            raise PartSlip(f"{type(part).__name__}.reduction names {quote(name)}, but finish writes "
+                           f"s.up[{meant[0]!r}]: give both one name.")  # fmt: skip
 
 
 def _check_result(where: str, hook: str, value: Any, x: Tensor) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from steppe.core.errors import SettingError, quote, suggest_name
 
@@ -60,11 +61,12 @@ def check_setting(what: str, key: str, value: Any, hint: Any) -> Any:
     steppe.core.errors.SettingError: rho of part 'sam' is -1, but must be between 0 and 1e+09
     """
     if get_origin(hint) is Literal:
-        value = "none" if value is None and "none" in get_args(hint) else value  # the command line reads none as None
-        if not isinstance(value, str) or value not in get_args(hint):
-            raise SettingError(f"{key} of {what} is {quote(value)}{suggest_name(quote(value), get_args(hint))}", key)
+        words = get_args(hint)
+        value = "none" if value is None and "none" in words else value  # the command line reads none as None
+        if not any(type(value) is type(word) and value == word for word in words):
+            raise SettingError(f"{key} of {what} is {quote(value)}{suggest_name(quote(value), map(str, words))}", key)
         return value
-    kinds = [hint] if get_origin(hint) is Annotated else list(get_args(hint) or (hint,))
+    kinds = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if value is None and type(None) in kinds:
         return None
     plain = [(get_args(k) if get_origin(k) is Annotated else (k, FINITE)) for k in kinds if k is not type(None)]
@@ -91,9 +93,11 @@ def _is(value: Any, kind: type) -> bool:
 @cache
 def read_hints(function: Any) -> dict[str, Any]:
     """Read the types and ranges of a catalogue function's arguments or a part's fields; {} if they cannot be read."""
+    if isinstance(function, partial):
+        return read_hints(function.func)
     try:
         hints = get_type_hints(function, include_extras=True)
-    except NameError:  # a user's class whose annotations name something that does not exist at run time
+    except (NameError, TypeError):  # names that do not exist at run time; an object that can be called
         return {}
     if isinstance(function, type):
         if not is_dataclass(function):  # it has its own __init__, or no settings

@@ -14,7 +14,7 @@ from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
 from steppe.read_config import nest_settings, spell_out
 from steppe.references import OWN
-from steppe.registry import call_with_settings, check_parts, list_settings
+from steppe.registry import call_with_settings, check_parts, check_returned, list_settings
 from steppe.runs.provenance import qualify_name
 from steppe.settings import tell_where
 
@@ -48,8 +48,8 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
 
 
 def say_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return how the caller wrote each option, for errors."""
-    return {key: f"{key}={quote(value)}" for key, value in options.items()}
+    """Return how the caller wrote each option, for errors; no further parts are probably not written."""
+    return {key: f"{key}={quote(value)}" for key, value in options.items() if not isinstance(value, tuple) or value}
 
 
 def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -73,9 +73,7 @@ def find_own(algorithm: Asked, options: Mapping[str, Any]) -> tuple[Any, dict[st
             raise SettingError(f"algorithm {name} has no setting {quote(key)}{suggest_name(key, settings)}", key)
     mine = {k: v for k, v in options.items() if k in settings}
     parts = call_with_settings(algorithm, f"algorithm {name}", mine)
-    if not isinstance(parts, Part | Algorithm | tuple | list):
-        raise SettingError(f"algorithm {name} returns {quote(parts)}, but must return a part, several parts, or a "
-                           "steppe.Algorithm")  # fmt: skip
+    check_returned(parts, f"algorithm {name}")
     return parts, {k: v for k, v in options.items() if k not in mine}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from inspect import Parameter
 from typing import Any, Literal, get_args, get_origin
 
 from steppe.algorithms import CATALOGUE
@@ -114,7 +115,10 @@ def _describe(function: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"about": about, "settings": {}}
     hints = read_hints(function)
     for name, default in list_settings(function).items():
-        entry["settings"][name] = default if default is None or isinstance(default, int | float | str) else "required"
+        entry["settings"][name] = (
+            default if default is None or isinstance(default, int | float | str) else
+            "required" if default is Parameter.empty else quote(default)
+        )  # fmt: skip
         if get_origin(hints.get(name)) is Literal:
             entry.setdefault("choices", {})[name] = list(get_args(hints[name]))
     return entry

@@ -39,10 +39,12 @@ def explain_repeat(run: Run) -> Repeat:
     if lost_partition:
         config = config.model_copy(update={"partition": str(run.folder.partition_file)})
     if own := list_own_objects(run):
-        named: dict[str, Any] = {} if "algorithm" in run.folder.own else {"algorithm": config.algorithm}
-        if named_parts := [text for text in config.add if not text.startswith(OWN)]:
-            named["add"] = named_parts
-        settings = ", ".join(f"{k}={v!r}" for k, v in {**named, **find_settings(config), **config.settings}.items())
+        named = {"algorithm": config.algorithm, "add": [text for text in config.add if not text.startswith(OWN)],
+                 "data": config.data, "model": config.model}  # fmt: skip
+        named = {key: name for key, name in named.items() if name and (key == "add" or key not in run.folder.own)}
+        hidden = {"settings": config.settings} if config.settings.keys() & Config.model_fields.keys() else None
+        values = {**named, **find_settings(config), **(hidden or config.settings)}
+        settings = ", ".join(f"{k}={v!r}" for k, v in values.items())
         return Repeat(f"Run from Python with {'; '.join(own)}. A command cannot name such objects: repeat the run from "
                       f"Python with the same ones{f' and {settings}' if settings else ''}.", None)  # fmt: skip
     if (data := run.about.get("data")) and run.data is None and _can_load(run):
@@ -52,7 +54,7 @@ def explain_repeat(run: Run) -> Repeat:
     if lost:
         return Repeat(f"Run with {lost}, which is missing or has changed, so no command here repeats the run.", None)
     needs = [] if run.data is not None else [f"the data set {config.data}{_hash(data)}, which is not on this machine"]
-    needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p.get("secret")]
+    needs += [f"the secret key in {p['secret']}" for p in run.about["parts"] if p["part"] == "dp" and p.get("secret")]
     needs += [lost_partition] if lost_partition else []
     sentence = "" if "format" in run.about else OLD
     sentence += f"{' ' if sentence else ''}This command needs {' and '.join(needs)}." if needs else ""
@@ -105,7 +107,9 @@ def list_own_objects(run: Run) -> list[str]:
 
 
 def _describe_part(part: dict[str, Any]) -> str:
-    settings = ", ".join(f"{k}={v!r}" for k, v in part.items() if k not in ("part", "type"))
+    words = ("part", "type")  # a setting of such a name is recorded with a line after it
+    own = {k.removesuffix("_") if k[:-1] in words else k: v for k, v in part.items() if k not in words}
+    settings = ", ".join(f"{k}={v!r}" for k, v in own.items())
     return f"{part['type']}({settings})"
 
 

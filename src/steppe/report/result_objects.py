@@ -161,7 +161,7 @@ class SweptRuns(ManyRuns):
     @property
     def records(self) -> list[dict[str, Any]]:
         every = sweep_table.summarize_points(self.points)["points"]
-        return [_flatten({**one.pop("settings"), **one, "seeds": len(one["seeds"]), "failed": len(one["failed"])})
+        return [one.pop("settings") | _flatten({**one, "seeds": len(one["seeds"]), "failed": len(one["failed"])})
                 for one in every]  # fmt: skip
 
     def cells(self) -> tuple[list[str], list[list[str]]]:

@@ -7,9 +7,12 @@ import inspect
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from importlib import metadata
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ import steppe
 from steppe.config import OWN, Config
 from steppe.core.algorithm import Algorithm
 from steppe.core.losses import find_loss_name, find_loss_settings
+from steppe.core.part import Part
 from steppe.core.prediction import find_prediction
 from steppe.core.shared_copies import hash_tensors
 from steppe.experiment import Experiment
@@ -39,6 +43,10 @@ def qualify_name(thing: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
+def is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("steppe.")
+
+
 def hash_structure(model: nn.Module) -> str:
     """Hash a model's modules and its tensors' names, shapes and types, but not their values."""
     tensors = [(k, tuple(v.shape), str(v.dtype)) for k, v in model.state_dict().items()]
@@ -48,28 +56,82 @@ def hash_structure(model: nn.Module) -> str:
 
 def describe_parts(algorithm: Algorithm) -> list[dict[str, Any]]:
     """Return every part's name, class and settings."""
-    settings = [asdict(p) if is_dataclass(p) else vars(p) for p in algorithm.parts]
-    return [{"part": p.name, "type": qualify_name(p), **{k: _describe_value(v) for k, v in own.items()}}
-            for p, own in zip(algorithm.parts, settings, strict=True)]  # fmt: skip
+    return [describe_part(p) for p in algorithm.parts]
 
 
-def _describe_value(value: Any) -> Any:
-    """Return a setting as it is, but arrays as a hash and functions by their names: the text of both is ambiguous."""
+def describe_part(part: Part) -> dict[str, Any]:
+    """Return a part's name, class and settings; one that is called `part` or `type` gets a line after its name."""
+    about = {"part": part.name, "type": qualify_name(part)}
+    return about | {f"{k}_" if k in about else k: v for k, v in _describe_settings(part).items()}
+
+
+def _describe_settings(part: Part) -> dict[str, Any]:
+    own = {f.name: getattr(part, f.name) for f in fields(part)} if is_dataclass(part) else vars(part)
+    return {k: describe_value(v) for k, v in own.items()}
+
+
+def describe_value(value: Any) -> Any:
+    """Return a setting as JSON, such that two that differ have different texts, also in another process.
+
+    The text of an array may leave out its middle, and that of an object may be its address.
+
+    >>> describe_value((0.1, torch.zeros(2)))
+    [0.1, 'shape (2,), hash af0f426cb512e855']
+    >>> describe_value({1: float("nan")}), describe_value(qualify_name)
+    ({'1': 'nan'}, 'steppe.runs.provenance.qualify_name')
+    """
     if isinstance(value, Tensor | np.ndarray):
         return f"shape {tuple(value.shape)}, hash {hash_tensors({'': torch.as_tensor(value)})}"
-    return qualify_name(value) if callable(value) else value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, Part):  # the settings of ours say which one it is
+        return _describe_settings(value) if is_ours(type(value)) else describe_part(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: describe_value(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): describe_value(v) for k, v in value.items()}
+    if isinstance(value, Set):
+        return sorted(map(str, map(describe_value, value)))
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [describe_value(v) for v in value]
+    if isinstance(value, nn.Module):
+        return f"{' '.join(repr(value).split())}, hash {hash_tensors(value.state_dict())}"
+    if isinstance(value, partial):
+        return {"function": describe_value(value.func), "given": describe_value([*value.args, value.keywords])}
+    if callable(value):
+        return qualify_name(value) + (f", hash {_hash_text(code)}" if (code := _read_lambda(value)) else "")
+    return text if " at 0x" not in (text := str(value)) else qualify_name(value)
+
+
+def _read_lambda(function: Any) -> str:
+    """Return the source of a function without a name of its own, if it can be found."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(function) if "<lambda>" in getattr(function, "__name__", "") else ""
+    return ""
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe_sources(config: Config, algorithm: Algorithm) -> dict[str, dict[str, str]]:
-    """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its class."""
+    """Record where the user's own code comes from: the hash of its file or, for an object in Python, of its class.
+
+    A class is recorded with the user's own classes from which it inherits.
+    """
     sources = find_sources(config.algorithm, config.add)
-    if any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
-        for p in algorithm.parts:
-            if not type(p).__module__.startswith("steppe."):
-                with suppress(OSError, TypeError):  # typed into an interpreter, for instance
-                    text = inspect.getsource(type(p))
-                    sources[qualify_name(p)] = {"file": str(inspect.getsourcefile(type(p))),
-                                                  "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
+    if not any(text.startswith(OWN) for text in (config.algorithm, *config.add)):
+        return sources
+    for p in algorithm.parts:
+        if mine := [kind for kind in type(p).__mro__ if issubclass(kind, Part) and not is_ours(kind)]:
+            with suppress(OSError, TypeError):  # typed into an interpreter, for instance
+                text = "".join(map(inspect.getsource, mine))
+                sources[qualify_name(p)] = {"file": str(inspect.getsourcefile(mine[0])),
+                                            "sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
     return sources
 
 
