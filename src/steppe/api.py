@@ -23,7 +23,7 @@ from steppe.distributed.torchrun import is_first, join, run_on_first
 from steppe.engine.build import build_experiment
 from steppe.engine.caller_state import keep_caller_state
 from steppe.engine.objectives import choose_given, split_objectives
-from steppe.engine.optimisers import tabulate_schedule, take_optimiser
+from steppe.engine.optimisers import take_optimiser
 from steppe.engine.progress import Progress
 from steppe.engine.read_call import Added, Asked, find_own, read_call, say_options
 from steppe.engine.result import Result
@@ -115,7 +115,6 @@ def take_objects(model: Any, data: Any, options: dict[str, Any]) -> dict[str, An
     usual = Config.model_fields["data"].default
     if own_data is not None and not isinstance(data, str) and own_data.name == usual:
         options["data"] = usual if own_data.hash == datasets.load(usual).hash else f"{OWN}{usual}"
-    tabulate_schedule(options)
     found = {"model": chosen_model, "data": own_data, "split": split, "optimiser": take_optimiser(options)}
     return {key: None if isinstance(thing, str) else thing for key, thing in found.items()}
 
@@ -191,6 +190,11 @@ class Run(Outcome):
     def other_metrics(self) -> Sequence[Metric]:
         """Return the further metrics, after the main one."""
         return RunFolder(self.folder).metrics[1:]
+
+    @property
+    def judged_on(self) -> str:
+        """Return which samples the model was evaluated on."""
+        return str(self.config.get("judged_on", "test"))
 
     @property
     def model(self) -> nn.Module:

@@ -102,6 +102,10 @@ def sweep(algorithm: Asked, grid: Mapping[str, Sequence[Any]] | None = None, mod
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise SettingError(f"the values of {key} must be a list, such as [{quote(values)}]", key)
     choices = {key: list(values) for key, values in (grid or {}).items()}
+    for key, several in choices.items():
+        if key in Config.model_fields and (function := next(filter(callable, several), None)):
+            raise SettingError(f"the values of {key} include {quote(function)}, which has no name to tell its runs "
+                               "apart: give names, numbers or lists", key)  # fmt: skip
     spans = dict(parse_range(f"{key}={text}", f"ranges={quote({key: text})}") for key, text in (ranges or {}).items())
     if (not choices and not spans) or not all(choices.values()):
         raise SteppeError('sweep needs something to vary: {"rho": [0.1, 0.5]}, or search=20 and ranges={"rho": '
@@ -308,7 +312,9 @@ def _make_point(label: str, call: Call, own: Mapping[str, Any], settings: dict[s
 def _check_counts(**given: Any) -> None:
     """Refuse what is neither a whole number above 0 nor left out."""
     for name, count in given.items():
-        if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 1):
+        if (count is not None or name == "seeds") and (
+            not isinstance(count, Integral) or isinstance(count, bool) or count < 1
+        ):
             raise SettingError(f"{name} is {quote(count)}, but must be a whole number, at least 1", name)
 
 

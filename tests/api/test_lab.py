@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -438,3 +439,29 @@ def test_colours_alone_make_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook sets it for its commands
     with Progress(2) as shown:
         assert shown.bar is None
+
+
+def test_runs_that_are_evaluated_by_different_numbers_are_not_ranked() -> None:
+    for grid, options in (({"metrics": ["accuracy", "cross_entropy"]}, {}), ({"loss": ["cross_entropy", "mse"]}, {}),
+                          ({"judged_on": ["test", "validation"]}, {"validation": 0.2})):  # fmt: skip
+        with pytest.raises(SteppeError, match=r"the runs are evaluated by .* and .*, which cannot be compared"):
+            steppe.sweep("fedavg", grid, seeded(), blobs(), **FEW, **options)
+    with pytest.raises(SteppeError, match="seeds is None, but must be a whole number"):
+        steppe.compare(["fedavg"], seeded(), blobs(), seeds=None, **FEW)  # type: ignore[arg-type]
+
+
+def test_a_table_of_held_out_samples_does_not_speak_of_the_test_set(tmp_path: Path) -> None:
+    few = {"clients": 4, "per_round": 2, "rounds": 2, "max_steps": 1, "workers": 0, "progress": False, "seeds": 2}
+    held_out: dict[str, Any] = {"validation": 0.1, "judged_on": "validation", **few}
+    found = steppe.compare(["fedavg", "fedprox"], "mlp", out=tmp_path / "c", **held_out)
+    page = {kind: found.report(tmp_path / f"report.{kind}").read_text() for kind in ("html", "md", "tex")}
+    swept = steppe.sweep("fedprox", {"mu": [0.1, 1.0]}, "mlp", **held_out)
+    axes = [*found.plot(tmp_path / "c.png"), *steppe.load(found.runs["fedavg"][0].path).plot(tmp_path / "r.png")]
+    for text in (*page.values(), found.table(), swept.table(), *(axis.get_ylabel() for axis in axes)):
+        said = re.findall(r"[^.;>\n]*\btest\b[^.;<\n]*", re.sub(r"(paired|no) t?-?test|the test set played", "", text))
+        assert [one for one in said if "(test)" not in one] == []
+        assert "validation" in text
+    assert "steppe run fedavg --set" in page["md"]  # the data of this machine are those of the run
+    assert swept.cells()[0] == ["mu", "validation", "validation, last 2", "validation loss", "runs", ""]
+    test = steppe.compare(["fedavg"], "mlp", **few)
+    assert "accuracy in % on the test set" in test.table()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from torch import Tensor, nn
 import steppe
 from steppe.core.errors import SteppeError
 from steppe.core.losses import IGNORED, weigh_targets
+from steppe.core.metric import TAKEN
+from steppe.report.compare_table import Line
+from steppe.runs.file_schemas import TABLES
 from tests.scene import blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 4, "partition": "iid",
@@ -95,6 +100,41 @@ def test_another_index_is_ignored_by_loss_and_metrics() -> None:
         result = steppe.run("fedavg", Repeat(6), (worse, y, worse, y), loss=loss, metrics="accuracy,top5", **FEW)
         assert result.accuracy == pytest.approx(wanted)
         assert result.config.loss == loss
+
+
+def test_a_ranking_leaves_out_what_the_loss_ignores() -> None:
+    """Of plain labels, of pixels and of tokens, also if there are as many pixels per side as classes."""
+    x, y, test_x, test_y = blobs()
+    g = torch.Generator().manual_seed(0)
+    pixels = torch.randn(20, 1, 4, 4, generator=g)
+    classes = (pixels[:, 0] > 0).long() + 2 * (pixels[:, 0] > 1).long()
+    classes[:, 0] = -100
+    text, words = masked_text()
+    net = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Tanh(), nn.Conv2d(4, 4, 1))
+    for model, data, loss, ignored, axis in (
+        (seeded(), (x, y, test_x, test_y), "cross_entropy:ignore_index=0", 0, 1),
+        (net, (pixels, classes, pixels, classes), "cross_entropy", -100, 1),
+        (Tokens(), (text, words, text, words), "cross_entropy", -100, -1),
+    ):
+        result = steppe.run("fedavg", model, data, loss=loss, metrics="auc", **FEW)
+        scores = result.model(data[2] if data[2].dtype == torch.int64 else data[2].double()).softmax(axis)
+        scores, labels = scores.movedim(axis, -1).flatten(0, -2), data[3].flatten()
+        areas = []
+        for label in set(labels.tolist()) - {ignored}:
+            own, other = (scores[kept, label] for kept in (labels == label, (labels != label) & (labels != ignored)))
+            above = own[:, None] - other
+            areas.append(((above > 0).double() + (above == 0) / 2).mean().item())
+        assert result.score == pytest.approx(sum(areas) / len(areas), abs=1e-6)
+
+
+def test_a_direction_is_no_text() -> None:
+    with pytest.raises(SteppeError, match="lower of the metric gap is 'higher', but must be True or False"):
+        steppe.Metric("gap", gap, lower="higher")  # type: ignore[arg-type]
+
+
+def test_what_records_and_tables_contain_is_no_name_of_a_metric() -> None:
+    columns = re.findall(r"^ +(\w+)", TABLES["rounds.jsonl"] + TABLES["result.json"], re.M)
+    assert {*columns, *(field.name for field in fields(Line))} - {"validation_"} <= TAKEN
 
 
 def test_a_metric_has_one_function() -> None:
@@ -212,6 +252,25 @@ def test_early_stopping_by_a_metric() -> None:
     assert len(set(rounds.values())) == 3
 
 
+def test_early_stopping_does_not_stay_at_a_metric_that_is_not_a_number() -> None:
+    """An evaluation without a value is one without improvement, whether the metric is the main one or not."""
+
+    def choose(scores: list[float], *before: str) -> tuple[int, int]:
+        values = iter(scores)
+        metric = steppe.Metric("score", on_all=lambda o, t: next(values))
+        result = steppe.run("fedavg", seeded(), blobs(), validation=0.3, early_stopping=2, early_stopping_by="score",
+                            judged_on="validation", metrics=[*before, metric], **{**FEW, "rounds": 4})  # fmt: skip
+        return result.summary["model_of_round"], result.summary["rounds"]
+
+    def twice(*scores: float) -> list[float]:
+        return [v for v in scores for _ in range(2)]  # each round is evaluated on the same samples under two names
+
+    nan = float("nan")
+    for before in ((), ("accuracy",)):
+        assert choose(twice(nan, 0.1, 0.3, 0.2), *before) == (3, 4)
+        assert choose(twice(0.5, nan, nan), *before) == (1, 3)
+
+
 def test_a_function_without_a_direction_is_told() -> None:
     result = steppe.run("fedavg", seeded(), blobs(), metric=spread, **FEW)
     assert any("higher is taken to be better" in note for note in result.notes)
@@ -231,6 +290,10 @@ def test_a_function_without_a_direction_is_told() -> None:
     ({"metrics": [("gap", gap, "down")]}, "must be 'lower' or 'higher'"),
     ({"metrics": lambda o, t: o[:, 0]}, "cannot be the name of a metric"),
     ({"metrics": [("loss", spread, "lower")]}, "cannot be called loss"),
+    ({"metrics": [("running_mean", spread, "lower")]}, "cannot be called running_mean"),
+    ({"metrics": [("seconds.all", spread, "lower")]}, "cannot be called seconds.all"),
+    ({"metrics": [("loss_std", spread, "lower")]}, "cannot be called loss_std"),
+    ({"loss": "cross_entropy:axis=7"}, "axis 7 of the outputs cannot be that of the classes"),
     ({"metrics": [("accuracy", spread, "lower")]}, "cannot be better when lower"),
     ({"metrics": [("test_Accuracy", spread, "lower")]}, "cannot be better when lower"),
     ({"metrics": "top5"}, "with at most five classes"),

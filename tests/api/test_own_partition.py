@@ -89,6 +89,23 @@ def test_validation_takes_its_share_of_every_client() -> None:
     assert torch.equal(y[split.held_out], data.validation_targets)
 
 
+def test_the_partition_of_a_run_with_validation_is_the_same_at_every_seed(tmp_path: Path) -> None:
+    """Its indices refer to what validation left, so the file says which samples that were."""
+    few: dict[str, Any] = {"clients": 4, "per_round": 2, "rounds": 1, "max_steps": 1, "workers": 0, "progress": False}
+    steppe.run("fedavg", seeded(), blobs(), validation=0.2, out=tmp_path / "r", **few)
+    file = str(tmp_path / "r" / "partition.json")
+    runs = [steppe.run("fedavg", seeded(), blobs(), validation=0.2, partition=file, seed=seed, **few)
+            for seed in range(2)]  # fmt: skip
+    one, other = (run.experiment.federation for run in runs)
+    assert torch.equal(one.data.validation_inputs, other.data.validation_inputs)
+    assert one.data.hash == steppe.load(tmp_path / "r").about["data"]["hash"]
+    for share in (0.0, 0.5):
+        with pytest.raises(
+            SteppeError, match=r"holds out 18 of 90 samples, but validation is .*: set validation to 0\.2"
+        ):
+            steppe.run("fedavg", seeded(), blobs(), validation=share, partition=file, **few)
+
+
 def _given(lists: Any) -> steppe.Partition:
     from steppe.data.given_partition import split_indices
 

@@ -232,7 +232,7 @@ def test_a_comparison_and_a_report_show_time_and_failures(tmp_path: Path) -> Non
     columns, rows = compare_table.make_cells([plain, sam], METRICS["accuracy"])
     assert rows[1][columns.index("missing")] == f"{sam.missing:g}"
     assert float(rows[0][columns.index("simulated")]) == round(plain.simulated or 0) > 0
-    legend = compare_table.explain_columns(columns, METRICS["accuracy"])
+    legend = compare_table.explain_columns(columns, METRICS["accuracy"], "test")
     assert all(f"{name}: " in legend for name in ("simulated", "missing", "traffic"))
     found = read_runs.read([tmp_path])
     titles = [chart.title for chart in charts.draw_costs(found).charts]

@@ -23,6 +23,15 @@ FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 4, "epochs": 2, "
                        "lr": 0.4, "workers": 0, "dtype": "float64", "progress": False}  # fmt: skip
 
 
+def test_a_function_of_the_round_is_asked_for_every_round_of_every_point() -> None:
+    found = steppe.sweep("fedavg", {"rounds": [2, 33]}, seeded(), blobs(), lr_schedule=lambda t: 1 / (1 + t),
+                         **{k: v for k, v in FEW.items() if k != "rounds"})  # fmt: skip
+    for (run,), rounds in zip(found.runs.values(), (2, 33), strict=True):
+        assert [r["lr"] for r in run.history] == pytest.approx([0.4 / (1 + t) for t in range(rounds)])
+    with pytest.raises(SteppeError, match=r"the values of lr_schedule include .* no name to tell its runs apart"):
+        steppe.sweep("fedavg", {"lr_schedule": [lambda t: 1.0]}, seeded(), blobs(), **FEW)
+
+
 def launch(**options: Any) -> Any:
     return steppe.run("fedavg", seeded(), blobs(), **{**FEW, **options})
 

@@ -59,7 +59,7 @@ def test_one_queue_at_a_time_per_folder(tmp_path: Path, performed: Started) -> N
 @pytest.fixture
 def without_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let points that pretend to have run have no folders to read the initial models from."""
-    monkeypatch.setattr(Point, "initial", [])
+    monkeypatch.setattr(Point, "abouts", [])
 
 
 def _ended(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import special, stats
 
+import steppe
+from steppe.report.findings import describe_setting
+from steppe.report.read_runs import read
 from steppe.report.seeds import compare_pairs, compute_student_p, incomplete_beta
+from tests.scene import blobs, seeded
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10, 40])
@@ -47,3 +54,30 @@ def test_without_a_spread_nothing_is_claimed() -> None:
     assert same is not None
     assert same.p is None
     assert same.difference == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("options", "varied", "shared"), [
+    ({"validation": 0.2}, "the batches, the validation samples and the partition", "the clients' schedule"),
+    ({"validation": 0.2, "groups": [i % 4 for i in range(90)]}, "the batches and the validation samples",
+     "the partition and the clients' schedule"),
+    ({"dropout": 0.3}, "the batches and the clients' failures", "the partition and the clients' schedule"),
+    ({"speed": "lognormal(0.5)"}, "the batches and the clients' speeds", "the partition and the clients' schedule"),
+    ({"add": "dp"}, "the batches, the clients' schedule and the noise", "the partition"),
+    ({"add": "dp:seed=1", "vary": "all"}, "the batches and the partition", "the clients' schedule and the noise"),
+])  # fmt: skip
+def test_what_seeds_vary_is_what_the_records_show(
+    options: dict[str, Any], varied: str, shared: str, tmp_path: Path
+) -> None:
+    few = {"clients": 4, "per_round": 2, "rounds": 2, "max_steps": 1, "workers": 0, "vary": "model", "progress": False}
+    found = steppe.compare(["fedavg"], seeded(), blobs(), seeds=3, out=tmp_path / "c", **{**few, **options})
+    said = f"seeds vary {varied}; all share the initial model{' and' if ' and ' not in shared else ','} {shared}"
+    assert said in found.table()
+    assert said in describe_setting(read([tmp_path / "c"]))
+    (runs,) = found.runs.values()
+    assert len({r.about["data"]["hash"] for r in runs}) == (3 if "validation samples" in varied else 1)
+    if "groups" not in options:  # indices of groups refer to what validation leaves
+        assert len({r.about["partition"]["hash"] for r in runs}) == (3 if "partition" in varied else 1)
+    if "add" not in options:
+        asked = [[sorted([*r["participants"], *r.get("dropped", [])]) for r in run.history if "participants" in r]
+                 for run in runs]  # fmt: skip
+        assert asked[0] == asked[1] == asked[2] or "dropout" in options

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import steppe
 from steppe.cli.app import app
+from steppe.core.errors import SteppeError
 from steppe.data import load
 from steppe.report import repeat
 from steppe.report.read_runs import read
@@ -146,3 +147,14 @@ def test_another_machines_last_digits_are_no_other_data(old: Path, factor: float
 def test_plots(old: Path, tmp_path: Path) -> None:
     call("plot", old / "comparison", "--out", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_comparison_goes_on_with_the_seeds_that_it_had(old: Path) -> None:
+    """As the upgrade notes say: its seeds share one partition, which is `vary = model`."""
+    keys = {k: v for k, v in RunFolder(old / "comparison" / "fedavg" / "seed-0").read("config.json").items()
+            if k not in ("algorithm", "seed", "track")}  # fmt: skip
+    with pytest.raises(SteppeError, match="vary was None and is 'all'"):
+        steppe.compare(["fedavg", "fedprox"], seeds=2, out=old / "comparison", progress=False, **keys)
+    found = steppe.compare(["fedavg", "fedprox"], seeds=2, vary="model", out=old / "comparison", progress=False, **keys)
+    assert [line.seeds for line in found.lines] == [2, 2]
+    assert not any("format" in run.about for run in found.runs["fedavg"])  # nothing was trained again

@@ -24,13 +24,13 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
          debug: Debug = False) -> None:  # fmt: skip
     """Draw the curves of finished or unfinished runs in one picture."""
     from steppe.report.figures import draw_histories
-    from steppe.runs.curves import find_curves, list_curves
+    from steppe.runs.curves import find_curves
     from steppe.runs.folder import RunFolder
 
     arguments.check_picture(out)
     histories: dict[str, list[Any]] = {}
     whose: dict[str, Path] = {}
-    metrics: dict[str, list[Metric]] = {}
+    metrics: dict[tuple[str, str], list[Metric]] = {}  # by what they were computed on, and the main one's name
     for one in RunFolder.find(runs):
         records, metric = one.history, one.metric
         if not any(metric.name in r for r in records) and not (names and records):
@@ -39,13 +39,13 @@ def plot(runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of
         first = whose.setdefault(home.name, home)
         label = home.name if first == home else str(home)  # two runs of one name are not two seeds
         histories.setdefault(label, []).append(records)
-        metrics.setdefault(metric.name, one.metrics)
+        metrics.setdefault((one.stored["judged_on"], metric.name), one.metrics)
     if len(metrics) > 1 and not names:
-        raise SteppeError(f"The runs are evaluated by {' and '.join(metrics)}: draw one picture for each, or choose "
-                          f"what "
-                          "to draw with --metric.")  # fmt: skip
+        each = " and ".join(map(" ".join, metrics))
+        raise SteppeError(f"The runs are evaluated by {each}: draw one picture for each, or choose what to draw with "
+                          "--metric.")  # fmt: skip
     known = [m for several in metrics.values() for m in several]
-    draw_histories(histories, out, find_curves(histories, names, known) if names else list_curves(known))
+    draw_histories(histories, out, find_curves(histories, names, known, next(iter(metrics))[0]))
     terminal.show(f"wrote {out}")
 
 

@@ -47,7 +47,8 @@ def run(algorithm: Annotated[str | None, typer.Argument(help="Algorithm from the
     if not is_first():
         return
     title = f"{label} on {chosen.data}, {chosen.partition}"
-    draw_histories({label: [result.history]}, where / "curves.png", list_curves(built.task.metrics), title)
+    shown = list_curves(built.task.metrics, chosen.judged_on)
+    draw_histories({label: [result.history]}, where / "curves.png", shown, title)
     if as_json:
         print(json.dumps(replace_non_finite({"folder": str(where), **result.summary})))
         check_converged(result.summary, where)

@@ -85,7 +85,7 @@ def sweep(algorithm: Annotated[str | None, typer.Argument(help="Algorithm, as fo
     if as_json:
         print(json.dumps(found))
     else:
-        terminal.print_table(title, *runs.cells(), ("test, last", "test loss"))
+        terminal.print_table(title, *runs.cells(), ("test, last", "validation, last", "test loss", "validation loss"))
         terminal.show_text(runs.legend)
         terminal.show(f"runs and sweep.json are in {where}")
     report_failures(points)

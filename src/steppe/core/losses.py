@@ -26,6 +26,8 @@ Values = Tensor | tuple[Tensor, Tensor]
 def find_class_axis(outputs: Tensor, targets: Tensor, axis: int | None = None) -> int:
     """Return the axis of the classes, by the rules at the top of this file."""
     if axis is not None:
+        if not -outputs.ndim <= axis < outputs.ndim or axis % outputs.ndim == 0:
+            raise ValueError(f"axis {axis} of the outputs cannot be that of the classes")
         return axis % outputs.ndim
     as_pytorch = outputs.ndim == targets.ndim + 1 and outputs.shape[2:] == targets.shape[1:]
     return outputs.ndim - 1 if not as_pytorch and outputs.shape[:-1] == targets.shape else 1

@@ -17,9 +17,13 @@ if TYPE_CHECKING:  # the command line's help needs metrics, and must not import 
 
 # (outputs, targets) -> one value per sample, token or pixel; or such values with weights
 Each = Callable[["Tensor", "Tensor"], Any]
-TAKEN = {"round", "lr", "clients", "participants", "loss", "train_loss", "validation_loss", "by_class", "drift",
-         "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "refused", "dropped", "late", "last",
-         "best"}  # fmt: skip
+# Entries of a round's record, of a run's summary and of the tables over runs, which a metric must not replace.
+TAKEN = {"round", "lr", "clients", "participants", "samples", "loss", "train_loss", "validation_loss", "by_class",
+         "drift", "steps", "seconds", "measures", "sample", "update_norm", "x_norm", "server_norms", "client_norms",
+         "running_mean", "refused", "dropped", "late", "simulated_seconds", "epsilon", "delta", "nodes",
+         "algorithm", "metric", "rounds", "model_of_round", "last", "mean_of_last_ten", "best", "evaluations",
+         "metrics", "executor", "notes", "missing", "personal", "folder", "validation", "seeds", "bytes_round",
+         "gradients", "forwards", "flops", "against_first", "simulated"}  # fmt: skip
 SHARES = {"accuracy", "top5", "auc", "iou", "dice"}  # names for which everybody expects higher to be better
 
 
@@ -68,11 +72,17 @@ class Metric:
     def _check(self, given: list[str]) -> None:
         if not isinstance(self.name, str) or not self.name or "<" in self.name or self.name != self.name.strip():
             raise SteppeError(f'{quote(self.name)} cannot be the name of a metric: write steppe.Metric("name", f).')
-        if self.name in TAKEN or self.name.startswith("validation_"):
-            raise SteppeError(f"A metric cannot be called {self.name}, because records use that name: choose another.")
+        column = self.name.partition(".")[0].removesuffix("_std")  # tables join nested keys by dots
+        if column in TAKEN or column.startswith(("validation_", "against_first_")):
+            raise SteppeError(
+                f"A metric cannot be called {self.name}, because records or tables use that name: choose another."
+            )
         if self.lower and re.split(r"[\W_]+", self.name.lower())[-1] in SHARES:  # also test_accuracy
             raise SteppeError(f"{self.name} cannot be better when lower, because everybody expects the opposite: "
                               'give it a different name, such as steppe.Metric("error", f, lower=True).')  # fmt: skip
+        for key in ("lower", "percent"):
+            if not isinstance(value := getattr(self, key), bool):
+                raise SteppeError(f"{key} of the metric {self.name} is {quote(value)}, but must be True or False.")
         if len(given) > 1:
             raise SteppeError(f"The metric {self.name} has {' and '.join(given)}: give it one of them.")
         wrong = next((k for k in (*given, "finish") if not callable(getattr(self, k) or abs)), None)

@@ -77,7 +77,7 @@ def dice_coefficient(sums: Tensor) -> float:
     return _mean_ratio(2 * both, predicted + true)
 
 
-def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
+def area_under_curve(outputs: Tensor, targets: Tensor, ignore_index: int = IGNORED, axis: int | None = None) -> float:
     """Return the area under the ROC curve: of one logit, or the mean over labels or classes (one against the rest).
 
     Ties count as one half. A class with only positive or only negative examples is left out; nan if none remains.
@@ -85,10 +85,12 @@ def area_under_curve(outputs: Tensor, targets: Tensor) -> float:
     if outputs.numel() == targets.numel():
         scores, true = outputs.reshape(len(targets), -1), targets.reshape(len(targets), -1) > 0.5
     else:
-        scores = outputs.softmax(1)
-        true = targets[:, None] == torch.arange(scores.shape[1], device=targets.device)
-    if scores.shape[1] == 2 and targets.ndim == 1:  # two classes need one curve
-        scores, true = scores[:, 1:], true[:, 1:]
+        scores = outputs.movedim(find_class_axis(outputs, targets, axis), -1).softmax(-1).flatten(0, -2)
+        labels = targets.flatten()
+        scores, labels = scores[labels != ignore_index], labels[labels != ignore_index]
+        true = labels[:, None] == torch.arange(scores.shape[1], device=labels.device)
+        if scores.shape[1] == 2:  # two classes need one curve
+            scores, true = scores[:, 1:], true[:, 1:]
     areas = [_area(s, t) for s, t in zip(widen(scores).T, true.T, strict=True)]
     found = [a for a in areas if a == a]
     return sum(found) / len(found) if found else nan

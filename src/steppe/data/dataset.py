@@ -117,16 +117,18 @@ class Data:
 
     def with_validation(self, fraction: float, seed: int) -> Data:
         """Return the same data with a share of the training samples set aside for validation, class by class."""
+        return self.hold_out(self.choose_validation(fraction, seed))
+
+    def choose_validation(self, fraction: float, seed: int) -> Tensor:
+        """Return the indices of the training samples that `with_validation` sets aside."""
         count = round(fraction * len(self.train_targets))
         if not 0 < fraction < 1 or not 0 < count < len(self.train_targets):
             raise SteppeError(
                 f"A validation share of {fraction} of {len(self.train_targets)} training samples leaves "
                 "one side empty; choose a number between 0 and 1 such as 0.1."
             )
-        chosen = choose_stratified(
-            self.train_targets if self.classes else torch.zeros(len(self.train_targets)), count, seed
-        )
-        return self.hold_out(chosen)
+        labels = self.train_targets if self.classes else torch.zeros(len(self.train_targets))
+        return choose_stratified(labels, count, seed)
 
     def hold_out(self, indices: Any) -> Data:
         """Return the same data with these training samples set aside for validation."""

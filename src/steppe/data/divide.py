@@ -27,9 +27,12 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
     """
     fixed = given if given is not None else _find_fixed(data, rule, clients)
     if fixed is None:
-        data = data.with_validation(validation, validation_seed) if validation else data
+        chosen = data.choose_validation(validation, validation_seed) if validation else None
+        data = data if chosen is None else data.hold_out(chosen)
         targets = data.train_targets.cpu().numpy() if data.by is None else as_labels(data.by, len(data.train_targets))
-        return data, make(rule, targets, clients, seed, classes=data.classes if data.by is None else None)
+        split = make(rule, targets, clients, seed, classes=data.classes if data.by is None else None)
+        # The indices refer to what is left, so that the file of a partition is of no use without these.
+        return data, split if chosen is None else replace(split, held_out=chosen.numpy())
     if len(fixed.clients) != clients:
         where = "partition" if fixed.given else rule
         raise SettingError(f"{where} has {len(fixed.clients)} clients, but clients is {clients}: set clients to "
@@ -39,6 +42,10 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
         raise SteppeError(f"partition has a client for {fixed.samples} samples, but {data.name} has {before} training "
                           "samples.")  # fmt: skip
     if fixed.held_out is not None:  # a run's own file
+        count = len(fixed.held_out)
+        if abs(count - validation * before) > len(fixed.clients):  # shares of clients are rounded
+            raise SettingError(f"partition {rule} holds out {count} of {before} samples, but validation is "
+                               f"{validation:g}: set validation to {count / before:.4g}", "validation")  # fmt: skip
         data = data.hold_out(fixed.held_out)
     elif validation and not fixed.given and fixed.samples != before:  # made from what validation had left
         data = data.with_validation(validation, validation_seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any
 
 from torch.utils._pytree import tree_map
@@ -29,11 +30,11 @@ class Best:
 
     def update(self, record: dict[str, Any], server: Server, folder: RunFolder | None) -> None:
         """Compare a round's record with the best one; keep and save the server of a better round."""
-        value = record.get(f"validation_{self.by.name}")
-        if value is None:
+        if "validation_loss" not in record:  # a round without evaluation
             return
         self.since += 1
-        if self.loss is None or self.by.is_better(value, self.loss):
+        value = record.get(f"validation_{self.by.name}", nan)  # absent where it is not defined; nan is never the best
+        if isfinite(value) and (self.loss is None or self.by.is_better(value, self.loss)):
             self.loss, self.round, self.since, self.server = value, record["round"], 0, server
             if folder is not None:
                 checkpoint.save(folder.best, record["round"], server, MemoryStore(dict), {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -37,16 +39,13 @@ def take_optimiser(options: dict[str, Any]) -> Any:
     return given
 
 
-def tabulate_schedule(options: dict[str, Any]) -> None:
+def tabulate_schedule(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace a schedule that is a function of the round by its factors, so that records say what happened."""
-    rule = options.get("lr_schedule")
-    if not callable(rule):
-        return
-    rounds = options.get("rounds", Config.model_fields["rounds"].default)
-    if not isinstance(rounds, int):
-        return  # refused later
+    rule, rounds = values.get("lr_schedule"), values.get("rounds", Config.model_fields["rounds"].default)
+    if not callable(rule) or not isinstance(rounds, Integral):  # which is refused later
+        return dict(values)
     try:
-        options["lr_schedule"] = [float(rule(t)) for t in range(rounds + 1)]
+        return {**values, "lr_schedule": [float(rule(t)) for t in range(int(rounds) + 1)]}
     except Exception as error:
         raise SettingError(f"lr_schedule fails: {error}. It is called with the round, from 0, and returns a factor of "
                            "lr", "lr_schedule") from error  # fmt: skip

@@ -12,6 +12,7 @@ from steppe.config import Config, rename_old, resolve
 from steppe.core.algorithm import Algorithm
 from steppe.core.errors import SettingError, SteppeError, quote, suggest_name
 from steppe.core.part import Part
+from steppe.engine.optimisers import tabulate_schedule
 from steppe.read_config import nest_settings, spell_out
 from steppe.references import OWN
 from steppe.registry import call_with_settings, check_parts, check_returned, list_settings
@@ -43,7 +44,11 @@ def read_call(algorithm: Asked, add: Added, options: Mapping[str, Any]) -> Call:
                 raise SteppeError(f"add has the class {part.__name__}: give an instance, {part.__name__}(…).")
         check_parts(objects)
         names = [part if isinstance(part, str) else f"{OWN}{qualify_name(part)}" for part in added]
-        values = {**rest, **({"algorithm": algorithm} if own is None else {}), **({"add": names} if names else {})}
+        values = {
+            **tabulate_schedule(rest),
+            **({"algorithm": algorithm} if own is None else {}),
+            **({"add": names} if names else {}),
+        }
         return Call(resolve(nest_settings(rename_old(spell_out(values))), ""), own, objects)
 
 

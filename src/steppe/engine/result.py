@@ -56,8 +56,13 @@ class Result(Outcome):
         return self.experiment.task.metrics[1:]
 
     @property
+    def judged_on(self) -> str:
+        """Return which samples the model was evaluated on."""
+        return self.config.judged_on
+
+    @property
     def accuracy(self) -> float:
-        """Return the accuracy of the final model on the test set, if it is one of the run's metrics."""
+        """Return the accuracy of the final model, if it is one of the run's metrics."""
         if self.metric.name == "accuracy":
             return self.score
         if "accuracy" not in self.metrics:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steppe.core.errors import SettingError
+from steppe.core.named_metrics import USUAL
 from steppe.jobs.job import build_own
 from steppe.jobs.places import find_places
 from steppe.jobs.points import Point, run_points
@@ -25,6 +26,16 @@ def make_points(make: Make, choices: Mapping[str, Sequence[Any]], ranges: Mappin
     return list({p.label: p for p in points}.values())
 
 
+def _check_same_metric(points: Sequence[Point]) -> None:
+    """Refuse points that are evaluated by different numbers, of which none is the best."""
+    known = {(p.config.judged_on, p.config.metrics[0] if p.config.metrics else
+              USUAL.get((p.config.loss or "").partition(":")[0])) for p in points}  # fmt: skip
+    if len(known) > 1:
+        each = " and ".join(sorted(f"{judged_on} {name or 'the usual metric'}" for judged_on, name in known))
+        raise SettingError(f"the runs are evaluated by {each}, which cannot be compared: set metrics and judged_on to "
+                           "the same for all of them", "metrics")  # fmt: skip
+
+
 def run_all(points: list[Point], seeds: int, out: Path, jobs: int | None = 1, on: str | None = None,
             quiet: bool = False, search: Search | None = None) -> list[Point]:  # fmt: skip
     """Run the points, or those that a search suggests, with every seed, each in its own folder; return them."""
@@ -32,6 +43,7 @@ def run_all(points: list[Point], seeds: int, out: Path, jobs: int | None = 1, on
     if any(p.config.rounds == 0 for p in points):
         raise SettingError("rounds is 0, so nothing would be trained: set at least 1 (steppe run evaluates an initial "
                            "model)", "rounds")  # fmt: skip
+    _check_same_metric(points)
     build_own(first.config, first.own)  # what is wrong with all of them is found before anything is written
     with QueueProgress(quiet) as progress:
         expected = seeds * (search.trials if search else len(points))

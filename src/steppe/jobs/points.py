@@ -81,9 +81,9 @@ class Point:
         return [self.run(seed).history for seed in sorted(self.results)]
 
     @property
-    def initial(self) -> list[str | None]:
-        """Return the hash of each finished run's initial model; None where it was not recorded."""
-        return [self.run(seed).initial for seed in sorted(self.results)]
+    def abouts(self) -> list[dict[str, Any]]:
+        """Return what the finished runs recorded about themselves."""
+        return [self.run(seed).about for seed in sorted(self.results)]
 
     @property
     def cost(self) -> dict[str, Any]:

@@ -140,23 +140,24 @@ def _tick_rounds(traces: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def draw_curves(c: Comparison) -> Panel:
-    """Draw the metric and the loss on the test set over the rounds."""
-    title = f"test {c.metric.name}"
+    """Draw the metric and the loss over the rounds."""
+    on = c.judged_on
+    title = f"{on} {c.metric.name}"
     metric = findings.describe_curves(c, c.metric.name, capitalize(title), c.metric.percent)
-    loss = findings.describe_curves(c, "loss", "Test loss", False)
-    made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", f"test {c.metric.heading}", metric),
-            _draw_chart(c, "loss", "round", "Test loss", "round", "test loss", loss)]  # fmt: skip
+    loss = findings.describe_curves(c, "loss", capitalize(f"{on} loss"), False)
+    made = [_draw_chart(c, c.metric.name, "round", capitalize(title), "round", f"{on} {c.metric.heading}", metric),
+            _draw_chart(c, "loss", "round", capitalize(f"{on} loss"), "round", f"{on} loss", loss)]  # fmt: skip
     for other in c.others:
-        heading = f"test {other.name}"
+        heading = f"{on} {other.name}"
         words = findings.describe_curves(c, other.name, capitalize(heading), other.percent)
-        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"test {other.heading}", words))
+        made.append(_draw_chart(c, other.name, "round", capitalize(heading), "round", f"{on} {other.heading}", words))
     band = " Lines are means, bands one standard deviation over seeds." if any(g.seeds > 1 for g in c.groups) else ""
     return Panel([m for m in made if m], f"{metric} {loss}{band}", legend=True)
 
 
 def draw_costs(c: Comparison) -> Panel:
     """Draw the metric against its cost: bytes, gradients, simulated time."""
-    y_title = f"test {c.metric.heading}"
+    y_title = f"{c.judged_on} {c.metric.heading}"
     table = report_tables.make_run_costs(c)
     goal = table.columns[4].removeprefix("rounds to ")
     sent = "; ".join(f"{r[0]} {r[5]}" for r in table.rows)
@@ -237,7 +238,8 @@ def _describe_ends(c: Comparison, labels: list[str], curves: ClassCurves) -> dic
 def _caption_classes(c: Comparison, ends: dict[str, str]) -> str:
     over = ", mean over seeds" if any(g.seeds > 1 for g in c.groups) else ""
     unit = " in %" if c.metric.percent else ""
-    return f"Test {c.metric.name}{unit} by class over the rounds{over}: {'; '.join(ends.values())}."
+    on = capitalize(c.judged_on)
+    return f"{on} {c.metric.name}{unit} by class over the rounds{over}: {'; '.join(ends.values())}."
 
 
 def _draw_class_lines(c: Comparison, labels: list[str], curves: ClassCurves) -> Panel:
@@ -250,10 +252,11 @@ def _draw_class_lines(c: Comparison, labels: list[str], curves: ClassCurves) -> 
         traces = [draw_line(g.label, place, k.x, times * k.mean, f"%{{y:.3g}}{m.unit}", width=1.5)
                   for place, g, k in shown]  # fmt: skip
         words = ", ".join(f"{g.label} {_show_value(m, k.mean[-1])}" for _, g, k in shown)
-        charts.append(Chart(label, traces, layout, f"Test {m.name} on {label} at the end: {words}.", 140))
+        words = f"{capitalize(c.judged_on)} {m.name} on {label} at the end: {words}."
+        charts.append(Chart(label, traces, layout, words, 140))
     caption = _caption_classes(c, _describe_ends(c, labels, curves))
     return Panel([ch for ch in charts if ch.traces], caption, columns=5, legend=True,
-                 outer=("round", f"test {m.heading}"))  # fmt: skip
+                 outer=("round", f"{c.judged_on} {m.heading}"))  # fmt: skip
 
 
 def _draw_class_maps(c: Comparison, labels: list[str], curves: ClassCurves) -> Panel:
@@ -268,9 +271,10 @@ def _draw_class_maps(c: Comparison, labels: list[str], curves: ClassCurves) -> P
         trace = {"type": "heatmap", "x": list_values(x), "z": z, "zmin": times * low, "zmax": times * high,
                  "hover": f"round %{{x}}, class %{{y}}: %{{z:.3g}}{m.unit}"}  # fmt: skip
         layout = {"xaxis": make_axis("round"), "yaxis": make_axis("class")}
-        charts.append(Chart(g.label, [trace], layout, f"Test {m.name} by class: {ends[g.label]}.", 320))
+        words = f"{capitalize(c.judged_on)} {m.name} by class: {ends[g.label]}."
+        charts.append(Chart(g.label, [trace], layout, words, 320))
     return Panel(charts, _caption_classes(c, ends), bar=choose_ticks(times * low, times * high),
-                 bar_name=f"test {m.heading}")  # fmt: skip
+                 bar_name=f"{c.judged_on} {m.heading}")  # fmt: skip
 
 
 def draw_measures(c: Comparison) -> Panel | None:

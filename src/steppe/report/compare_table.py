@@ -62,13 +62,13 @@ def _make_line(algorithm: str, summaries: Sequence[Mapping[str, Any]], cost: Map
                 fmean(s.get("missing", 0) for s in summaries), metrics)  # fmt: skip
 
 
-def explain_columns(columns: Sequence[str], metric: Metric, variation: str = "") -> str:
+def explain_columns(columns: Sequence[str], metric: Metric, judged_on: str, variation: str = "") -> str:
     """Say what the columns mean and, where there are several seeds, what differs between them."""
     unit, points = (" in %", " in points") if metric.percent else ("", "")
     unit += ", lower is better," if metric.lower else ""
     tail = next((column for column in columns if column.startswith("last ")), "")
     legend = {
-        "last": f"last{f', {tail} (mean)' * bool(tail)} and best: {metric.name}{unit} on the test set"
+        "last": f"last{f', {tail} (mean)' * bool(tail)} and best: {metric.name}{unit} on the {judged_on} set"
         + (", ± standard deviation over seeds" if variation else ""),
         "− first": f"− first: difference of `last` from the first row{points}, ± standard error over seeds",
         "p": "p: paired t-test over seeds, not corrected for the number of rows",

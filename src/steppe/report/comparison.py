@@ -105,6 +105,7 @@ class Run:
         found = found if found is None or held_out is None else found.hold_out(held_out)
         if found is None:
             return None
+        found = found.judged_by_validation() if self.config["judged_on"] == "validation" else found
         if recorded:
             return found if found.hash == recorded["hash"] else None
         inputs = self.about.get("inputs", {})  # all that version 0.1.0 recorded
@@ -182,7 +183,7 @@ class Group:
     @property
     def variation(self) -> str:
         """Return what differs from seed to seed, in words."""
-        return describe_variation(self.runs[0].config, [r.folder.initial for r in self.runs])
+        return describe_variation(self.runs[0].config, [r.about for r in self.runs])
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -277,6 +278,11 @@ class Comparison:
     @property
     def runs(self) -> list[Run]:
         return [run for group in self.groups for run in group.runs]
+
+    @property
+    def judged_on(self) -> str:
+        """Return which samples the models were evaluated on: test or validation."""
+        return str(self.runs[0].config["judged_on"])
 
     @cached_property
     def others(self) -> list[Metric]:

@@ -18,7 +18,7 @@ def write_headline(c: Comparison) -> str:
     """Return one sentence on which algorithm won, by how much, and whether the test over seeds confirms it."""
     best, m = c.ranking[0], c.metric
     mean, spread = best.average("last")
-    reached = f"{m.pair(mean, spread, best.seeds)}{m.unit} test {m.name}"
+    reached = f"{m.pair(mean, spread, best.seeds)}{m.unit} {c.judged_on} {m.name}"
     if len(c.ranking) == 1:
         return f"{best.label} reached {reached}."
     second, single = c.ranking[1], min(g.seeds for g in c.ranking[:2]) == 1

@@ -34,8 +34,12 @@ def pluralize(count: int, what: str) -> str:
 
 
 def capitalize(text: str) -> str:
-    """Return the text with a capital first letter; the others stay as they are."""
-    return text[:1].upper() + text[1:]
+    """Return the text with a capital first letter, unless that is a symbol such as λ.
+
+    >>> capitalize("mean of L"), capitalize("λ1: eigenvalues")
+    ('Mean of L', 'λ1: eigenvalues')
+    """
+    return (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]
 
 
 def count_evaluations(summary: Mapping[str, Any]) -> int:

@@ -72,7 +72,7 @@ LEGEND = {  # what a heading alone does not say
     "FD": "FD: FedScar's flatness discrepancy, as in its code and on its poster",
     "D1 (ours)": "D: our stand-ins for FedNSAM's flatness distance",
     "L_p": "L_p, cos(g_u,g_p): FedSoL's proximal loss, its gradient's cosine with the loss's at the perturbed model",
-    "local score": "local score: the metric of clients' models on the whole test set",
+    "local score": "local score: the metric of clients' models on all samples that the global model is evaluated on",
     "forgetting": "forgetting: how much of it local training costs",
 }
 OWN_DATA = "its own training data, at most as many examples as the sample has"  # for curvature and landscapes

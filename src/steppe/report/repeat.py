@@ -126,7 +126,7 @@ def describe_data(run: Run) -> str:
     data = run.about.get("data")
     if data is None or not data["own"]:
         return str(run.config["data"])
-    counts = f"{data['train']:,} training and {data['test']:,} test examples"
+    counts = f"{data['train']:,} training and {data['test']:,} {run.config['judged_on']} examples"
     return f"the data {data['name']} ({counts}, hash {data['hash']})"
 
 

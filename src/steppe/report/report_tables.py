@@ -50,8 +50,8 @@ def make_results(c: Comparison) -> Table:
     against = [f"− {best.label}{' (points)' if m.percent else ''}", "p"] if tested else []
     tail = name_tail(count_evaluations(run.summary) for run in c.runs)
     columns = ["algorithm", f"final {m.heading}", *against, f"mean of {tail}{unit}", f"best{unit}", *further,
-               "test loss", "seeds"]  # fmt: skip
-    return Table("Results", columns, rows, f"On the test set; {spread_note}best final model first.{test_note}")
+               f"{c.judged_on} loss", "seeds"]  # fmt: skip
+    return Table("Results", columns, rows, f"On the {c.judged_on} set; {spread_note}best final model first.{test_note}")
 
 
 def make_personal(c: Comparison) -> Table | None:
@@ -121,7 +121,7 @@ def make_run_costs(c: Comparison) -> Table:
     return Table("Cost of the whole run", columns, rows,
                  f"Traffic is down and up over all clients and rounds; gradients are those of all clients that "
                  f"trained, late ones too. The last three columns say where the mean over seeds first reached {target} "
-                 f"test {m.name}.")  # fmt: skip
+                 f"{c.judged_on} {m.name}.")  # fmt: skip
 
 
 def make_flatness(c: Comparison) -> list[Table]:

@@ -17,7 +17,7 @@ from steppe.report.compare_table import Line, make_lines
 from steppe.report.formats import format_bytes
 from steppe.report.seeds import describe_points
 from steppe.report.write import write
-from steppe.runs.curves import draw_figure, list_curves, plot_curves
+from steppe.runs.curves import Curve, Histories, draw_figure, find_curves, plot_curves
 from steppe.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class ManyRuns(ResultObject):
         return find_metric(self.points)
 
     @property
+    def judged_on(self) -> str:
+        """Return which samples the models were evaluated on: test or validation."""
+        return self.points[0].config.judged_on
+
+    @property
     def runs(self) -> dict[str, list[RunFolder]]:
         """Return the folders of the finished runs, one per seed."""
         return {p.label: [p.run(seed) for seed in sorted(p.results)] for p in self.points}
@@ -100,8 +105,11 @@ class ManyRuns(ResultObject):
 
     def plot(self, path: str | Path | None = None, metrics: Sequence[str] = ()) -> Any:
         """Plot metrics and loss over the rounds, or what `metrics` names; see `Result.plot`."""
+        return plot_curves(*self._find_curves(metrics), path)
+
+    def _find_curves(self, names: Sequence[str] = ()) -> tuple[Histories, list[Curve]]:
         histories = {p.label: p.histories for p in self.points if p.results}
-        return plot_curves(histories, [self.metric, *find_others(self.points)], metrics, path)
+        return histories, find_curves(histories, names, [self.metric, *find_others(self.points)], self.judged_on)
 
 
 class ComparedRuns(ManyRuns):
@@ -119,8 +127,8 @@ class ComparedRuns(ManyRuns):
         found = {"variation": describe_points(self.points), "lines": lines, "failed": self.failed}
         found |= {"flatness": flatness} if flatness else {}
         RunFolder(self.folder).write("comparison.json", found)
-        if histories := {p.label: p.histories for p in self.points if p.results}:
-            shown = list_curves([self.metric, *find_others(self.points)])
+        histories, shown = self._find_curves()
+        if histories:
             draw_histories(histories, self.folder / "curves.png", shown, self.title)
         return found
 
@@ -136,7 +144,7 @@ class ComparedRuns(ManyRuns):
     def legend(self) -> str:  # type: ignore[override]
         variation = describe_points(self.points) if self.seeds > 1 else ""
         lost = "; ".join(f"{label} {len(why)} of {self.seeds}" for label, why in self.failed.items())
-        told = compare_table.explain_columns(self.cells()[0], self.metric, variation)
+        told = compare_table.explain_columns(self.cells()[0], self.metric, self.judged_on, variation)
         return f"{told}\nruns that failed, and are left out: {lost}" if lost else told
 
 

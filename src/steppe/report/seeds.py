@@ -35,31 +35,53 @@ def compute_spread(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] = ()) -> str:
+def describe_variation(config: Mapping[str, Any], abouts: Sequence[Mapping[str, Any]] = ()) -> str:
     """Say what differs from seed to seed, and what all seeds share.
 
-    `initial` has the recorded hash of each run's initial model, by which models of the user's own are compared.
+    `abouts` are the about.json of the runs: their hashes show whether models of the user's own and held-out samples
+    are the same.
 
-    >>> run = {"model": "cnn", "vary": None, "partition": "lda(0.3)", "clients": 20, "per_round": 5}
+    >>> run = {"model": "cnn", "vary": None, "partition": "lda(0.3)", "clients": 20, "per_round": 5, "validation": 0.0}
     >>> describe_variation({**run, "vary": "all"})
     "seeds vary the initial model, the batches, the partition and the clients' schedule"
     >>> describe_variation(run)
     "seeds vary the initial model and the batches; all share the partition and the clients' schedule"
+    >>> describe_variation({**run, "validation": 0.1, "per_round": 20})
+    'seeds vary the initial model, the batches, the validation samples and the partition'
     """
+    if len(abouts) == 1:
+        return "one seed, so nothing varies"
     everything = config.get("vary") == "all"
+    initial = {(a.get("model") or {}).get("initial") for a in abouts}
+    data = {(a.get("data") or {}).get("hash") for a in abouts}
+    private = [p for a in abouts for p in a.get("parts", []) if p["part"] == "dp"]
+    noise = len({p["seed"] for p in private}) > 1
     rule = config["partition"]
-    drawn = is_rule(rule) and parse(rule)[0] is not natural and config.get("partition_seed") is None
-    unknown = config["model"].startswith(OWN) and (not initial or None in initial)
+    divided = is_rule(rule) and parse(rule)[0] is not natural
+    own_model = config["model"].startswith(OWN)
+    unknown = own_model and (not initial or None in initial)
+    # A rule divides what validation leaves; held-out samples from a file are the same for all seeds.
+    held_out = bool(config["validation"]) and (len(data) != 1 or None in data)
     varied = {
-        "the initial model": not config["model"].startswith(OWN) or len(set(initial)) > 1,
+        "the initial model": not own_model or len(initial) > 1,
         "the batches": True,
-        "the partition": everything and drawn,
-        "the clients' schedule": everything and config.get("sampling_seed") is None,
+        "the validation samples": held_out,
+        "the partition": divided and (held_out or (everything and config.get("partition_seed") is None)),
+        "the clients' schedule": any(not p["secret"] and noise for p in private if p["amplified"])
+        or (everything and config.get("sampling_seed") is None and not any(p["amplified"] for p in private)),
+        "the clients' failures": bool(config.get("dropout")),
+        "the clients' speeds": bool(config.get("speed")),
+        "the noise": any(p["secret"] for p in private) or noise,
     }
-    if unknown:
-        del varied["the initial model"]
-    if config["per_round"] == config["clients"]:  # there is no choice of clients
-        del varied["the clients' schedule"]
+    there = {
+        "the initial model": not unknown,
+        "the validation samples": bool(config["validation"]),
+        "the clients' schedule": config["per_round"] != config["clients"],  # otherwise there is no choice of clients
+        "the clients' failures": varied["the clients' failures"],
+        "the clients' speeds": varied["the clients' speeds"],
+        "the noise": bool(private),
+    }
+    varied = {what: differs for what, differs in varied.items() if there.get(what, True)}
     shared = [what for what, differs in varied.items() if not differs]
     words = f"seeds vary {join_words([what for what in varied if what not in shared])}"
     words += f"; all share {join_words(shared)}" if shared else ""
@@ -69,7 +91,7 @@ def describe_variation(config: Mapping[str, Any], initial: Sequence[str | None] 
 def describe_points(points: Sequence[Point]) -> str:
     """Say the same about a comparison or a sweep: about the point with the most runs."""
     most = max(points, key=lambda p: len(p.results))
-    return describe_variation(most.config.model_dump(), most.initial)
+    return describe_variation(most.config.model_dump(), most.abouts)
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -37,13 +37,15 @@ def _average_seeds(p: Point, key: str) -> tuple[float, float] | None:
 def make_cells(points: Sequence[Point], keys: Sequence[str], seeds: int) -> tuple[list[str], list[list[str]]]:
     """Make the table's columns and rows: the settings, their scores, the runs that there are, and which is the best."""
     first = find_best(list(points))
-    columns = {k: title for k, title in COLUMNS.items() if any(k in r for p in points for r in p.results.values())}
-    if "mean_of_last_ten" in columns:
-        columns["mean_of_last_ten"] = (
-            f"test, {name_tail(count_evaluations(r) for p in points for r in p.results.values())}"
-        )
+    results, on = [r for p in points for r in p.results.values()], points[0].config.judged_on
+    tail = name_tail(map(count_evaluations, results)) if results else ""
+    columns = {
+        k: title.replace("test", on).replace("last ten", tail)
+        for k, title in COLUMNS.items()
+        if any(k in r for r in results) and (k, on) != ("last", "validation")
+    }  # that column is there already
     others = {m.name: m for m in find_others(points)}
-    columns |= {name: f"test {m.heading}" for name, m in others.items()}
+    columns |= {name: f"{on} {m.heading}" for name, m in others.items()}
     rows = []
     for p in points:
         row = [str(p.settings.get(k, "")) for k in keys]

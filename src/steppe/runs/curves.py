@@ -27,15 +27,18 @@ class Curve(NamedTuple):
     percent: bool = False
 
 
-def list_curves(metrics: Sequence[Metric]) -> list[Curve]:
+def list_curves(metrics: Sequence[Metric], judged_on: str) -> list[Curve]:
     """Return what is drawn of a run unless asked otherwise: the main metric, the loss, the further metrics."""
-    main, *others = (_make_curve("test", m.name, m) for m in metrics)
-    return [main, Curve("loss", "test loss"), *others]
+    main, *others = (_make_curve(judged_on, m.name, m) for m in metrics)
+    return [main, Curve("loss", f"{judged_on} loss"), *others]
 
 
-def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Metric]) -> list[Curve]:
-    """Return recorded numbers by name: a metric, or any column of rounds.csv; refuse what no run has."""
-    known = {curve.key: curve for curve in list_curves(metrics)}
+def find_curves(histories: Histories, names: Sequence[str], metrics: Sequence[Metric], judged_on: str) -> list[Curve]:
+    """Return what is drawn of runs: numbers by name (a metric, or any column of rounds.csv), or what is usual."""
+    usual = list_curves(metrics, judged_on)
+    if not names:
+        return usual
+    known = {curve.key: curve for curve in usual}
     known |= {f"validation_{m.name}": _make_curve("validation", f"validation_{m.name}", m) for m in metrics}
     rows = [row for seeds in histories.values() for records in seeds for row in tabulate(records)]
     there = {key for row in rows for key, value in row.items() if isinstance(value, int | float)} - {"round"}
@@ -88,9 +91,8 @@ def align_seeds(seeds: Sequence[Mapping[int, float | None]]) -> tuple[np.ndarray
     return np.array(rounds), np.array([[values[t] for t in rounds] for values in known], float)
 
 
-def plot_curves(histories: Histories, metrics: Sequence[Metric], names: Sequence[str], path: str | Path | None) -> Any:
-    """Plot what is named, or the metrics and the loss, in one figure; see `draw_figure`."""
-    shown = find_curves(histories, names, metrics) if names else list_curves(metrics)
+def plot_curves(histories: Histories, shown: Sequence[Curve], path: str | Path | None) -> Any:
+    """Plot curves in one figure, side by side; see `draw_figure`."""
 
     def draw(figure: Any) -> Any:
         axes = figure.subplots(1, len(shown), squeeze=False)[0]

@@ -50,9 +50,9 @@ TABLES = {
         x_norm              float   norm of the global model
         server_norms.<state>    float   norm of each state of the server, by part and name
         client_norms.<state>    float   mean over clients of the norm of each of their states
-        loss                float   loss on the test set; absent in rounds that are not evaluated
-        <metric>            float   each metric on the test set
-        by_class            floats  accuracy per class on the test set; null for a class without samples
+        loss                float   loss on the test set, or on what `judged_on` names; absent without evaluation
+        <metric>            float   each metric on the same samples
+        by_class            floats  the main metric per class there; null for a class without samples
         validation_loss     float   loss on the validation data, if there are any
         validation_<metric>     float   each metric on the validation data
         seconds.train       float   time until all clients have trained
@@ -80,7 +80,7 @@ TABLES = {
         model_of_round      int     round of the final model: the last, or the best with early stopping
         last                float   main metric of the final model; null without test data
         mean_of_last_ten    float   its mean over the last ten evaluations; over all, if there were fewer
-        best                float   best value of all rounds on the test set, for information only
+        best                float   best value of all rounds on the samples it is evaluated on, for information only
         evaluations         int     rounds after which the model was evaluated; 0 if only the initial one was
         loss                float   loss of the final model
         metrics.<metric>.last               float   the same for each metric
@@ -172,7 +172,7 @@ TABLES = {
         seed                int     its seed
         hash                text    hash of the samples' clients
         samples             int     training samples that were divided
-        held_out            ints    samples that a rule held out
+        held_out            ints    samples that were held out for validation; the others are numbered without them
         clients.[]          ints    indices of each client's training samples
         """,
     "analysis.json": """

@@ -93,12 +93,6 @@ class RunFolder:
         """Return the name of the folder or, for one of several seeds, of the parent folder."""
         return self.path.parent.name if self.seed_of_several else self.path.name
 
-    @property
-    def initial(self) -> str | None:
-        """Return the hash of the initial model, which earlier versions did not record."""
-        found: str | None = (self.about.get("model") or {}).get("initial")
-        return found
-
     @staticmethod
     def find(places: Iterable[Path]) -> list[RunFolder]:
         """Find all runs in or under these folders, each once."""

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from steppe.core.errors import SteppeError, make_missing_error, quote, suggest_name, take_first_line
 from steppe.core.inputs import cast, map_tensors, split_arguments
 from steppe.core.metric import Metric
-from steppe.runs.curves import plot_curves
+from steppe.runs.curves import find_curves, plot_curves
 from steppe.runs.records import Record, describe_score, restore_number, tabulate
 from steppe.runs.tensor_files import save_file
 
@@ -52,8 +52,13 @@ class Outcome:
         return ()
 
     @property
+    def judged_on(self) -> str:
+        """Return which samples the model was evaluated on: test or validation."""
+        raise NotImplementedError
+
+    @property
     def metrics(self) -> dict[str, float]:
-        """Return all metrics of the final model on the test set, by name; {} before the end."""
+        """Return all metrics of the final model, by name; {} before the end."""
         found = (self.summary or {}).get("metrics", {})
         return {name: float(one["last"]) for name, one in found.items() if one["last"] is not None}
 
@@ -68,7 +73,7 @@ class Outcome:
 
     @property
     def score(self) -> float:
-        """Return the final model's metric on the test set."""
+        """Return the final model's metric on the test set, or on what `judged_on` names."""
         if self.summary is None:
             raise SteppeError(f"{self.folder} has not finished, so it has no final score; result.history has the "
                               "rounds so far.")  # fmt: skip
@@ -123,7 +128,9 @@ class Outcome:
         if find_spec("matplotlib") is None:
             raise SteppeError("plot() needs matplotlib, which is not installed; install it with: pip install "
                               "matplotlib")  # fmt: skip
-        return plot_curves({self.algorithm: [self.history]}, [self.metric, *self.other_metrics], metrics, path)
+        histories = {self.algorithm: [self.history]}
+        shown = find_curves(histories, metrics, [self.metric, *self.other_metrics], self.judged_on)
+        return plot_curves(histories, shown, path)
 
     # ---------------------------------------------------------------------------------------------------- exports
     def export(self, path: str | Path, example: Any = None) -> Path:

@@ -24,6 +24,7 @@ def find_differences(folder: RunFolder, config: Config) -> list[str]:
     """List the differences between this configuration and the folder's, apart from the number of rounds."""
     before, now = folder.stored, config.model_dump(mode="json")
     free = {"rounds", *list_keys("tracking"), *_find_own_by_version_0_1_0(folder, now)}
+    free |= {"vary"} if "all" not in (before["vary"], now["vary"]) else set()  # unless set, it is model
     free |= {"loss", "metrics"} - set(folder.read("config.json"))  # they were no keys once; about.json has the loss
     if isinstance(was := before["lr_schedule"], list) and isinstance(is_ := now["lr_schedule"], list):
         # A function of the round has a factor for every requested round: with more rounds, more factors.
