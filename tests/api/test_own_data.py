@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import steppe
 from steppe.core.errors import SteppeError
@@ -245,6 +253,21 @@ BAD: dict[str, tuple[Any, str]] = {
     "without numbers": ((torch.tensor(X).to("meta"), Y, TEST_X, TEST_Y), "meta device and have no numbers"),
     "a loader that cannot join": ((DataLoader(Rows(lambda x, y: (x[: y + 1], y)), 7), Rows(lambda x, y: (x, y))),
                                   "train loader cannot make a batch of its samples .* a collate_fn that does"),
+    "a loader that chooses": ((DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 8,
+                                          sampler=SubsetRandomSampler(range(9))), Rows(lambda x, y: (x, y))),
+                              r"chooses its samples by a SubsetRandomSampler.*Subset\(data, indices\)"),
+    "a loader that repeats": ((DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 8,
+                                          sampler=WeightedRandomSampler(torch.ones(90), 9)), Rows(lambda x, y: (x, y))),
+                              "chooses its samples by a WeightedRandomSampler"),
+    "a sample that raises": (both(lambda x, y: ({}[int(y)], y)), r"Sample 0 of the train data set, .* KeyError: \d"),
+    "a length that is too long": (([*zip(X, Y, strict=True)], Rows(lambda x, y: (x, y), TEST_X[:5], TEST_Y)),
+                                  "Sample 5 of the test data set, which has the length 30, cannot be read: IndexError"),
+    "a class": ((Rows, Rows), r"is the class Rows: give an instance, Rows\(…\)"),
+    "a name too few": (both(lambda x, y: {"a": x, "b": x, "label": y} if y else {"a": x, "label": y}),
+                       r"has as inputs .*; give all samples the same"),
+    "an input too many": (both(lambda x, y: (x, *[x] * int(y), y)), r"has as inputs .*; give all samples the same"),
+    "nested tensors": ((torch.nested.nested_tensor([torch.ones(2)] * 90), Y, TEST_X, TEST_Y), "are nested"),
+    "8-bit floats": ((torch.tensor(X).to(torch.float8_e4m3fn), Y, TEST_X, TEST_Y), "are 8-bit floats"),
     "uint8 without images": ((X.astype(np.uint8), Y, TEST_X.astype(np.uint8), TEST_Y), "use int64 or float32"),
 }  # fmt: skip
 
@@ -271,6 +294,8 @@ CLIENTS: list[tuple[Any, str]] = [
     ([(X, Y, TEST_X, TEST_Y), None], "The client 1 data set is None, but must be map-style"),
     ([(X, torch.tensor(1), TEST_X, TEST_Y)], "train targets of client 0 are a single number"),
     ([(X[:, None, None], Y, np.zeros((30, 1, 1, 6), np.uint8), TEST_Y)], "test inputs of type uint8"),
+    ([(X, NAMES[Y], TEST_X, NAMES[TEST_Y]), (X, Y)], "Client 0's train targets are text, but client 1's train targets"),
+    ({"train": (X, Y), "test": (TEST_X, TEST_Y)}, r"splits train and test of one data set: use steppe\.from_dataset"),
 ]
 
 
@@ -308,6 +333,104 @@ def test_a_table_has_the_columns_of_the_one_before_in_any_order() -> None:
     assert torch.equal(numbered.train_inputs, wanted)  # type: ignore[arg-type]
 
 
+def test_a_client_may_be_a_dict_of_splits_or_a_few_examples_and_its_test_set_may_be_empty() -> None:
+    """As they are after a split of what a tiny client has."""
+    sets = {"train": TensorDataset(torch.tensor(X), torch.tensor(Y)), "test": TensorDataset(*map(torch.tensor, (X, Y)))}
+    arrays = {"x": X, "y": Y, "test_x": TEST_X, "test_y": TEST_Y}
+    few = [[(X[i], given(Y[i])) for i in range(n)] for n, given in ((2, int), (4, np.int64), (2, torch.tensor))]
+    none = Subset(TensorDataset(torch.tensor(X), torch.tensor(Y)), [])
+    empty = [(X[:3], Y[:3], TEST_X[:0], TEST_Y[:0]), ((X[:3], Y[:3]), none), ((X[:3], Y[:3]), (TEST_X[:0], TEST_Y[:0]))]
+    data = steppe.from_clients([sets, arrays, *few, *empty])
+    assert np.bincount(data.groups).tolist() == [90, 90, 2, 4, 2, 3, 3, 3]  # type: ignore[arg-type]
+    assert np.bincount(data.test_groups).tolist() == [90, 30]  # type: ignore[arg-type]
+    both_ways = [({"a": X, "b": X + 1}, Y), ({"b": X + 1, "a": X}, Y)]
+    arranged: Any = steppe.from_clients(both_ways, test=({"b": TEST_X + 1, "a": TEST_X}, TEST_Y))
+    assert torch.equal(arranged.train_inputs["a"], torch.tensor(X).repeat(2, 1))
+    assert torch.equal(arranged.test_inputs["a"], torch.tensor(TEST_X))
+
+
+def test_columns_of_samples_that_are_dicts() -> None:
+    """As of a table: chosen by name, in any order, with a client per sample."""
+
+    def rows(first: str, second: str) -> Rows:
+        return Rows(lambda x, y: {first: x, second: -x, "site": str(NAMES[y]), "label": y})
+
+    for wrap in (lambda r: r, lambda r: DataLoader(r, 7)):
+        data: Any = steppe.from_dataset(wrap(rows("a", "b")), wrap(rows("b", "a")), groups="site")
+        assert data.client_names == ("ant", "bee", "cat")
+        assert sorted(data.train_inputs) == ["a", "b"]
+        assert torch.equal(data.test_inputs["b"], torch.tensor(X))
+        one: Any = steppe.from_dataset(wrap(rows("a", "b")), wrap(rows("a", "b")), inputs=["a"])
+        assert torch.equal(one.train_inputs, torch.tensor(X))
+    with pytest.raises(SteppeError, match="There is no column 'place' in sample 0 of the train data set"):
+        steppe.from_dataset(rows("a", "b"), rows("a", "b"), groups="place")
+    with pytest.raises(SteppeError, match="has no names, so inputs and groups can choose nothing from it"):
+        steppe.from_dataset(*both(lambda x, y: (x, y)), groups="site")
+    nested: Any = steppe.from_dataset(*both(lambda x, y: (x, {"m": (x, x)}, y)))
+    assert torch.equal(nested.train_inputs[1]["m"][0], torch.tensor(X))
+
+
+def test_ids_and_rows_of_tables_are_compared_by_value() -> None:
+    pandas = pytest.importorskip("pandas")
+    train, test = frame(X, Y).assign(site=Y * 1.0), frame(TEST_X, TEST_Y).assign(site=TEST_Y)
+    data = steppe.from_dataset(train, test, target="y", groups="site")  # 1.0, as tables with gaps have it, is 1
+    assert data.client_names == ("0", "1", "2")
+    assert data.test_groups.tolist() == TEST_Y.tolist()  # type: ignore[union-attr]
+    same = steppe.from_dataset(train, test, target="y", groups=pandas.Series(Y), inputs=["f0"])
+    assert same.groups.tolist() == Y.tolist()  # type: ignore[union-attr]
+    assert steppe.from_arrays(X, Y, TEST_X, TEST_Y, groups=torch.tensor(Y * 0.5).requires_grad_()).groups is not None
+    x, y = train.drop(columns=["y", "site"]), train["y"]
+    with pytest.raises(SteppeError, match="train inputs and targets have the same index in another order"):
+        steppe.from_arrays(x, y[::-1], x, y)
+    with pytest.raises(SteppeError, match="train data set is empty"):
+        steppe.from_dataset(train[:0], test, target="y", groups="site")
+    with pytest.raises(SteppeError, match="from_clients has no argument clases; did you mean 'classes'"):
+        steppe.from_clients([(X, Y)], test=(TEST_X, TEST_Y), clases=3)
+    with pytest.raises(SteppeError, match="from_clients has no argument groups"):
+        steppe.from_clients([(X, Y)], test=(TEST_X, TEST_Y), groups=Y)
+
+
+def test_constants_of_images_are_used_or_refused() -> None:
+    images = np.arange(9 * 6 * 7 * 4, dtype=np.uint8).reshape(
+        9, 6, 7, 4
+    )  # with an alpha channel, which is the last axis
+    data: Any = steppe.from_arrays(images, Y[:9], images, Y[:9], mean=(0.1, 0.2, 0.3, 0.4))
+    assert data.train_inputs.shape == (9, 4, 6, 7)
+    assert (data.mean, len(data.std)) == ((0.1, 0.2, 0.3, 0.4), 4)
+    for options, message in (({"mean": (0.5,)}, "mean and std are for uint8 images"),
+                             ({"mean": 0.5}, "must be a tuple with a number per channel"),
+                             ({"classes": "3"}, "classes is '3', but must be a whole number"),
+                             ({"tokens": 0.5}, "tokens is 0.5, but must be a whole number"),
+                             ({"name": 3}, "name is 3, but must be text"),
+                             ({"classes": 3, "class_names": ("a",)}, "1 class_names, but classes is 3")):  # fmt: skip
+        with pytest.raises(SteppeError, match=message):
+            steppe.from_arrays(X, Y, TEST_X, TEST_Y, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["bce", "dice"])
+def test_targets_that_a_loss_cannot_take_are_found_before_training(loss: str) -> None:
+    """A mask of 0 and 255, as files of masks have, would train without an error."""
+    images, masks = torch.rand(30, 1, 4, 4), torch.zeros(30, 4, 4, dtype=torch.int64)
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(1, 2))
+    masks[7, 2, 3] = 1
+    assert steppe.run("fedavg", model, (images, masks, images, masks), loss=loss, **FEW).history[-1]["loss"] > 0
+    with pytest.raises(SteppeError, match=rf"train targets have 255 at sample 7, place \(2, 3\), but {loss} needs"):
+        steppe.run("fedavg", model, (images, masks * 255, images, masks), loss=loss, **FEW)
+    with pytest.raises(SteppeError, match=r"train targets have 2 at sample \d+, but bce needs targets from 0 to 1"):
+        steppe.run("fedavg", nn.Linear(6, 1), (X, Y, TEST_X, TEST_Y), loss="bce", **FEW)
+
+
+def test_zeros_and_ones_get_a_hint() -> None:
+    several = torch.stack([torch.tensor(Y) == 0, torch.tensor(Y) > 0], 1)
+    notes = steppe.run("fedavg", nn.Linear(6, 2), (X, several, TEST_X, several[:30]), **FEW).notes
+    assert any("the loss is mse, as for all floats: for yes-or-no labels choose loss=bce" in note for note in notes)
+    asked = steppe.run("fedavg", nn.Linear(6, 2), (X, several, TEST_X, several[:30]), loss="mse", **FEW)
+    assert not any("loss=bce" in note for note in asked.notes)
+    two = torch.stack([torch.tensor(Y) < 2, torch.tensor(Y) > 0], 1).long()
+    with pytest.raises(SteppeError, match=r"For several yes-or-no labels per sample, choose loss='bce'\."):
+        steppe.run("fedavg", nn.Linear(6, 2), (X, two, TEST_X, two[:30]), **FEW)
+
+
 def test_columns_that_are_not_there_are_a_sentence() -> None:
     tables = frame(X, Y), frame(TEST_X, TEST_Y)
     for options, message in (({"target": "lable"}, "no target 'lable'"), ({"inputs": ["f9"]}, "no column 'f9'"),
@@ -335,7 +458,11 @@ def test_tokens_and_labels_out_of_range_are_found_before_training() -> None:
     late[59, 6] = 5
     hidden = ids.clone()
     hidden[50, 3] = -100
-    assert steppe.run("fedavg", Next(), (ids, hidden, ids, ids), **FEW).history[-1]["loss"] > 0
+    wanted = steppe.run("fedavg", seeded(Next), (ids, hidden, ids, ids), **FEW).history[-1]["loss"]
+    assert wanted > 0
+    for small in (torch.int8, torch.int16, torch.int32, torch.uint16):
+        short = ids.to(small)
+        assert steppe.run("fedavg", seeded(Next), (short, hidden, short, ids), **FEW).history[-1]["loss"] == wanted
     with pytest.raises(SteppeError, match=r"sample 59 of the train inputs, whose values are \d to 5"):
         steppe.run("fedavg", Next(), (late, ids, ids, ids), **FEW)
     with pytest.raises(SteppeError, match=r"index out of range.*Is its table of tokens large enough\?"):

@@ -166,6 +166,23 @@ class Complex(Net):
         self.first = nn.Linear(6, 16, dtype=torch.complex64)
 
 
+class Bent(Net):
+    """An output that contains its own gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        (slope,) = torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)
+        return super().forward(x + slope)
+
+
+class BentFunctionally(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        def total(v: Tensor) -> Tensor:
+            return self.last(torch.tanh(self.first(v))).sum()
+
+        return super().forward(x + torch.func.grad(total)(x))
+
+
 def without_numbers() -> nn.Module:
     with torch.device("meta"):
         return Net()
@@ -192,6 +209,8 @@ def with_nan() -> nn.Module:
     (Locked, "cannot be copied, because it holds an open file"),
     (Complex, r"first\.weight is complex: train its real and imaginary parts"),
     (lambda: nn.Sequential(nn.Embedding(9, 3, sparse=True)), "sparse gradients.*build it with sparse=False"),
+    (lambda: nn.Sequential(nn.Embedding(9, 3, max_norm=1.0)), "in every pass.*leave max_norm out"),
+    (lambda: seeded(Bent), r"differentiates inside forward must do so with torch\.func\.grad"),
     (lambda: nn.DataParallel(seeded()), r"give the module inside it, model\.module"),
 ])  # fmt: skip
 def test_models_that_cannot_be_trained_are_a_sentence(make: Any, sentence: str) -> None:
@@ -213,6 +232,97 @@ def test_analyze_says_what_of_a_model_is_another(tmp_path: Path) -> None:
     x, y, *tests = blobs()
     with pytest.raises(SteppeError, match="with other data than those that you pass"):
         steppe.analyze(tmp_path / "net", "loss", model=seeded(), data=(x + 1, y, *tests))
+
+
+class Centred(Net):
+    """A norm over the batch of one's own, which no type betrays."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(torch.tanh(x - x.mean(0) if self.training else x))
+
+
+class Tracked(Net):
+    """A running mean of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, mean = self.first(x), self.mean
+        if self.training:
+            self.mean = 0.9 * mean + 0.1 * x.detach().mean(0)
+        return self.last(torch.tanh(x - mean))
+
+
+class Counted(Net):
+    """Scales gradients by how often a batch has a token."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=8)
+        self.words = nn.Embedding(5, 8, scale_grad_by_freq=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.words(x.long().clamp(0, 4)).mean(1))
+
+
+@pytest.mark.parametrize(("kind", "why"), [
+    (Centred, "its outputs would depend on the padding of batches"),
+    (Tracked, "its buffer mean would depend on the padding of batches"),
+    (Counted, "scale_grad_by_freq would count the tokens of padding"),
+])  # fmt: skip
+def test_a_model_that_mixes_the_samples_of_a_batch_is_not_padded(kind: type[nn.Module], why: str) -> None:
+    plain = steppe.run("fedavg", seeded(kind), blobs(), **FEW)
+    result = steppe.run("fedavg", seeded(kind), blobs(), executor="batched", **FEW)
+    assert torch.equal(result.x, plain.x)
+    assert any(why in note for note in result.notes)
+    dropout = nn.Sequential(seeded(), nn.Dropout(0.5))
+    assert steppe.run("fedavg", dropout, blobs(), executor="batched", **FEW).summary["executor"] == "batched"
+
+
+def test_a_buffer_that_a_pass_replaces_is_kept(tmp_path: Path) -> None:
+    """As in PyTorch, where `self.mean = …` and `self.mean.mul_(…)` change a buffer alike."""
+    once = {**FEW, "clients": 1, "per_round": 1, "rounds": 1, "batch": 45, "lr": 0.3, "weight_decay": 0.0}
+    result = steppe.run("fedavg", seeded(Tracked), blobs(), dtype="float64", out=tmp_path / "run", **once)
+    model, (x, y, *_) = seeded(Tracked).double().train(), blobs()
+    optimiser = torch.optim.SGD(model.parameters(), 0.3)
+    federation = result.experiment.federation
+    for index in federation.plan([0], 0, lambda epochs, batches: epochs * batches, 1).index[0]:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x[index].double()), y[index]).backward()
+        optimiser.step()
+    trained = result.model.state_dict()
+    assert float(trained["mean"].abs().max()) > 0
+    torch.testing.assert_close(trained, model.state_dict(), rtol=0, atol=1e-12)
+    assert "buffers (mean): averaged with the models' weights" in result.notes
+    back = steppe.load(tmp_path / "run", model=seeded(Tracked))
+    torch.testing.assert_close(back.model.state_dict()["mean"], trained["mean"])
+
+    class Growing(Tracked):
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = torch.zeros(len(x))
+            return self.last(torch.tanh(self.first(x)))
+
+    with pytest.raises(SteppeError, match=r"buffer mean has the shape \(\d+,\) after a pass and \(16,\) before: keep"):
+        steppe.run("fedavg", Growing(), blobs(), **FEW)
+
+
+def test_a_loss_that_mixes_the_samples_of_a_batch_is_not_padded() -> None:
+    def relative(outputs: Tensor, targets: Tensor) -> Tensor:
+        each = nn.functional.cross_entropy(outputs, targets, reduction="none")
+        return each / each.detach().sum()
+
+    plain = steppe.run("fedavg", seeded(), blobs(), loss=relative, **FEW)
+    result = steppe.run("fedavg", seeded(), blobs(), loss=relative, executor="batched", **FEW)
+    assert torch.equal(result.x, plain.x)
+    assert any("its loss would depend on the padding" in note for note in result.notes)
+
+
+def test_a_model_may_differentiate_with_torch_func() -> None:
+    plain = steppe.run("fedsam", seeded(BentFunctionally), blobs(), **{**FEW, "dtype": "float64"})
+    batched = steppe.run("fedsam", seeded(BentFunctionally), blobs(), executor="batched", **{**FEW, "dtype": "float64"})
+    torch.testing.assert_close(batched.x, plain.x, rtol=0, atol=1e-12)
 
 
 # --- frozen parameters

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Subset, TensorDataset
 
 import steppe
 from steppe.core.errors import SteppeError
@@ -33,7 +34,9 @@ def test_indices_groups_and_files_are_one_partition(tmp_path: Path) -> None:
     steppe.run("fedavg", seeded(), blobs(), partition=lists, out=tmp_path / "run", **FEW)
     ways: list[dict[str, Any]] = [{"partition": lists}, {"groups": IDS}, {"groups": torch.arange(90) % 3 * 7 + 2},
                                   {"partition": [torch.tensor(one) for one in lists]},
+                                  {"partition": torch.tensor(lists)},
                                   {"partition": [name == IDS for name in ("north", "south", "west")]}]  # fmt: skip
+    (tmp_path / "b.json").write_text(json.dumps({"clients": lists}), "utf-8-sig")  # as some editors write it
     files = [tmp_path / "a.json", str(tmp_path / "b.json"), tmp_path / "c.json", tmp_path / "run" / "partition.json"]
     ways += [{"partition": path, "clients": 3, "per_round": 3} for path in files]
     found = [steppe.run("fedavg", seeded(), blobs(), **way, **FEW) for way in ways]
@@ -60,8 +63,20 @@ def test_an_own_partition_is_resumed_and_analysed(tmp_path: Path) -> None:
                    **{**given, "partition": lists[::-1], "rounds": 3})  # fmt: skip
     measured = steppe.analyze(tmp_path / "run", "loss", model=seeded(), data=steppe.from_arrays(*blobs()))
     assert measured["loss"]["n"] == first.experiment.federation.samples
-    from_file = steppe.run("fedavg", seeded(), blobs(), **{**given, "partition": tmp_path / "run" / "partition.json",
-                                                           "clients": 4})  # fmt: skip
+    path = tmp_path / "run" / "partition.json"
+    from_file = steppe.run("fedavg", seeded(), blobs(), **{**given, "partition": path, "clients": 4})
+    content = json.loads(path.read_text())
+    del content["hash"]  # as one does to edit it; the indices still refer to what validation left
+    (tmp_path / "edited.json").write_text(json.dumps(content))
+    edited = steppe.run("fedavg", seeded(), blobs(), **{**given, "partition": tmp_path / "edited.json", "clients": 4})
+    assert edited.history[-1]["loss"] == from_file.history[-1]["loss"]
+    for changes, message in (
+        ({"samples": 50}, "for 50 samples and sets 18 of them aside, but arrays has 90"),
+        ({"held_out": [90], "samples": 89}, "held_out has the index 90"),
+    ):
+        (tmp_path / "edited.json").write_text(json.dumps({**content, **changes}))
+        with pytest.raises(SteppeError, match=message):
+            steppe.run("fedavg", seeded(), blobs(), **{**given, "partition": tmp_path / "edited.json", "clients": 4})
     assert held(from_file) == held(first)
     assert from_file.history[-1]["loss"] == first.history[-1]["loss"]
     steppe.run("fedavg", seeded(), blobs(), out=tmp_path / "groups", groups=IDS, **FEW)
@@ -145,6 +160,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"partition": [[0], [1]], "clients": 3, "per_round": 1}, "has 2 clients, but clients is 3"),
     ({"partition": [np.arange(90) < 20, np.arange(50) > 30]}, "masks have different lengths, 50 and 90"),
     ({"partition": [np.arange(50) < 20, np.arange(50) > 30]}, "for 50 samples, but arrays has 90"),
+    ({"partition": [Subset(TensorDataset(torch.arange(90)), [1, 2]), [3]]}, r"client 0 is a Subset: .*subset\.indices"),
     ({"partition": "absent.json"}, "there is no file 'absent.json'"),
     ({"groups": IDS[:50]}, "one client id per training sample: 90"),
     ({"groups": [None, *IDS[1:].tolist()]}, "no client id for sample 0"),
@@ -168,7 +184,7 @@ def test_a_partition_that_cannot_be_is_a_sentence(given: dict[str, Any], message
 
 
 @pytest.mark.parametrize("text", ["{", "3", '{"clients": 3}', "{}", '[[0], ["a"]]', '{"groups": [[1], 2]}',
-                                  '{"groups": []}', "[]"])  # fmt: skip
+                                  '{"groups": []}', "[]", '{"clients": [[0], [1]], "groups": ["a", "b"]}'])  # fmt: skip
 def test_a_file_that_is_no_partition_is_a_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "split.json").write_text(text)
     with pytest.raises(SteppeError, match=r"split\.json"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
@@ -56,6 +56,12 @@ class Traced(NamedTuple):
         )  # fmt: skip
 
 
+class WholeStep(nullcontext[None]):
+    """In place of PyTorch's tracker of modules, whose hooks fail if a model differentiates inside its forward pass."""
+
+    parents = frozenset({"Global"})
+
+
 def cost(algorithm: Algorithm, task: Task, batch: Tensors) -> Cost:
     """Trace begin, step and end without data, or with a real step if the model reads values or creates tensors."""
     try:
@@ -88,7 +94,8 @@ def trace_round(algorithm: Algorithm, task: Task, batch: Tensors, device: torch.
     live = begin(algorithm, task, sent, state, scalar)
     meter = Meter()
     batches = (batch,) * algorithm.batches_per_step
-    counter = FlopCounterMode(display=False)
+    counter: Any = FlopCounterMode(display=False)
+    counter.mod_tracker = WholeStep()
     with counter, torch.no_grad():
         live = step(algorithm, task, sent, live, batches, scalar, scalar, meter=meter)
     reply = end(algorithm, task, sent, live, scalar)

@@ -48,6 +48,19 @@ def split_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
+def arrange(inputs: Any, like: Any) -> Any:
+    """Return the inputs with the names of every dict in the order that they have in `like`.
+
+    >>> list(arrange({"b": 1, "a": 2}, {"a": 0, "b": 0}))
+    ['a', 'b']
+    """
+    if isinstance(inputs, dict) and isinstance(like, dict) and set(inputs) == set(like):
+        return {name: arrange(inputs[name], one) for name, one in like.items()}
+    if isinstance(inputs, tuple) and isinstance(like, tuple) and len(inputs) == len(like):
+        return tuple(map(arrange, inputs, like))
+    return inputs
+
+
 def cast(inputs: Any, dtype: torch.dtype) -> Any:
     """Return floating-point tensors in this precision and others as they are."""
     return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, inputs)

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
+from steppe.core.errors import SteppeError
 from steppe.core.inputs import Inputs, cast, count, split, split_arguments
 from steppe.core.layout import Layout, Tensors
 from steppe.core.losses import LOSSES, average_loss, find_loss_name
@@ -155,11 +156,21 @@ class Task:
             state = {**trained, **fixed, **after}
             with self._use_narrow_types(w, low):
                 outputs = self._call(model, state, *split_arguments(inputs))
+            if learning:
+                after = {k: self._read_buffer(model, k, state, b) for k, b in after.items()}
         finally:
             for hook in hooks:
                 hook.remove()
         activations = tuple(out for name in self.taps for out in caught[name])
         return Outputs(self.predict(outputs), features[-1] if features else None, activations, after)
+
+    def _read_buffer(self, model: nn.Module, name: str, state: Tensors, before: Tensor) -> Tensor:
+        """Return a buffer after a pass, which may have written to it or put another tensor in its place."""
+        now = (state[name] if self._held is None else model.get_buffer(name)).detach()
+        if now.shape != before.shape:
+            raise SteppeError(f"The model's buffer {name} has the shape {tuple(now.shape)} after a pass and "
+                              f"{tuple(before.shape)} before: keep its shape, for the mean over clients.")  # fmt: skip
+        return now.to(before.dtype)
 
     def _call(self, model: nn.Module, state: Tensors, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._held is None:

@@ -26,14 +26,21 @@ def as_tensor(given: Any, what: str) -> Tensor:
                           "an array of it.")  # fmt: skip
     else:
         found = _make_tensor(_as_numeric(given, what))
+    if kind := _name_unusable(found):
+        raise SteppeError(f"The {what} are {kind}; give dense real numbers.")
     if found.is_meta:
         raise SteppeError(f"The {what} are on the meta device and have no numbers; load them.")
     if found.ndim == 0:
         raise SteppeError(f"The {what} are a single number; give one value per sample.")
-    if found.is_complex() or found.layout != torch.strided:
-        kind = "complex" if found.is_complex() else "sparse"
-        raise SteppeError(f"The {what} are {kind}; give dense real numbers.")
     return found
+
+
+def _name_unusable(given: Tensor) -> str:
+    """Return what kind of tensor this is, if it is of one that PyTorch cannot compute with as with others."""
+    if given.is_nested or given.layout != torch.strided:
+        return "nested" if given.is_nested else "sparse"
+    narrow = given.is_floating_point() and given.itemsize == 1
+    return "complex" if given.is_complex() else "quantized" if given.is_quantized else "8-bit floats" if narrow else ""
 
 
 def _as_numeric(given: Any, what: str) -> np.ndarray:
@@ -109,19 +116,42 @@ def as_inputs(given: Any, what: str = "inputs", alone: bool = True) -> Inputs:
         if not given:
             raise SteppeError(f"The {what} are an empty dict; give at least one array.")
         return {str(name): as_inputs(one, f"{what}.{name}", alone=False) for name, one in given.items()}
-    if isinstance(given, tuple) and given and all(hasattr(one, "shape") or isinstance(one, dict) for one in given):
+    if isinstance(given, tuple) and _is_structure(given):
         return tuple(as_inputs(one, f"{what}.{i}", alone=False) for i, one in enumerate(given))
     x = as_tensor(given, what)
     if x.dtype == torch.uint8:
         if x.ndim == 3:
             x = x[:, None]
-        elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3):
+        elif x.ndim == 4 and x.shape[1] not in (1, 3) and _has_channels_last(x):
             x = x.permute(0, 3, 1, 2).contiguous()
         elif x.ndim < 3 and not alone:
             x = x.long()  # a mask, or ids
     if x.dtype == torch.bool and alone:
         return x.float()  # next to other inputs it is a mask, which keeps its type
+    if x.dtype in (torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64):
+        return x.long()  # no layer takes them as tokens
     return x.float() if x.dtype == torch.float64 else x
+
+
+def _is_structure(given: Any) -> bool:
+    """Return whether these are several inputs and not the rows of one: a tuple of columns, which may be nested."""
+    return bool(given) and all(
+        hasattr(one, "shape")
+        or isinstance(one, dict)
+        or _holds_rows(one)
+        or (isinstance(one, tuple) and _is_structure(one))
+        for one in given
+    )
+
+
+def _holds_rows(given: Any) -> bool:
+    """Return whether this is a list of arrays or of images, one per sample."""
+    return isinstance(given, list) and bool(given) and (hasattr(given[0], "shape") or hasattr(given[0], "getbands"))
+
+
+def _has_channels_last(images: Tensor) -> bool:
+    """Return whether the last axis is that of the channels; two or four, with alpha, if pictures are larger."""
+    return images.shape[-1] in (1, 3) or (images.shape[-1] in (2, 4) and min(images.shape[1:3]) > 4)
 
 
 def find_kind(x: Tensor) -> str:
@@ -137,6 +167,17 @@ def check_columns(first: Any, second: Any, *names: str) -> None:
     if one and two and one != two:
         raise SteppeError(f"The {names[1]} have the columns {', '.join(two)}, but the {names[0]} have "
                           f"{', '.join(one)}; give the same columns in one order.")  # fmt: skip
+
+
+def check_rows(inputs: Any, targets: Any, part: str) -> None:
+    """Refuse a frame and a series with the same rows in another order: they are joined by place, not by their index."""
+    one: Any = getattr(inputs, "index", None)
+    two: Any = getattr(targets, "index", None)
+    if not (hasattr(one, "equals") and hasattr(two, "equals")) or one.equals(two):
+        return
+    if len(one) == len(two) and one.is_unique and set(one) == set(two):
+        raise SteppeError(f"The {part} inputs and targets have the same index in another order, but are joined row by "
+                          "row: sort them alike, or reset both indexes.")  # fmt: skip
 
 
 def as_targets(train: Any, test: Any, class_names: tuple[str, ...] | None = None) -> tuple[Tensor, Tensor, Any]:

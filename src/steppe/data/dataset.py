@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from steppe.core import keyed
-from steppe.core.errors import SteppeError
-from steppe.core.inputs import Inputs, list_named_tensors, map_tensors, name_type, show_shape, take
-from steppe.data.arrays import as_inputs, as_targets, check_columns, find_kind
+from steppe.core.errors import SteppeError, quote
+from steppe.core.inputs import Inputs, arrange, list_named_tensors, map_tensors, name_type, show_shape, take
+from steppe.data.arrays import as_inputs, as_targets, check_columns, check_rows, find_kind
 
 MOST_CLASSES = 10**6  # as many as a cost may be asked for
 
@@ -238,9 +238,12 @@ def from_arrays(
     groups       the client of each training sample, which makes a natural federation
     by           what label rules divide by instead of the labels
     """
+    _check_constants(name, classes, mean, std, class_names, tokens)
     check_columns(x, test_x, "train inputs", "test inputs")
+    check_rows(x, y, "train")
+    check_rows(test_x, test_y, "test")
     inputs = as_inputs(x, "train inputs")
-    test_inputs = as_inputs(test_x, "test inputs")
+    test_inputs = arrange(as_inputs(test_x, "test inputs"), inputs)
     targets, test_targets, class_names = as_targets(y, test_y, class_names)
     if targets.is_floating_point():
         classes = None
@@ -249,11 +252,33 @@ def from_arrays(
         if classes > MOST_CLASSES:
             raise SteppeError(f"{name} has labels up to {classes - 1}, which cannot be numbers of classes: "
                               "renumber the labels.")  # fmt: skip
+    if not any(tensor.dtype == torch.uint8 for _, tensor in list_named_tensors(inputs, "")) and (mean or std):
+        raise SteppeError(f"{name}: mean and std are for uint8 images, and other inputs are used as they are: leave "
+                          "them out, and normalise the inputs.")  # fmt: skip
     if mean is None or std is None:
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and len(inputs)
-        mean, std = _compute_statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
+        found = _compute_statistics(inputs) if images else ((), ())  # type: ignore[arg-type]
+        mean, std = found[0] if mean is None else mean, found[1] if std is None else std
     return Data(name, inputs, targets, test_inputs, test_targets, classes, mean, std, class_names, tokens=tokens,
                 **_read_division(groups, by, len(targets)))  # fmt: skip
+
+
+def _check_constants(name: Any, classes: Any, mean: Any, std: Any, class_names: Any, tokens: Any) -> None:
+    """Refuse constants of another type: they are used far from here."""
+    if not isinstance(name, str):
+        raise SteppeError(f"name is {quote(name)}, but must be text.")
+    for key, number in (("classes", classes), ("tokens", tokens)):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+            raise SteppeError(f"{key} is {quote(number)}, but must be a whole number of at least 1.")
+    for key, values in (("mean", mean), ("std", std)):
+        if values is not None and not (
+            isinstance(values, tuple | list) and all(isinstance(v, int | float) for v in values)
+        ):
+            raise SteppeError(
+                f"{key} is {quote(values)}, but must be a tuple with a number per channel, such as (0.5,)."
+            )
+    if class_names is not None and classes is not None and len(class_names) != classes:
+        raise SteppeError(f"There are {len(class_names)} class_names, but classes is {classes}: make them equal.")
 
 
 def _read_division(groups: Any, by: Any, samples: int) -> dict[str, Any]:

@@ -37,15 +37,19 @@ def divide(data: Data, rule: str, clients: int, seed: int | None = None, validat
         where = "partition" if fixed.given else rule
         raise SettingError(f"{where} has {len(fixed.clients)} clients, but clients is {clients}: set clients to "
                            f"{len(fixed.clients)}.", "clients")  # fmt: skip
-    before = len(data.train_targets)
-    if fixed.given and fixed.held_out is None and fixed.samples not in (None, before):
-        raise SteppeError(f"partition has a client for {fixed.samples} samples, but {data.name} has {before} training "
-                          "samples.")  # fmt: skip
+    before, held = len(data.train_targets), 0 if fixed.held_out is None else len(fixed.held_out)
+    if (fixed.given or held) and fixed.samples not in (None, before - held):
+        left = f" and sets {held} of them aside" if held else ""
+        raise SteppeError(f"partition has a client for {fixed.samples} samples{left}, but {data.name} has {before} "
+                          "training samples.")  # fmt: skip
     if fixed.held_out is not None:  # a run's own file
-        count = len(fixed.held_out)
-        if abs(count - validation * before) > len(fixed.clients):  # shares of clients are rounded
-            raise SettingError(f"partition {rule} holds out {count} of {before} samples, but validation is "
-                               f"{validation:g}: set validation to {count / before:.4g}", "validation")  # fmt: skip
+        if odd := next((i for i in fixed.held_out.tolist() if not 0 <= i < before), None):
+            raise SteppeError(
+                f"partition: held_out has the index {odd}, but {data.name} has {before} training samples."
+            )
+        if abs(held - validation * before) > len(fixed.clients):  # shares of clients are rounded
+            raise SettingError(f"partition {rule} holds out {held} of {before} samples, but validation is "
+                               f"{validation:g}: set validation to {held / before:.4g}", "validation")  # fmt: skip
         data = data.hold_out(fixed.held_out)
     elif validation and not fixed.given and fixed.samples != before:  # made from what validation had left
         data = data.with_validation(validation, validation_seed)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+from torch.utils.data import Subset
 
 from steppe.core.errors import SteppeError, quote
 from steppe.data.draw_clients import DrawnClients
@@ -25,6 +27,8 @@ def split_indices(clients: Any) -> Partition:
     """Return the partition with these indices per client, given as lists, arrays, tensors or masks."""
     if isinstance(clients, dict):
         clients = list(clients.values())
+    if isinstance(clients, Tensor):
+        clients = as_array(clients)
     if isinstance(clients, str | bytes) or not isinstance(clients, Sequence | np.ndarray) or len(clients) == 0:
         raise SteppeError(f"partition is {quote(clients)}: give a rule such as 'lda(0.3)', a file, or a list with the "
                           "indices of each client.")  # fmt: skip
@@ -39,6 +43,9 @@ def split_indices(clients: Any) -> Partition:
 
 def _read_array(client: int, given: Any) -> np.ndarray:
     """Return a client's indices, or its mask, as an array."""
+    if isinstance(given, Subset):
+        raise SteppeError(f"partition: client {client} is a Subset: give its indices, subset.indices, or the subsets "
+                          "to steppe.from_clients.")  # fmt: skip
     try:
         array = as_array(given)
     except (ValueError, TypeError) as error:
@@ -80,7 +87,7 @@ def check_indices(split: Partition, samples: int, name: str, repeats: bool = Fal
 
 def number_clients(ids: Any, samples: int | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return a client number per sample and the clients' names, from ids of any kind, in the order of the ids."""
-    array = as_array(ids)
+    array = as_ids(ids)
     if array.ndim != 1 or (samples is not None and len(array) != samples):
         raise SteppeError(f"groups has the shape {array.shape}, but must have one client id per training sample"
                           + (f": {samples}." if samples is not None else "."))  # fmt: skip
@@ -92,6 +99,13 @@ def number_clients(ids: Any, samples: int | None = None) -> tuple[np.ndarray, tu
     except TypeError:
         raise SteppeError("groups mixes ids of different types, such as numbers and text; use one.") from None
     return numbers.astype(np.int64), tuple(map(str, names.tolist()))
+
+
+def as_ids(given: Any) -> np.ndarray:
+    """Return clients' ids; whole numbers stored as floats, as tables with gaps have them, are whole numbers."""
+    array = as_array(given)
+    whole = array.dtype.kind == "f" and bool((array % 1 == 0).all())
+    return array.astype(np.int64) if whole else array
 
 
 def as_labels(by: Any, samples: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,14 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from steppe.core.errors import SteppeError, quote
-from steppe.core.inputs import count, list_named_tensors, show_shape
-from steppe.data.arrays import as_inputs, as_tensor, check_columns
+from steppe.core.errors import SteppeError, quote, suggest_name
+from steppe.core.inputs import arrange, count, list_named_tensors, show_shape
+from steppe.data.arrays import as_inputs, as_tensor, check_columns, check_rows
 from steppe.data.dataset import Data, from_arrays
-from steppe.data.examples import Columns, is_array, is_table, read_columns
-from steppe.data.given_partition import number_clients
+from steppe.data.examples import Columns, is_array, is_pair, is_table, read_columns
+from steppe.data.given_partition import as_ids, number_clients
 
+ARRAYS = ("x", "y", "test_x", "test_y")
 FORMS = ("data must be a name, a steppe.Data, four arrays (x, y, test_x, test_y), two data sets or tables (train, "
          "test), a dict of splits {'train': …, 'test': …}, or steppe.from_clients([…])")  # fmt: skip
 
@@ -26,8 +28,8 @@ def as_data(given: Any) -> Data:
     if isinstance(given, Data):
         return given
     if isinstance(given, Mapping):
-        if {"x", "y", "test_x", "test_y"} <= set(given):
-            return from_arrays(given["x"], given["y"], given["test_x"], given["test_y"])
+        if set(ARRAYS) <= set(given):
+            return from_arrays(*(given[name] for name in ARRAYS))
         return from_dataset(given)
     if isinstance(given, tuple | list) and len(given) == 4 and not isinstance(given[0], str):
         return from_arrays(*given)
@@ -42,7 +44,7 @@ def as_data(given: Any) -> Data:
 
 
 def from_dataset(train: Any, test: Any = None, *, target: str | None = None, inputs: Any = None,
-                 groups: str | None = None, **options: Any) -> Data:  # fmt: skip
+                 groups: Any = None, **options: Any) -> Data:  # fmt: skip
     """Create data from two data sets, read into memory once.
 
     A data set is a torch data set or loader, a list of pairs, a pandas frame, a Hugging Face data set, a dict of
@@ -52,15 +54,26 @@ def from_dataset(train: Any, test: Any = None, *, target: str | None = None, inp
     test     the test data
     target   the column of the targets
     inputs   the column of the inputs, or several
-    groups   the column that says to which client a sample belongs
+    groups   the column that says to which client a sample belongs, or the client of each training sample
     options  those of `from_arrays`
     """
+    _check_options("from_dataset", options)
     if test is None:
         train, test = _find_splits(train)
-    first = read_columns(train, "train", target, inputs, groups)
-    columns = [first, read_columns(test, "test", target, inputs, groups, first)]
+    column = groups if isinstance(groups, str) else None
+    if column is None:
+        options["groups"] = groups
+    first = read_columns(train, "train", target, inputs, column)
+    columns = [first, read_columns(test, "test", target, inputs, column, first)]
     options.setdefault("class_names", columns[0].class_names)
     return _add_groups(from_arrays(*columns[0][:2], *columns[1][:2], **options), columns)
+
+
+def _check_options(function: str, options: dict[str, Any], own: str = "") -> None:
+    """Refuse an option that `from_arrays` does not have, or that this function gives itself."""
+    known = [k for k, p in inspect.signature(from_arrays).parameters.items() if p.kind == p.KEYWORD_ONLY and k != own]
+    if odd := next((k for k in options if k not in known), None):
+        raise SteppeError(f"{function} has no argument {odd}{suggest_name(odd, known)}")
 
 
 def _find_splits(given: Any) -> tuple[Any, Any]:
@@ -81,7 +94,7 @@ def _add_groups(data: Data, columns: list[Columns]) -> Data:
     tests = None
     if columns[1].groups is not None:
         place = {name: i for i, name in enumerate(names)}
-        tests = np.array([place.get(str(g), -1) for g in np.asarray(columns[1].groups).tolist()])
+        tests = np.array([place.get(str(g), -1) for g in as_ids(columns[1].groups).tolist()])
     return replace(data, groups=numbers, test_groups=tests, client_names=names)
 
 
@@ -90,14 +103,18 @@ def from_clients(clients: Any, test: Any = None, *, target: str | None = None, i
     """Create a natural federation from one data set per client, in a list or in a dict by name.
 
     clients  for each client (x, y), or (x, y, test_x, test_y) with its own test set, or a data set as
-             `from_dataset` reads it, or two of them
+             `from_dataset` reads it, or two of them, or a dict of its splits
     test     a common test set; without one, those of all clients together are used
     target   the column of the targets, of tables
     inputs   the column of the inputs, or several
     name     the name in records
     options  those of `from_arrays`
     """
+    _check_options("from_clients", options, own="groups")
     names = tuple(map(str, clients)) if isinstance(clients, Mapping) else None
+    if names and {"train", "test"} <= set(names):
+        raise SteppeError("from_clients needs the data of each client, but these are the splits train and test of one "
+                          "data set: use steppe.from_dataset, with groups=… for its clients.")  # fmt: skip
     items = list(clients.values()) if isinstance(clients, Mapping) else clients
     if not isinstance(items, Sequence) or not len(items):
         raise SteppeError(f"from_clients needs a list with the data of each client, not {quote(items)}.")
@@ -125,14 +142,28 @@ def _read_client(number: int, given: Any, target: str | None, inputs: Any,
     if isinstance(given, Data):
         raise SteppeError(f"Client {number} is given as a steppe.Data, whose classes may be numbered otherwise than "
                           "another client's: give its arrays or its table, with target=… and inputs=….")  # fmt: skip
-    if isinstance(given, tuple | list) and len(given) == 4:
-        return Columns(*given[:2]), Columns(*given[2:])
-    if isinstance(given, tuple | list) and len(given) == 2:
+    if isinstance(given, Mapping) and "train" in given:
+        given = _find_splits(given)
+    elif isinstance(given, Mapping) and set(given) == set(ARRAYS):
+        given = tuple(given[name] for name in ARRAYS)
+    several = isinstance(given, tuple | list) and not _are_examples(given)
+    if several and len(given) == 4:
+        return Columns(*given[:2]), Columns(*given[2:]) if len(given[3]) else None
+    if several and len(given) == 2:
         if any(map(is_array, given)) or (isinstance(given[1], list) and isinstance(given[1][0], int | float | str)):
             return Columns(*given), None
         train = read_columns(given[0], part, target, inputs, like=like)
-        return train, read_columns(given[1], part, target, inputs, like=like or train)
+        empty = hasattr(given[1], "__len__") and not len(given[1][1] if is_pair(given[1]) else given[1])
+        return train, None if empty else read_columns(given[1], part, target, inputs, like=like or train)
     return read_columns(given, part, target, inputs, like=like), None
+
+
+def _are_examples(given: Any) -> bool:
+    """Return whether this is a list of examples (input, label), and not of columns or of data sets."""
+    first = given[0] if len(given) else None
+    return isinstance(given, list) and isinstance(first, tuple | list) and len(first) > 1 and (
+        isinstance(first[-1], int | float | str) or getattr(first[-1], "shape", None) == ()
+    ) and not isinstance(first[0], int | float | str)  # fmt: skip
 
 
 def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[Any, Any, list[int]]:
@@ -140,7 +171,9 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
     whose = [f"client {i}'s {part}" for i in owners] or [part]
     of = [f" of client {i}" for i in owners] or [""]
     read = [as_inputs(c.inputs, f"{part} inputs{who}") for c, who in zip(columns, of, strict=True)]
+    read = [arrange(x, read[0]) for x in read]
     for x, c, who, client in zip(read, columns, whose, of, strict=True):
+        check_rows(c.inputs, c.targets, f"{part}{client}")
         check_columns(columns[0].inputs, c.inputs, f"{part} inputs{of[0]}", f"{part} inputs{client}")
         if getattr(c.targets, "ndim", 1) == 0:
             raise SteppeError(f"The {part} targets{client} are a single number; give one value per sample.")
@@ -155,9 +188,10 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
             raise SteppeError(f"{who.capitalize()} inputs are of type {kinds[0][0]}, but {whose[0]} inputs are of type "
                               f"{kinds[1][0]}; make them equal.")  # fmt: skip
     inputs = tree_map(lambda *t: torch.cat(t), *read)
-    text = any(isinstance(v, str) for c in columns for v in (c.targets[:1] if not is_array(c.targets) else ()))
-    text = text or any(getattr(getattr(c.targets, "dtype", None), "kind", "") in ("U", "O") for c in columns)
-    if text:
+    if any(text := [_is_text(c.targets) for c in columns]):
+        if not all(text):
+            raise SteppeError(f"{whose[text.index(True)].capitalize()} targets are text, but "
+                              f"{whose[text.index(False)]} targets are numbers; make them equal.")  # fmt: skip
         targets: Any = np.concatenate([np.asarray(c.targets) for c in columns])
     else:
         rows = [as_tensor(c.targets, f"{part} targets{who}") for c, who in zip(columns, of, strict=True)]
@@ -170,3 +204,10 @@ def _concatenate(columns: list[Columns], part: str, owners: list[int]) -> tuple[
                               f"{whose[floats.index(False)]} targets are whole numbers; make them equal.")  # fmt: skip
         targets = torch.cat(rows)
     return inputs, targets, [count(x) for x in read]
+
+
+def _is_text(targets: Any) -> bool:
+    """Return whether targets are text or Python objects, which are numbered when they are together."""
+    if is_array(targets):
+        return getattr(targets.dtype, "kind", "") in ("U", "O")
+    return isinstance(targets[0], str)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.random import RandomState
+from torch import Tensor
 
 from steppe.core.atomic_write import save_figure, write_atomically
 from steppe.core.errors import SettingError, SteppeError, quote
@@ -101,14 +103,17 @@ class Partition:
         from steppe.data.given_partition import number_clients, split_indices
 
         try:
-            content = json.loads(check_ordinary(Path(path)).read_text())
+            content = json.loads(check_ordinary(Path(path)).read_text("utf-8-sig"))  # some editors write a BOM
             content = {"clients": content} if isinstance(content, list) else content
+            if "groups" in content and "clients" in content:
+                raise SteppeError("it has both clients and groups; give one of them.")
             if "groups" in content:
                 groups = number_clients(content["groups"])[0]
                 return replace(make("natural", groups, int(groups.max()) + 1), rule=BY_GROUPS)
-            if "hash" not in content:
-                return split_indices(content["clients"])
             held_out = np.array(content["held_out"], np.int64) if "held_out" in content else None
+            if "hash" not in content:
+                split = split_indices(content["clients"])
+                return replace(split, samples=content.get("samples", split.samples), held_out=held_out)
             if isinstance(count := content["clients"], int):
                 labels = np.array(content.get("labels", np.zeros(content["samples"])), np.int64)
                 loaded = replace(make(content["rule"], labels, count, content["seed"]), held_out=held_out)
@@ -219,7 +224,10 @@ def is_rule(text: str) -> bool:
 
 def as_array(targets: Any) -> np.ndarray:
     """Return targets as a numpy array, from any device."""
-    return targets.cpu().numpy() if hasattr(targets, "cpu") else np.asarray(targets)
+    if not isinstance(targets, Tensor):
+        return np.asarray(targets)
+    values = targets.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _check_labels(rule: str, labels: np.ndarray, classes: int | None) -> None:

@@ -15,6 +15,7 @@ from steppe.core.algorithm import Algorithm
 from steppe.core.client import Live, Reply, begin, by_transform, end, step
 from steppe.core.errors import take_first_line
 from steppe.core.inputs import Inputs, take
+from steppe.core.losses import reduce_to_examples
 from steppe.core.server import Server, broadcast
 from steppe.core.stacking import stack
 from steppe.core.task import Task
@@ -22,8 +23,12 @@ from steppe.data.federation import Federation
 from steppe.executors.client_conv import ClientConvolutions
 
 CURES = {
-    ("item()", "data-dependent", "value of a Tensor", "control flow"): "use torch.where instead of branches on values",
-    ("in-place", "inplace"): "write to new tensors instead of in place",
+    ("item()", "data-dependent", "value of a Tensor", "control flow"): "use torch.where instead of branches on values, "
+    "and a comparison with torch.arange instead of F.one_hot",
+    ("dynamic shape",): "use torch.where instead of selecting by a mask",
+    ("data pointer", "numpy"): "use PyTorch instead of NumPy",
+    ("running_mean or running_var",): "build the layer with track_running_stats=False",
+    ("in-place", "inplace", "broadcast shape"): "write to new tensors instead of in place",
     ("rnn", "gru", "lstm"): "vmap has no rule for this recurrent layer",
     ("batching rule", "not implemented", "not possible"): "replace the operation that it names",
     ("saved tensor hooks",): "without activation checkpointing it could be batched",
@@ -52,6 +57,30 @@ def find_batching_problem(algorithm: Algorithm, task: Task, federation: Federati
                 attempt()
         except Exception as error:  # a user's model or part may raise anything
             return f"{what} ({_explain(error)})"
+    return f"this model exactly ({why})" if (why := _find_dependence(task, federation)) else ""
+
+
+def _find_dependence(task: Task, federation: Federation) -> str:
+    """Return why a sample's loss or a buffer would depend on the padding of its batch; empty if they would not.
+
+    A model that centres its activations over the batch, for instance, is found by giving the first sample another
+    neighbour.
+    """
+    if any(getattr(m, "scale_grad_by_freq", False) for m in task.learner.modules()):
+        return "scale_grad_by_freq would count the tokens of padding; build the embedding without it"
+    data, seen, device = federation.data, [], task.x0.device
+    for rows in ([0, 1], [0, 0]) if len(data.train_targets) > 1 else ():
+        x, y = federation.plain(take(data.train_inputs, rows)), federation.targets(data.train_targets[rows])
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)  # the same dropout
+            out = task.forward(task.x0, x, task.buffers)
+            each = reduce_to_examples(task.loss_each(out.logits, y))[0]
+        changed = {f"buffer {name}": value for name, value in out.buffers.items()}
+        seen.append({"outputs": out.logits[:1], "loss": each[:1], **changed})
+    near = 1e-3 if task.mixed is None else 0.1  # rounding may depend on the neighbour
+    for what in seen[0] if seen else ():
+        if not torch.allclose(seen[0][what], seen[1][what], near, near, equal_nan=True):
+            return f"its {what} would depend on the padding of batches"
     return ""
 
 

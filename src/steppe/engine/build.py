@@ -75,6 +75,8 @@ def build_experiment(config: Config, algorithm: str | Part | tuple[Part, ...] | 
         torch.manual_seed(config.seed)
         model = build_model(config.model, data)
     task, notes = make_task(model, data, loss, metric, head, predict)
+    if loss is None and split is not None:
+        notes += model_checks.note_usual_loss(data)
     if config.judged_on == "validation":
         notes.append("evaluated on held-out training samples; the test set is not used")
     task = task.to(device, dtype)
@@ -241,9 +243,14 @@ def make_task(model: nn.Module, data: Data, loss: Any, metric: Any = None, head:
             raise SteppeError(f"The model's {name} has values that are not finite, before any training.")
     check_head(model, head)
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+        if not isinstance(module, nn.Embedding | nn.EmbeddingBag) or not module.weight.requires_grad:
+            continue
+        if module.sparse:
             raise SteppeError(f"The model's {name or 'table'} has sparse gradients, and parameters are trained as one "
                               "dense vector here: build it with sparse=False.")  # fmt: skip
+        if module.max_norm is not None:
+            raise SteppeError(f"The model's {name or 'table'} changes its rows in every pass (max_norm), but "
+                              "no pass may write to the vector of what is trained: leave max_norm out.")  # fmt: skip
     try:
         return Task(model, each, metrics, head, predict=predict), notes
     except TypeError as error:

@@ -18,6 +18,7 @@ from steppe.core.losses import IGNORED, find_loss_name, find_loss_settings, is_a
 from steppe.core.metric import SHARES, Metric
 from steppe.core.named_metrics import is_named
 from steppe.core.task import Task
+from steppe.data.dataset import Data
 from steppe.data.federation import Federation
 from steppe.engine.range_checks import check_ranges, explain_labels, explain_types
 
@@ -41,6 +42,11 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         raise SteppeError(
             f"The model cannot take inputs of shape {show_shape(x)}: {why}."
             + (" Is its table of tokens large enough?" if isinstance(error, IndexError) else explain_types(data, error))
+            + (
+                " A model that differentiates inside forward must do so with torch.func.grad."
+                if "does not require grad" in why
+                else ""
+            )
         ) from error
     if not all(map(torch.equal, tree_leaves(given), tree_leaves(x))):
         raise SteppeError("The model changes its inputs in place, which are your data: let it write to new tensors, "
@@ -78,6 +84,15 @@ def check_batch(task: Task, federation: Federation, notes: list[str]) -> dict[st
         notes.append("the targets are the inputs: predictions are compared with the targets place by place, so a model "
                      "of the next token needs targets that are shifted by one place")  # fmt: skip
     return {"x": x, "y": targets}
+
+
+def note_usual_loss(data: Data) -> list[str]:
+    """Say what the usual loss makes of targets that are 0.0 and 1.0, as labels often are."""
+    y = data.train_targets
+    if not y.is_floating_point() or not bool(((y == 0) | (y == 1)).all()):
+        return []
+    return ["the targets are only 0 and 1, and the loss is mse, as for all floats: for yes-or-no labels choose "
+            "loss=bce, for one-hot labels loss=cross_entropy"]  # fmt: skip
 
 
 def _call_on_copies(function: Any, what: str, outputs: Tensor, targets: Tensor) -> Any:

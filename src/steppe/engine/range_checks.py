@@ -21,11 +21,16 @@ def check_ranges(task: Task, federation: Federation, outputs: Tensor, targets: T
     """Refuse tokens and labels that would stop the run later; `outputs` are those for a batch with these targets."""
     for part in PARTS:
         _check_tokens(task, federation, part)
-    if find_loss_name(task.loss_each) == "cross_entropy" and not targets.is_floating_point() and targets.ndim > 1:
-        settings = find_loss_settings(task.loss_each)
+    name, settings = find_loss_name(task.loss_each), find_loss_settings(task.loss_each)
+    ignored = settings.get("ignore_index", IGNORED)
+    if name == "bce" or (name == "dice" and outputs.numel() == targets.numel()):
+        if federation.partition is not None:  # a federation's server has stand-ins, which may be anything
+            for part in PARTS:
+                _check_shares(federation.data, part, name, None if name == "bce" else ignored)
+    elif name in ("cross_entropy", "dice") and not targets.is_floating_point() and targets.ndim > 1:
         count = outputs.shape[find_class_axis(outputs, targets, settings.get("axis"))]
         for part in PARTS:
-            _check_labels(federation.data, part, count, settings.get("ignore_index", IGNORED))
+            _check_labels(federation.data, part, count, ignored)
 
 
 def _check_tokens(task: Task, federation: Federation, part: str) -> None:
@@ -49,14 +54,25 @@ def _check_tokens(task: Task, federation: Federation, part: str) -> None:
 
 def _check_labels(data: Data, part: str, count: int, ignored: int) -> None:
     targets = getattr(data, f"{part}_targets")
-    if targets is None or not targets.numel():
-        return
-    bad = (targets != ignored) & ((targets < 0) | (targets >= count))
+    if targets is not None:
+        _refuse(data, part, (targets != ignored) & ((targets < 0) | (targets >= count)),
+                f"the model has outputs for 0 to {count - 1}; {ignored} is ignored.")  # fmt: skip
+
+
+def _check_shares(data: Data, part: str, loss: str, ignored: int | None) -> None:
+    targets = getattr(data, f"{part}_targets")
+    if targets is not None:
+        _refuse(data, part, (targets != ignored) & ((targets < 0) | (targets > 1)) if ignored is not None
+                else (targets < 0) | (targets > 1), f"{loss} needs targets from 0 to 1.")  # fmt: skip
+
+
+def _refuse(data: Data, part: str, bad: Tensor, why: str) -> None:
+    """Refuse targets of which some are bad, and name the first."""
     if bool(bad.any()):
-        place = torch.nonzero(bad)[0].tolist()
-        raise SteppeError(f"{data.name}: the {part} targets have {int(targets[tuple(place)])} at sample {place[0]}, "
-                          f"place {tuple(place[1:])}, but the model has outputs for 0 to {count - 1}; {ignored} is "
-                          "ignored.")  # fmt: skip
+        targets, place = getattr(data, f"{part}_targets"), torch.nonzero(bad)[0].tolist()
+        where = f", place {tuple(place[1:])}" if len(place) > 1 else ""
+        value = targets[tuple(place)].item()
+        raise SteppeError(f"{data.name}: the {part} targets have {value:g} at sample {place[0]}{where}, but {why}")
 
 
 def explain_types(data: Data, error: object) -> str:
@@ -71,8 +87,10 @@ def explain_types(data: Data, error: object) -> str:
 
 
 def explain_labels(data: Data) -> str:
-    """Return a hint if the targets look like labels, but are not whole numbers by type."""
+    """Return a hint if the targets look like labels of another kind than their type says."""
     y = data.train_targets
+    if not y.is_floating_point() and y.ndim == 2 and bool(((y == 0) | (y == 1)).all()):
+        return " For several yes-or-no labels per sample, choose loss='bce'."
     if y.is_floating_point() and y.ndim == 1 and bool((y == y.round()).all()) and bool((y >= 0).all()):
         return f" The targets are whole numbers stored as {name_type(y)}: if they are class "\
                "labels, give integers."  # fmt: skip
