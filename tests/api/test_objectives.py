@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tools.docs.folder_page import TABLES
 from torch import Tensor, nn
 
 import steppe
@@ -20,7 +21,6 @@ from steppe.core.errors import SteppeError
 from steppe.core.losses import IGNORED, weigh_targets
 from steppe.core.metric import TAKEN
 from steppe.report.compare_table import Line
-from steppe.runs.file_schemas import TABLES
 from tests.scene import blobs, seeded
 
 FEW: dict[str, Any] = {"clients": 3, "per_round": 2, "rounds": 2, "epochs": 1, "batch": 4, "partition": "iid",

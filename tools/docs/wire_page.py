@@ -1,17 +1,19 @@
-"""Write the page about the messages of a federation, from the tables and classes that describe them."""
+"""Write the page about the messages of a federation, from the tables and classes that describe them.
+
+Each is a Flower message with named records. A table has one line `record.key  type  meaning` per entry; names in
+angle brackets stand for any name. Tests compare the tables with the messages of a federation.
+"""
 
 from __future__ import annotations
 
 from pydantic import BaseModel
-from tools.docs.folder_page import make_key_table
+from tools.docs.folder_page import make_key_table, read_table
 from tools.docs.sentences import capitalise
 from tools.docs.tables import make_table, say_range, say_type, show
 
 from steppe.flower.federation_file import FederationFile, Own, Sample
-from steppe.flower.message_schemas import MESSAGES, TERMS
 from steppe.flower.refusals import REASONS
 from steppe.flower.superlink import JOIN, LARGEST, OPEN, SMALL
-from steppe.runs.file_schemas import read_table
 
 HEAD = """# Messages of a federation
 
@@ -23,6 +25,57 @@ and type that it expects. Nothing is pickled.
 In a round, the server sends `train` to each sampled client that is present. It waits until all have replied or the
 deadline has passed, checks every reply, and aggregates those that are good. A new node first gets a `query`.
 """
+
+TERMS = """
+    name                text    name of the federation
+    lost_state          text    what happens if a node has lost its client's state: refuse or fresh
+    cost.<key>          any     traced costs of the algorithm, as in about.json
+    config.<key>        any     configuration of the run, every key
+    sample.<key>        any     form of a sample, the `[data]` table of federation.toml
+"""
+
+MESSAGES = {
+    "query": ("The server asks a new node which client it is. Flower's message type is `query`.", """
+        terms.terms         text    the federation's terms, as JSON (below)
+        terms.fingerprint   text    hash of algorithm, layout and everything in the model that is not sent
+        """),
+    "reply to query": ("The node has read its data and built the same model and algorithm.", """
+        facts.federation    text    name of the federation
+        facts.client        int     number of the node's client
+        facts.samples       int     its number of training samples
+        facts.steppe        text    its version of Steppe
+        facts.torch         text    its version of PyTorch
+        """),
+    "train": ("The server sends a round's work to each sampled client. Flower's message type is `train`.", """
+        arrays.x                    array   global model, as a flat vector
+        arrays.x0                   array   initial model, for a client without state, if it differs from `x`
+        arrays.down/<part>/<name>   array   what a part broadcasts
+        arrays.buffers/<name>       array   running statistics of batch norm
+        terms.terms                 text    the federation's terms, as JSON (below)
+        terms.fingerprint           text    hash of algorithm, layout and everything in the model that is not sent
+        terms.round                 int     number of the round, from 0
+        terms.lr                    float   learning rate of the round
+        terms.counted               int     round of this client's last reply that was counted; −1 if there is none
+        terms.mirrored              bool    whether the client must also send its state
+        """),
+    "reply to train": ("The client's update. Its state stays on the node.", """
+        arrays.update               array   w − x, or what a part makes of it
+        arrays.up/<part>/<name>     array   what a part uploads in addition
+        arrays.buffers/<name>       array   running statistics after the round
+        arrays.state/<part>/<name>  array   client's state, only if `mirrored` asks for it (FedScar)
+        facts.federation            text    name of the federation
+        facts.client                int     number of the client
+        facts.round                 int     number of the round, from 0
+        facts.fingerprint           text    the fingerprint that the server sent
+        facts.samples               int     its number of training samples, which sets its weight
+        facts.loss                  float   its mean loss during the round
+        facts.drift                 float   norm of w − x
+        facts.seconds               float   seconds of training
+        """),
+    "refusal": ("Sent instead of any reply: only a code, because a sentence could quote the node's files.", """
+        refusal.code        text    one of the codes below
+        """),
+}  # fmt: skip
 
 
 def make_page() -> str:

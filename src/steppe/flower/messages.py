@@ -1,7 +1,4 @@
-"""Convert tensors and terms to Flower's records and back.
-
-`message_schemas.py` says what each message contains.
-"""
+"""Convert tensors and terms to Flower's records and back; the site's page on messages says what each contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder. `RunFolder` is the only reader and writer of its files. `file_schemas.py` says what they contain.
+"""A run's folder. `RunFolder` is the only reader and writer of its files. The site has a page on what they contain.
 
 Every file is written under a temporary name and renamed, except rounds.jsonl, which is appended to line by line.
 """

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
+from tools.docs.folder_page import FILES, TABLES, Key, read_table
 
 import steppe
-from steppe.runs.file_schemas import FILES, TABLES, Key, read_table
 
 KINDS: dict[str, type | UnionType] = {
     "int": int, "float": int | float, "text": str, "bool": bool, "ints": list, "floats": list, "texts": list,

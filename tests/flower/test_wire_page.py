@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Message
+from tools.docs.folder_page import read_table
+from tools.docs.wire_page import MESSAGES, TERMS
 
-from steppe.flower.message_schemas import MESSAGES, TERMS
 from steppe.flower.messages import REFUSAL
-from steppe.runs.file_schemas import read_table
 from tests.flower import memory
 
 KINDS: dict[str, Any] = {"text": str, "int": int, "float": float, "bool": bool}
