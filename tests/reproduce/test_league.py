@@ -151,9 +151,9 @@ def test_seconds_are_those_of_gpus_alone_and_the_page_says_which():
     assert "both on the same kind of GPU: " in page
     ours = next(f for f in league_runs.find_standings([*map(change, known)]) if f["arm"] == "curved-dual")
     assert list(ours["seconds"]) == [2, 3, 4, 5, 6]
-    alone = league_page.describe([r | {"peak_gpu_mib": None} for r in known])
-    assert any("traced; runs on a CPU have no seconds." in s for s in alone)
-    assert not any("seconds" in s for s in league_page.describe([]))
+    alone = league_page.render_markdown([r | {"peak_gpu_mib": None} for r in known])
+    assert "traced; runs on a CPU have no seconds.\n" in alone
+    assert "seconds" not in league_page.render_markdown([])
 
 
 def test_blocks_in_which_training_broke_down_are_told_where_wins_are():

@@ -13,11 +13,12 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment
 
 from steppe.report import charts, findings, layers, report_tables, spectra
 from steppe.report.charts import SCALE, VIRIDIS, Panel
 from steppe.report.comparison import Comparison, Group
+from steppe.report.environments import make_environment
 from steppe.report.formats import pluralize
 from steppe.report.landscapes import TITLES, draw_landscapes
 from steppe.report.repeat import describe_idea, explain_repeat
@@ -86,10 +87,9 @@ def make_sections(c: Comparison) -> list[Section]:
 
 @cache
 def _make_environment() -> Environment:
-    made = Environment(loader=PackageLoader("steppe.report"), trim_blocks=True, lstrip_blocks=True, autoescape=True)
-    made.filters |= {"typeset": typeset, "pluralize": pluralize, "describe_idea": describe_idea,
-                     "explain_repeat": explain_repeat, "as_json": partial(json.dumps, ensure_ascii=False)}  # fmt: skip
-    return made
+    filters = {"typeset": typeset, "pluralize": pluralize, "describe_idea": describe_idea,
+               "explain_repeat": explain_repeat, "as_json": partial(json.dumps, ensure_ascii=False)}  # fmt: skip
+    return make_environment("steppe.report", filters, html=True)
 
 
 def typeset(text: str) -> str:

@@ -7,10 +7,11 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment
 
 from steppe.report import findings, report_tables
 from steppe.report.comparison import Comparison
+from steppe.report.environments import make_environment
 from steppe.report.repeat import explain_repeat
 from steppe.report.table import Table
 
@@ -116,16 +117,14 @@ def _escape_command(text: str) -> str:
     return escape_latex(text).replace("'", r"\textquotesingle{}")
 
 
-def _make_environment(filters: dict[str, Any], **delimiters: str) -> Environment:
-    made = Environment(loader=PackageLoader("steppe.report"), trim_blocks=True, lstrip_blocks=True, autoescape=False,
-                       keep_trailing_newline=True, **delimiters)  # type: ignore[arg-type]  # fmt: skip
-    made.filters |= filters
-    return made
+def make_markdown_environment(package: str) -> Environment:
+    """Return an environment for a package's Markdown, with filters for sentences and tables."""
+    return make_environment(package, {"markdown": escape_markdown, "markdown_table": render_markdown_table})
 
 
-_MARKDOWN = _make_environment({"markdown": escape_markdown, "markdown_table": render_markdown_table})
-_LATEX = _make_environment(
-    {"latex": escape_latex, "latex_table": render_latex_table, "latex_command": _escape_command},
+_MARKDOWN = make_markdown_environment("steppe.report")
+_LATEX = make_environment(
+    "steppe.report", {"latex": escape_latex, "latex_table": render_latex_table, "latex_command": _escape_command},
     block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
     comment_start_string="<#", comment_end_string="#>",
 )  # fmt: skip

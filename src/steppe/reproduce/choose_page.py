@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from steppe.report.markdown_latex import escape_markdown as md
-from steppe.report.markdown_latex import render_markdown_table
+from steppe.report.markdown_latex import make_markdown_environment
 from steppe.report.table import Table
 from steppe.reproduce.advice import Wish, advise, is_dominated
 from steppe.reproduce.intervals import CHANCE
@@ -27,44 +26,6 @@ QUESTIONS: dict[str, Wish] = {
     "10 of 1,000 clients per round, nothing kept, 1.4 times FedAvg's FLOPs":
         Wish(clients=1000, per_round=10, stateless=True, max_flops=1.4),
 }  # fmt: skip
-INTRODUCTION = """# Which method should I use?
-
-Each answer is the most accurate method within the limits, in the nearest setting for which there is a comparison.
-Nearly all of them come from CIFAR-10, a small network, and ten of a hundred clients per round: [read what they do not
-cover](#where-the-evidence-ends). For your own federation (`--json` prints it for programs):
-
-    steppe advise --clients 1000 --per-round 10 --stateless --max-flops 1.4"""
-HOW_TO_READ = f"""## How to read it
-
-Every answer is made from the committed rows of [the league](../league.md), [the survey](../survey.md) and the
-[reproductions](../reproductions.md).
-
-- **An accuracy** is the mean of the last ten rounds on the test set, ± half of its 95 % interval (Student's t) where
-  there are several runs, with their number in brackets. **(1) means one seed and one draw of the partition: a
-  difference of up to {CHANCE:g} points may be chance.**
-- **Gains** are paired by seed: over FedAvg, and over FedAvg whose running mean is evaluated, which costs nothing and is
-  the fairer comparison for every method that has one.
-- **Undecided:** the rows do not show that the answer is better. The interval of the paired difference contains 0,
-  or one or two runs are less than {CHANCE:g} points below. It does not mean that both are equally good.
-- The answer is the best of several methods, and intervals are not corrected for their number: its lead is probably a
-  little too large.
-- **Bytes and FLOPs** are multiples of FedAvg's. A vector kept has the size of the model.
-- In a name, `+ MAN` ([`man`](../methods/parts/man.md)) and `+ EMA` ([`ema`](../methods/parts/ema.md)) are parts that
-  are added to a method. FedSoL (L2) is [FedSoL](../methods/fedsol.md) with FedProx's squared distance as its proximal
-  term (`proximal=l2`); plain FedSoL uses distillation instead, with a teacher's forward pass per step."""
-COMMANDS = """## Commands
-
-There is one command per method that is an answer above, with its settings in the table named in brackets, and with the
-local rate, momentum and clip that it had there if they are not the defaults; they may differ between tables. A command
-does not repeat the table's run: data, model, partition and so on are your federation's, and are given with `--set`
-([all keys](../reference/config.md)). A rate that suits that network may not suit yours. In Python, the text after
-`run` is the first argument of `steppe.run`, and what follows `--set` are keywords. All rows of man-accuracy evaluate
-the mean of the clients' latest models ([`latest_mean`](../methods/parts/latest_mean.md)), as that paper's code does."""
-WORTH = f"""The last column lists the methods that another method in the same setting beats at no higher cost in bytes,
-FLOPs or vectors kept: the interval of the difference excludes 0 or, with one or two runs, the difference is at least
-{CHANCE:g} points. In the survey, SCAFFOLD and FedNSAM have a local momentum that their papers do not have, so their
-results there say little about them. FedAvg's own accuracy depends on that momentum, too: compare momentum 0 with 0.9 in
-[the league's tuning](../league.md) before you expect the survey's gains over FedAvg in your own federation."""
 
 
 def make_answers(
@@ -133,13 +94,9 @@ def make_settings(evidence: Sequence[Evidence]) -> Table:
 def render_markdown(rows: Sequence[Row]) -> str:
     evidence = collect_evidence(rows)
     answers, gaps = make_answers(evidence, list_uncompared(rows), list_tuned(rows))
-    lines = [f"# {name}\n{command}" for command, name in list_commands(evidence).items()]
-    commands = [COMMANDS, "```bash\n" + "\n".join(lines) + "\n```"] if lines else []
-    ends = "\n".join(f"- {md(gap)}\n    *{md('; '.join(asked))}*" for gap, asked in gaps.items())
-    parts = [INTRODUCTION, render_markdown_table(answers), HOW_TO_READ, *commands, "## Where the evidence ends",
-             "Each sentence is followed by the answers that it concerns.", ends, "## All settings", WORTH,
-             render_markdown_table(make_settings(evidence))]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
+    return make_markdown_environment("steppe.reproduce").get_template("choose.md.jinja").render(
+        answers=answers, gaps=gaps, commands=list_commands(evidence), settings=make_settings(evidence),
+        chance=f"{CHANCE:g}")  # fmt: skip
 
 
 def render_files(rows: Sequence[Row]) -> dict[str, str]:

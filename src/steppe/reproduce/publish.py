@@ -8,14 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
 from steppe.core.atomic_write import write_atomically
+from steppe.report.environments import make_environment
 from steppe.report.markdown_latex import escape_latex as tex
-from steppe.report.markdown_latex import escape_markdown as md
+from steppe.report.markdown_latex import make_markdown_environment
 from steppe.report.markdown_latex import render_latex_document as document
 from steppe.report.markdown_latex import render_latex_table as tabular
-from steppe.report.markdown_latex import render_markdown_table as markdown_table
 from steppe.report.seeds import join_words
 from steppe.reproduce.judged_table import (
     judge_table,
@@ -51,15 +49,9 @@ def format_command(table: Table, scale: str, glob: str = "") -> str:
 
 
 def render_markdown(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
-    parts = [
-        f"# {md(table.title)}",
-        *map(md, write_introduction(table, found, scale)),
-        f"    {format_command(table, scale)}",
-    ]
-    parts += ["\n".join(f"- {md(note)}" for note in notes)] if (notes := _list_notes(table, scale)) else []
-    for part in make_tables(table, found, scale):
-        parts += [f"## {md(part.title)}", markdown_table(part), *([md(part.note)] if part.note else [])]
-    return "\n\n".join(parts) + "\n"
+    return make_markdown_environment("steppe.reproduce").get_template("table.md.jinja").render(
+        table=table, introduction=write_introduction(table, found, scale), command=format_command(table, scale),
+        notes=_list_notes(table, scale), tables=make_tables(table, found, scale))  # fmt: skip
 
 
 def _list_notes(table: Table, scale: str) -> tuple[str, ...]:
@@ -76,8 +68,7 @@ def render_latex(table: Table, found: Sequence[Finding], scale: str = "paper") -
 
 def render_html(table: Table, found: Sequence[Finding], scale: str = "paper") -> str:
     """Return a page without scripts, which loads nothing else."""
-    here = Environment(loader=PackageLoader("steppe.report"), trim_blocks=True, lstrip_blocks=True, autoescape=True)
-    return here.get_template("table.html.jinja").render(
+    return make_environment("steppe.report", html=True).get_template("table.html.jinja").render(
         title=table.title, introduction=write_introduction(table, found, scale), notes=_list_notes(table, scale),
         command=format_command(table, scale), tables=make_tables(table, found, scale))  # fmt: skip
 
@@ -123,18 +114,11 @@ def _render_json(table: Table, found: Sequence[Finding], scale: str) -> str:
 def render_index(found: dict[str, list[Finding]]) -> str:
     """Return all tables with their counts, those with a run first; the others have no page."""
     names = sorted(found, key=lambda name: not has_page(found[name]))  # otherwise as they are
-    lines = [_make_index_line(named(name), found[name]) for name in names]
-    head = ["table", "what", "run (seeds)", "inside, of judged", "outside", "no verdict", "not run", "GPU s",
-            "order of the claim"]  # fmt: skip
-    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *lines))
-    return (f"# Published tables compared with ours\n\n{summarize_all(found)}\n\n{table}\n\nExplained and doubtful "
-            "cells are outside the "
-            "band. A cell is explained if another recipe, which was chosen after the miss was seen, is inside; it is "
-            "doubtful if the paper contradicts its own number. Each table's page says what was found about its misses. "
-            "GPU seconds are those of the rows: a run in several tables is counted in each, and runs without a row are "
-            "not counted.\n\n"
-            "Written from the rows in `results/` by `steppe reproduce tables`; "
-            "[how to read them](../reproductions.md).\n")  # fmt: skip
+    return (
+        make_markdown_environment("steppe.reproduce")
+        .get_template("index.md.jinja")
+        .render(summary=summarize_all(found), lines=[_make_index_line(named(name), found[name]) for name in names])
+    )
 
 
 def summarize_all(found: dict[str, list[Finding]]) -> str:

@@ -8,8 +8,7 @@ from html import escape
 from typing import Any
 
 from steppe.report.formats import capitalize
-from steppe.report.markdown_latex import escape_markdown as md
-from steppe.report.markdown_latex import render_markdown_table as markdown_table
+from steppe.report.markdown_latex import make_markdown_environment
 from steppe.report.table import Table as Printed
 from steppe.reproduce.intervals import CHANCE
 from steppe.reproduce.recipes import read_table_file
@@ -156,36 +155,13 @@ def draw_picture(found: Sequence[Standing], column: str, title: str) -> str:
 
 
 def render_markdown(found: Sequence[Standing], scale: str = "paper", folder: str = "") -> str:
-    content = read_table_file("survey")
-    tuning, final = content["tuning"], content["final"]
-    short = [f"**{md(c['title'])}:** {md(write_verdict(found, c['id']))}" for c in content["column"]
-             if scale == "paper" and _has_picture(found, c["id"])]  # fmt: skip
-    parts = [f"# {content['title']}", *short, md(
-        "CIFAR-10, the FedAvg paper's CNN, 10 of 100 clients per round, FedSoL's local recipe, bf16 in the student's "
-        "passes. Each method has three candidates (src/steppe/reproduce/tables/survey.toml), tried for "
-        f"{tuning['rounds']} rounds on {100 - 100 * tuning['validation']:.0f} % of the training data and chosen by "
-        "the accuracy on the rest (mean of the last ten rounds). That part is divided among the clients again, so a "
-        "candidate is tuned on one draw of the partition and tested on another. The chosen one is trained on all "
-        f"training data for {final['rounds']} rounds; its accuracy is the mean of its last ten rounds on the test set, "
-        "which was not used for any choice. λ1 and trace are the final model's, on at most 5,000 training samples; "
-        "bytes and FLOPs are multiples of FedAvg's, traced; * marks compositions of ours."),
-        "    steppe reproduce survey"]  # fmt: skip
-    tiny = "This is the tiny scale, on the embedded digits: the numbers say nothing about the methods."
-    notes = "\n".join(f"- {md(note)}" for note in content["notes"])  # about the rows at the paper's scale
-    parts.append(notes if scale == "paper" else tiny)
-    for column in content["column"]:
-        table = make_table(found, column["id"], column["title"])
-        parts.append(f"## {md(table.title)}")
-        if scale == "paper" and table.rows:
-            parts += map(md, write_findings(found, column["id"]))
-        elif scale == "paper":
-            parts.append("Nothing was run in this column.")
-        if table.rows:
-            parts.append(markdown_table(table))
-        if _has_picture(found, column["id"]):
-            parts.append(f"![accuracy of each method, and its cost]({folder}{_name_picture(column['id'])})")
-        parts += [md(table.note)] if table.note else []
-    return "\n\n".join(parts) + "\n"
+    survey = read_table_file("survey")
+    columns = [{"title": c["title"], "verdict": write_verdict(found, c["id"]),
+                "table": make_table(found, c["id"], c["title"]), "findings": write_findings(found, c["id"]),
+                "picture": _name_picture(c["id"]) if _has_picture(found, c["id"]) else ""}
+               for c in survey["column"]]  # fmt: skip
+    return make_markdown_environment("steppe.reproduce").get_template("survey.md.jinja").render(
+        survey=survey, columns=columns, scale=scale, folder=folder)  # fmt: skip
 
 
 def _has_picture(found: Sequence[Standing], column: str) -> bool:
