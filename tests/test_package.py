@@ -39,7 +39,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 def test_the_wheel_has_types_data_templates_and_our_rows(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {"steppe/py.typed", "steppe/data/digits.npz", "steppe/report/page.css"} <= names
-    for folder in ("report/javascript", "report/templates", "reproduce/templates"):
+    for folder in ("report/javascript", "report/templates", "reproduce/templates", "flower/templates"):
         assert any(name.startswith(f"steppe/{folder}/") for name in names)
     rows = {path.name: path.read_bytes() for path in (ROOT / "results").glob("*.jsonl")}
     assert len(rows) >= 7

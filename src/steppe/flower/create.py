@@ -32,7 +32,7 @@ from steppe.flower.federation_file import FILE, FederationFile, parse
 from steppe.flower.own_files import PACKAGE, take_files
 from steppe.flower.own_user import is_loopback
 from steppe.flower.private_files import write_private
-from steppe.flower.scripts import CONNECTION, CONTROL_PORT, PORT, format_flwr, format_node, format_superlink
+from steppe.flower.scripts import CONNECTION, CONTROL_PORT, PORT, render
 from steppe.runs.folder import check_place
 
 WRITTEN = "app", "operator", "nodes", "README.md"  # the last is written last
@@ -50,6 +50,7 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
         raise SteppeError(f"{folder} already holds {taken[0]}, which a federation has too: choose another folder.")
     version = _find_flower_version()
     tls = not is_loopback(host) if tls is None else tls
+    facts = {"host": host, "loopback": is_loopback(host), "tls": tls, "telemetry": telemetry, "own_data": own_data}
     config, files, loads = take_files(config)
     content = _format_federation_file(config, name or folder.resolve().name, own_data, terms, loads)
     parse(tomllib.loads(content)).config()  # before anything is written
@@ -66,16 +67,17 @@ def init(folder: Path, config: Config, host: str = "127.0.0.1", tls: bool | None
 
                 write_certificates(operator, list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
             connect(folder, host, PORT, CONTROL_PORT)
-            _write_script(operator / "superlink.sh", format_superlink(host, tls, telemetry))
-            _write_script(operator / "flwr.sh", format_flwr(telemetry))
+            for script in ("superlink.sh", "flwr.sh"):
+                _write_script(operator / script, **facts)
             for client in range(config.clients):
-                _write_node(folder / "nodes" / str(client), client, host, tls, telemetry, own_data, operator)
+                _write_node(folder / "nodes" / str(client), operator, client=client, **facts)
                 if tls:
                     keys.bind(folder, client)
             if not own_data:
                 write_shares(folder, config)
             pin(folder)
-            (folder / "README.md").write_text(_format_readme(folder, config, host, tls, own_data))
+            here = shlex.quote(str(folder))
+            (folder / "README.md").write_text(render("README.md", config=config, here=here, **facts))
     except BaseException:  # half a federation would be refused as one that exists
         for name in WRITTEN:
             shutil.rmtree(folder if made else folder / name, ignore_errors=True)
@@ -101,20 +103,18 @@ def _write_app(app: Path, version: str, content: str) -> None:
         text = f"from pathlib import Path\n\nfrom steppe.flower.{side}_app import make\n\n"
         (code / f"{side}_app.py").write_text(text + "app = make(Path(__file__).parent.parent)\n")
     (app / "LICENSE").write_text("This app was generated for its operator, who may use it without restriction.\n")
-    (app / "pyproject.toml").write_text(_format_project(version))
+    (app / "pyproject.toml").write_text(render("pyproject.toml", version=version))
     (app / FILE).write_text(content)
 
 
-def _write_node(
-    folder: Path, client: int, host: str, tls: bool, telemetry: bool, own_data: bool, operator: Path
-) -> None:
+def _write_node(folder: Path, operator: Path, **facts: Any) -> None:
     folder.mkdir(parents=True)
-    if tls:
+    if facts["tls"]:
         from steppe.flower.certificates import write_node_key
 
         write_node_key(folder)
         shutil.copy(operator / "ca.crt", folder / "ca.crt")
-    _write_script(folder / "node.sh", format_node(client, host, tls, telemetry, own_data))
+    _write_script(folder / "node.sh", **facts)
 
 
 def pin(folder: Path) -> str:
@@ -148,40 +148,9 @@ def connect(folder: Path, host: str, port: int, control: int) -> None:
                                           f'address = "127.0.0.1:{control}"\n{safe}\n')  # fmt: skip
 
 
-def _write_script(path: Path, text: str) -> None:
-    path.write_text(text)
+def _write_script(path: Path, **facts: Any) -> None:
+    path.write_text(render(path.name, **facts))
     path.chmod(0o700)
-
-
-def _format_project(version: str) -> str:
-    return f"""[project]
-name = "steppe-app"
-version = "1.0.0"
-description = "A Steppe federation"
-license = {{ file = "LICENSE" }}
-dependencies = ["steppe[flower]", "flwr>={version}"]
-
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "steppe"
-fab-format-version = 1
-flwr-version-target = "{version}"
-
-[tool.flwr.app.components]
-serverapp = "steppe_app.server_app:app"
-clientapp = "steppe_app.client_app:app"
-
-[tool.flwr.app.config]
-set = ""        # keys that override {FILE}, separated by spaces: "algorithm=scaffold rounds=5"
-out = ""        # the folder for records, instead of federation.toml's
-resume = false  # continue from the last finished round
-"""
 
 
 def _find_flower_version() -> str:
@@ -230,32 +199,3 @@ def _format_toml(value: Any) -> str:
 def _make_safe(name: str) -> str:
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("._-")
     return kept[:64] or "federation"
-
-
-def _format_readme(folder: Path, config: Config, host: str, tls: bool, own_data: bool) -> str:
-    here = shlex.quote(str(folder))
-    register = f"steppe federate register {here}       # binds each node's public key to its client\n" if tls else ""
-    keys = ("`nodes/*/key` are private keys for a trial. In production, each node creates its own (`ssh-keygen -t "
-            "ecdsa -b 384 -N '' -f key`) and shares only `key.pub`; you put it into `nodes/<number>/` and register "
-            "it.\n\n") if tls else ""  # fmt: skip
-    data = ("Set `DATA` in each `nodes/*/node.sh` to that node's data and describe a sample under `[data]` in "
-            f"`app/{FILE}`.\n\n") if own_data else ""  # fmt: skip
-    one_machine = f"On one machine, everything at once: `steppe federate up {here}`. " if is_loopback(host) else ""
-    return f"""# {config.algorithm} on {config.clients} nodes
-
-{one_machine}Status: `steppe federate status {here}`. After a crash: `steppe federate resume {here}`.
-
-{data}{keys}A node runs the app whose hash is in its `{HASH}`. After adding your own Python to `app/`, write the
-hashes again (`steppe federate pin {here}`) before you give the nodes their folders.
-
-By hand, or on several machines:
-
-```sh
-operator/superlink.sh                      # on the operator's machine ({host})
-{register}nodes/0/node.sh                            # on each node's machine, which needs only its nodes/<number>/
-operator/flwr.sh run app {CONNECTION} --stream
-operator/flwr.sh run app {CONNECTION} --stream --run-config 'resume=true'   # after a crash
-```
-
-`app/{FILE}` has the algorithm, rounds and deadlines. Flower's telemetry and update checks are off in all scripts.
-"""
