@@ -40,6 +40,9 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.checkpoints, self.best = self.path / "checkpoints", self.path / "best"
+        self.client_states, self.model_file = self.path / "clients.bin", self.path / "model.safetensors"
+        self.partition_file = self.path / "partition.json"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -53,26 +56,6 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").exists()
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    @property
-    def client_states(self) -> Path:
-        return self.path / "clients.bin"
-
-    @property
-    def model_file(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def partition_file(self) -> Path:
-        return self.path / "partition.json"
 
     @property
     def seed_of_several(self) -> bool:
