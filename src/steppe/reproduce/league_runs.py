@@ -135,7 +135,7 @@ def find_standings(rows: Sequence[Row], scale: str = "paper") -> list[dict[str, 
                     "failed": sorted(b for b, r in mine.items() if "failed" in r),
                     "mean": by_block(MEAN, 100), "model": by_block(MODEL, 100),
                     "lambda1": by_block("measures.lambda1.lambda1"), "trace": by_block("measures.trace.value"),
-                    **compare_costs(cell.config), "kept": trace_costs(cell.config).kept,
+                    **compare_costs(cell.config), "kept": trace_costs(cell.config)["kept"],
                     "seconds": {b: count_seconds(r) for b, r in ended if is_on_gpu(r)},
                     "devices": {b: name_device(r) for b, r in ended},
                 })  # fmt: skip

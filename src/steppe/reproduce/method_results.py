@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from steppe.config import Config
 from steppe.report.seeds import join_words
 from steppe.reproduce import factorial
-from steppe.reproduce.costs import compare_costs, trace_costs
+from steppe.reproduce.costs import trace_costs
 from steppe.reproduce.intervals import Interval, compare_blocks, estimate
 from steppe.reproduce.league import MEAN, MODEL, find_column, find_strong, list_arms, read_league
 from steppe.reproduce.league_runs import find_standings
@@ -168,10 +168,10 @@ def _weigh(setting: Setting, methods: list[tuple[str, str, Config, dict[int, flo
     mean = next((of for title, *_, of in methods if title == "FedAvg + EMA"), None)
     made = []
     for title, command, config, of in methods:
-        costs = compare_costs(config)
+        costs = trace_costs(config)
         gain, over_mean = (None if b is None or of is b else compare_blocks(of, b) for b in (base, mean))
         made.append(Evidence(setting, title, command, tuple(sorted(of.items())), gain, costs["bytes_x"],
-                             costs["flops_x"], trace_costs(config).kept, over_mean))  # fmt: skip
+                             costs["flops_x"], costs["kept"], over_mean))  # fmt: skip
     return made
 
 
