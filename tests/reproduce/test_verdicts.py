@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from steppe.core.errors import SteppeError
-from steppe.reproduce import choose_page, judged_table, league_page, missing_runs, publish, recipes, survey, survey_page
+from steppe.reproduce import judged_table, missing_runs, publish, recipes, survey, survey_page
 from steppe.reproduce.audit import find_complaints
 from steppe.reproduce.make_row import summarize_run
 from steppe.reproduce.recipes import list_tables, load_table
@@ -156,13 +156,9 @@ def test_rows_survive_a_torn_line(tmp_path):
 def committed(tmp_path, rows):
     for row in rows:
         append_row(tmp_path / "results" / f"{row['table']}.jsonl", row)
-    everything = read_folders([tmp_path / "results"])
-    texts = survey_page.render_files(everything, folder="reproductions/")
-    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(everything),
-             **choose_page.render_files(everything)}  # fmt: skip
-    publish.write_files(pages, tmp_path / "docs")
-    publish.write_files({**publish.render_all(everything), **texts}, tmp_path / "docs" / "reproductions")
-    return tmp_path / "results", tmp_path / "docs" / "reproductions"
+    tables = tmp_path / "docs" / "reproductions"
+    publish.write_files(publish.render_everything(read_folders([tmp_path / "results"]), tables))
+    return tmp_path / "results", tables
 
 
 def test_the_audit_passes_what_is_right(tmp_path, row_for):

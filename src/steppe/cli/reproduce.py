@@ -175,22 +175,18 @@ def _show_all(tables: list[str], known: list[Any], scale: str, kinds: list[str],
 
 def _write_all(only_check: bool, results: Path, tables: Path, kinds: list[str], ours: list[Path]) -> None:
     """Write everything made from rows: the tables, their index, and the pages next to their folder."""
-    from steppe.reproduce import audit, choose_page, league_page, publish, rows, survey_page
+    from steppe.reproduce import audit, publish, rows
 
     if only_check:
         audit.check_rows(results, tables, *ours)
         places = " and ".join(str(place) for place in (*ours, results) if place.is_dir())
         terminal.show(f"every row in {places} belongs to a recipe, and {tables} agrees with the rows")
         return
-    known = rows.read_folders([*ours, results], check=True)
-    texts = survey_page.render_files(known, folder=f"{tables.name}/", kinds=kinds)
-    made = publish.render_all(known, kinds)
-    above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
-    pages = {"survey.md": texts.pop("survey.md"), **league_page.render_files(known), **above}
-    pages |= choose_page.render_files(known)
-    publish.write_files(pages, tables.parent)
-    written = publish.write_files({**made, **texts}, tables)
-    terminal.show(f"wrote {', '.join(pages)} in {tables.parent} and {len(written)} files in {tables}")
+    written = publish.write_files(
+        publish.render_everything(rows.read_folders([*ours, results], check=True), tables, kinds)
+    )
+    above = [str(path.relative_to(tables.parent)) for path in written if not path.is_relative_to(tables)]
+    terminal.show(f"wrote {', '.join(above)} in {tables.parent} and {len(written) - len(above)} files in {tables}")
 
 
 def _list(as_json: bool, places: list[Path]) -> None:

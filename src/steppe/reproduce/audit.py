@@ -7,7 +7,7 @@ from statistics import fmean
 
 from steppe.config import Config
 from steppe.core.errors import SteppeError
-from steppe.reproduce import choose_page, league_page, league_runs, publish, recipes, rows, survey, survey_page
+from steppe.reproduce import league_runs, publish, recipes, rows, survey
 from steppe.reproduce.recipes import INDEPENDENT, Cell, hash_recipe
 
 WANTED = ("table", "cell", "recipe", "seed", "config", "hardware", "versions", "commit", "seconds")
@@ -21,14 +21,8 @@ def find_complaints(results: Path, tables: Path, *others: Path) -> list[str]:
     cells = _list_cells(known)
     if told := [_name(row) + why for row in known for why in _check_row(row, cells)]:
         return told
-    made = publish.render_all(known)
-    above = publish.renew_index(tables.with_suffix(".md"), made["README.md"])
-    wanted = {tables / name: text for name, text in made.items()}
-    wanted |= {tables.parent / name: text for name, text in above.items()}
-    pages = survey_page.render_files(known, folder=f"{tables.name}/") | league_page.render_files(known)
-    pages |= choose_page.render_files(known)
-    wanted |= {(tables.parent if name.endswith(".md") else tables) / name: text for name, text in pages.items()}
-    return [f"{path} does not match the rows: run steppe reproduce tables" for path, text in wanted.items()
+    wanted = publish.render_everything(known, tables).items()
+    return [f"{path} does not match the rows: run steppe reproduce tables" for path, text in wanted
             if not path.exists() or path.read_text("utf-8") != text]  # fmt: skip
 
 

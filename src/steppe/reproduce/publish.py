@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from steppe.report.markdown_latex import make_markdown_environment
 from steppe.report.markdown_latex import render_latex_document as document
 from steppe.report.markdown_latex import render_latex_table as tabular
 from steppe.report.seeds import join_words
+from steppe.reproduce import choose_page, league_page, survey_page
 from steppe.reproduce.judged_table import (
     judge_table,
     make_tables,
@@ -199,7 +200,16 @@ def render_all(rows: Sequence[Row], kinds: Sequence[str] = ("md",)) -> dict[str,
     return {**pages, "README.md": render_index(found)}
 
 
-def write_files(files_: dict[str, str], out: Path) -> list[Path]:
+def render_everything(rows: Sequence[Row], tables: Path, kinds: Sequence[str] = ("md",)) -> dict[Path, str]:
+    """Return all that is made from rows: the pages above the folder of tables, and what is in it."""
+    survey = survey_page.render_files(rows, folder=f"{tables.name}/", kinds=kinds)
+    above = {"survey.md": survey.pop("survey.md")} | league_page.render_files(rows)
+    inside = render_all(rows, kinds) | survey
+    above |= renew_index(tables.with_suffix(".md"), inside["README.md"]) | choose_page.render_files(rows)
+    return {tables.parent / k: v for k, v in above.items()} | {tables / k: v for k, v in inside.items()}
+
+
+def write_files(files_: Mapping[str, str] | Mapping[Path, str], out: Path = Path()) -> list[Path]:
     for name, text in files_.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, lambda aside, text=text: aside.write_text(text, "utf-8"))  # type: ignore[misc]
