@@ -47,7 +47,7 @@ def write_sections(rows: Sequence[Row], scale: str = "paper") -> dict[str, list[
     """Say which arm is ours, what it is ahead of and what not, and what is known about its parts, by heading."""
     ours, league = choose_ours(rows, scale), read_league()
     if ours is None:
-        return {"Outcome": write_progress(rows, scale)}
+        return {"Outcome": [write_progress(rows, scale)]}
     arms = list_arms(scale)
     chosen = (
         f"Ours, chosen on held-out data, is {ours.title}: the best of {sum(a.ours for a in arms)} arms of ours with "
@@ -234,28 +234,14 @@ def _name_failures(rows: Sequence[Row], scale: str) -> list[str]:
     return [f"Training broke down, while tuning: {'; '.join(failed)}."] if failed else []
 
 
-def write_progress(rows: Sequence[Row], scale: str = "paper") -> list[str]:
-    """Say how far the first tier is, and what its scores on held-out data are so far: no result, one run each."""
+def write_progress(rows: Sequence[Row], scale: str = "paper") -> str:
+    """Say how much of the first tier is tuned; its scores are in the table of tuning."""
     first = [a for a in list_arms(scale) if a.tier == 1]
-    scores = {a: a.list_scores(rows) for a in first}
-    done, seed = sum(map(len, scores.values())), read_league()["tuning"]["seed"]
+    done, seed = sum(len(a.list_scores(rows)) for a in first), read_league()["tuning"]["seed"]
     blocks = sum(r.get("table") == NAME and r["seed"] != seed for r in rows)
-    told = [f"Tuning is not complete: {done} of {CANDIDATES * len(first)} runs of the {len(first)} arms are done. So "
+    return (f"Tuning is not complete: {done} of {CANDIDATES * len(first)} runs of the {len(first)} arms are done. So "
             f"none of ours is chosen, no contrast was made, and nothing is claimed. Runs of blocks: {blocks}, shown "
-            "once their arm is tuned."]  # fmt: skip
-    best = sorted(((max(s.values()), a.title) for a, s in scores.items() if s), key=lambda pair: -pair[0])
-    if best:
-        told.append("Best of each arm on held-out data so far, one run per candidate: "
-                    + ", ".join(f"{title} {format_score(score)}" for score, title in best) + " %.")  # fmt: skip
-    moved = []
-    for arm, s in ((a, s) for a, s in scores.items() if "fourth" not in a.content):
-        other, usual = s.get(arm.middle(True)), s.get(arm.middle(False))
-        if other is not None and usual is not None and usual >= 0:
-            moved.append(f"{arm.title} " + ("fails" if other < 0 else f"{100 * (other - usual):+.2f}"))
-    if moved:
-        told.append("Local momentum 0 with ten times the rate, instead of 0.9 and nothing else, changes the score on "
-                    f"held-out data by these points, one run each: {', '.join(moved)}.")  # fmt: skip
-    return told
+            "once their arm is tuned.")  # fmt: skip
 
 
 def _format_signed(pair: Interval) -> str:
