@@ -5,7 +5,7 @@ client with probability 0.1 (`bernoulli`), and ten clients of unequal sizes (`ld
 without evaluation. The target is a ratio of 1.15.
 
     python -m benchmarks.cohorts --out benchmarks/results/gpu-cohorts.json
-    python -m benchmarks.cohorts --work 'resnet18-gn fedavg' --turn client_conv      with a switch the other way
+    python -m benchmarks.cohorts --work 'resnet18-gn fedavg' --turn client_norm      with a switch the other way
     python -m benchmarks.cohorts --device cpu --tiny          a quick check, on any machine
 """
 

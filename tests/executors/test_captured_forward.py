@@ -38,6 +38,14 @@ def test_a_model_without_the_sequence_runs_as_it_is(model):
     assert ours.trace_forward(task, task.x0, rand(2, 3, 16, 16), abs, ("cpu",)) is None
 
 
+def test_group_norm_is_fused_where_it_is_switched_on(monkeypatch):
+    monkeypatch.setattr(SWITCHES, "client_norm", True)
+    task, x = make("resnet8-gn"), rand(2, 3, 16, 16)
+    graph = ours.trace_forward(task, task.x0, x, abs, ("cpu",))
+    assert "relu" not in graph.code
+    near(graph(task.x0 / 2, x), task.forward(task.x0 / 2, abs(x), {}, learning=False).logits, 1e-12)
+
+
 def test_on_a_cpu_nothing_is_captured(monkeypatch):
     monkeypatch.setattr(SWITCHES, "captured_forward", True)
     task = make("cnn", dtype=torch.float32)

@@ -33,6 +33,7 @@ from steppe.data.plan import Plan
 from steppe.executors.batched import Batched
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
+from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
 from steppe.executors.sequential import DROPOUT
 from steppe.executors.switches import SWITCHES
@@ -224,6 +225,8 @@ def compile_step(function: Callable[..., Any], *example: Any) -> Callable[..., A
             node.target = torch.ops.aten.reshape.default  # the compiler may change the layout of a convolution's output
         if SWITCHES.fuse_pooling:
             fuse_pooling(graph.graph)
+        if SWITCHES.client_norm:
+            fuse_norm(graph.graph)
         _remove_self_copies(graph.graph)
         graph.recompile()
         with skip_launches() as kernels:

@@ -1,7 +1,7 @@
 """A model's forward pass on batches of one shape as one captured CUDA graph, for evaluations after every round.
 
 The pass is traced with the clients' convolutions, as in training, so that bias, ReLU and pooling are computed inside
-them (`fuse_pooling`). Models without such a sequence run as they are.
+them (`fuse_pooling`), or ReLU inside group norm (`fuse_norm`). Models without such a sequence run as they are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from steppe.core.task import Task
 from steppe.executors.captured import capture_graph
 from steppe.executors.client_conv import ClientConvolutions
 from steppe.executors.client_conv_kernels import compile_together, skip_launches
+from steppe.executors.fuse_norm import fuse_norm
 from steppe.executors.fuse_pooling import fuse_pooling
 from steppe.executors.switches import SWITCHES
 
@@ -76,7 +77,8 @@ def trace_forward(task: Task, w: Tensor, x: Tensor, prepare: Prepare,
         graph = make_fx(logits)(w, x)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default  # a fused operator may have another layout
-    if not SWITCHES.fuse_pooling or not fuse_pooling(graph.graph):
+    pooled = fuse_pooling(graph.graph) if SWITCHES.fuse_pooling else 0
+    if not pooled + (fuse_norm(graph.graph) if SWITCHES.client_norm else 0):
         return None
     graph.recompile()
     return graph

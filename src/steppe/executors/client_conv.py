@@ -19,6 +19,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 from steppe.core.stacking import move_clients_first
+from steppe.executors import client_norm
 from steppe.executors.client_attention import attend, suits
 from steppe.executors.client_conv_kernels import (
     CHANNELS,
@@ -247,6 +248,13 @@ class ClientConvolutions(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.conv2d and SWITCHES.client_conv:
             return self._convolve(*args, **kwargs)
+        if (
+            func is F.group_norm
+            and args
+            and args[0].device.type in self.devices
+            and (found := self._normalise(*args, **kwargs)) is not None
+        ):
+            return found
         if func in (F.group_norm, torch.group_norm) and args and args[0].device.type == "cpu":
             # On a CPU, group norm checks inputs that look channels-last for that memory format, which vmap does not
             # support. With axes of length one, a contiguous tensor may look so too: flatten it and reshape it.
@@ -256,6 +264,14 @@ class ClientConvolutions(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _normalise(self, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+              eps: float = 1e-5) -> Tensor | None:  # fmt: skip
+        if torch.is_autocast_enabled(input.device.type) or not client_norm.suits(input, num_groups, weight, bias):
+            return None
+        assert weight is not None
+        assert bias is not None
+        return client_norm.normalise_groups(input, num_groups, weight, bias, eps)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,

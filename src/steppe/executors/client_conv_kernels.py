@@ -249,15 +249,18 @@ _put_off: dict[Any, Callable[[], Any]] | None = None  # compilations of kernels 
 
 
 def _launch(which: int, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch one of the three kernels, or note that it will have to be compiled (`skip_launches`)."""
     kernels = _make_kernels()
     assert kernels is not None
-    kernel = kernels[which]
+    launch(kernels[which], grid, *args, **constants)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Launch a Triton kernel, or note that it will have to be compiled (`skip_launches`)."""
     if _put_off is None:
         kernel[grid](*args, **constants)
         return
     kinds = [a.dtype if isinstance(a, Tensor) else a for a in args]
-    _put_off[which, *kinds, *constants.values()] = partial(kernel.warmup, *kinds, grid=grid, **constants)
+    _put_off[id(kernel), *kinds, *constants.values()] = partial(kernel.warmup, *kinds, grid=grid, **constants)
 
 
 @contextmanager

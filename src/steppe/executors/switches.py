@@ -17,6 +17,7 @@ class Switches:
     client_conv: bool = True  # convolutions of all clients in one kernel (`client_conv.py`)
     fuse_pooling: bool = True  # bias, ReLU and pooling inside them (`fuse_pooling.py`)
     client_attention: bool = True  # PyTorch's fused attention, of all clients in one call (`client_attention.py`)
+    client_norm: bool = False  # group norm, shortcut and ReLU in one kernel (`client_norm.py`, `fuse_norm.py`)
     captured_forward: bool = True  # an evaluation's forward pass as one CUDA graph (`captured_forward.py`)
     compiled_forward: bool = False  # and the rest of that pass compiled: less time per round, a later start
 
@@ -28,10 +29,10 @@ SWITCHES = Switches()
 def switched(**changes: bool) -> Iterator[Switches]:
     """Change switches inside a context.
 
-    >>> with switched(client_conv=False): SWITCHES.client_conv
-    False
-    >>> SWITCHES.client_conv
+    >>> with switched(client_norm=True): SWITCHES.client_norm
     True
+    >>> SWITCHES.client_norm
+    False
     """
     before = replace(SWITCHES)
     SWITCHES.__dict__ |= replace(SWITCHES, **changes).__dict__  # an unknown name is an error
